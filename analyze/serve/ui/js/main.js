@@ -2,12 +2,13 @@
 
 import { fill, h } from "./core/dom.js";
 import { icon } from "./core/icon.js";
-import { app, go, here, recording, to } from "./core/app.js";
+import { app, fieldsOf, go, here, recording, to } from "./core/app.js";
+import { counts } from "./core/filters.js";
 import { parse } from "./core/url.js";
 import { fresh, get, follow, forget } from "./core/api.js";
 import { bind, listen } from "./core/keys.js";
 import { applyTheme, nextTheme, theme } from "./core/theme.js";
-import { filterBar } from "./widgets/filterbar.js";
+import { commandOf, filterBar } from "./widgets/filterbar.js";
 import { failed } from "./widgets/states.js";
 import { showTip } from "./widgets/tip.js";
 import { copy, toast } from "./widgets/menu.js";
@@ -35,7 +36,8 @@ function drawTop() {
   }, icon({ auto: "auto", light: "sun", dark: "moon" }[theme()]));
   fill(top, h("a.brand", { href: "#/recordings", "aria-label": "prof: all recordings" }, h("span.logo", { "aria-hidden": true }), "prof"),
     switcher, now ? stateBadge(now) : null, h("span.grow"),
-    h("button.quiet", { type: "button", "data-key": "link", "aria-label": "Copy a link to this view", title: "Copy a link to this view", onclick: () => copy(location.href, "Link") }, icon("link")),
+    h("button.quiet", { type: "button", "data-key": "link", "aria-label": "Copy a link to this view", title: "Copy a link to this view (y)", onclick: () => copy(location.href, "Link") }, icon("link")),
+    h("button.quiet", { type: "button", "data-key": "command", "aria-label": "Copy as command line", title: "Copy as command line (Y)", onclick: () => copy(commandOf(), "Command line") }, icon("terminal")),
     themeButton,
     h("button.quiet", { type: "button", "data-key": "help", "aria-label": "Help and keys", title: "Help and keys (?)", onclick: openHelp }, icon("help")));
 }
@@ -82,7 +84,8 @@ async function render() {
   try {
     if (!page) throw new Error("There is no page " + JSON.stringify(view.page) + ".");
     if (!page.global && !recording(view.id)) throw new Error("There is no recording " + JSON.stringify(view.id) + " here. The list has those that there are.");
-    const dispose = page.run(root, view, controller.signal);
+    const fields = fieldsOf(view.page);
+    const dispose = page.run(root, { ...view, filter: view.filter.filter(([n]) => counts(n, ...fields)) }, controller.signal);
     if (typeof dispose === "function") controller.signal.addEventListener("abort", dispose);
     // Parts that come at once are shown at once; parts that take longer get place holders after a moment.
     if (before.length) await settled(root, controller.signal);
@@ -121,6 +124,7 @@ function bindKeys() {
     ["/", "search in the page", () => /** @type {any} */ (main.querySelector("input[type=search]") || document.querySelector(".add-filter"))?.focus()],
     ["u", "back: undo the last step", () => history.back()],
     ["y", "copy a link to this view", () => copy(location.href, "Link")],
+    ["Y", "copy this view as a command line", () => copy(commandOf(), "Command line")],
     ["Escape", "close what is open", () => {
       showTip(null);
       /** @type {any} */ (document.activeElement)?.blur?.();
@@ -152,15 +156,15 @@ function followServer() {
 async function start() {
   applyTheme();
   history.scrollRestoration = "manual";
-  document.body.append(h("a.skip", { href: "#main", onclick: (e) => {
+  document.body.replaceChildren(h("a.skip", { href: "#main", onclick: (e) => {
     e.preventDefault();
     main.focus();
   } }, "Skip to the content"), top, h("div.shell", null, nav, h("div.column", null, filters, main)));
   app.render = render;
   try {
     const [list, fields] = await Promise.all([fresh("recordings"), get("fields", null)]);
-    Object.assign(app, { recordings: list.recordings, control: Boolean(list.control), sources: Boolean(list.sources), version: list.version || "" });
-    Object.assign(app, { fields: fields.fields, sorts: fields.sort || [] });
+    Object.assign(app, { recordings: list.recordings, control: Boolean(list.control), sources: Boolean(list.sources), scripts: Boolean(list.scripts), version: list.version || "" });
+    Object.assign(app, { fields: fields.fields, mapFields: fields.map_fields || [], sorts: fields.sort || [] });
   } catch (e) {
     fill(main, failed(e));
     return;

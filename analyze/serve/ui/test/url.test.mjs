@@ -1,7 +1,7 @@
 // Addresses, filters and command lines.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { exactly, literal, put, quote, tabOf, toCommand, toQuery, without, words } from "../js/core/filters.js";
+import { counts, exactly, literal, put, quote, tabOf, toCommand, toQuery, without, words } from "../js/core/filters.js";
 import { rangeOf, withRange } from "../js/core/range.js";
 import { format, parse } from "../js/core/url.js";
 
@@ -63,5 +63,16 @@ test("filters are said in words", () => {
   assert.deepEqual(words("max-chain-length", "3"), ["chain length", "≤ 3"]);
   assert.deepEqual(words("not-function", "x"), ["no function", "/x/"]);
   assert.equal(tabOf("min-usable-size"), "Size");
-  assert.equal(tabOf("readable"), "Other");
+  assert.equal(tabOf("readable"), "Mapping");
+  assert.equal(tabOf("new-field"), "Other");
+});
+
+test("a filter counts where it is known, or is known nowhere", () => {
+  const field = (name, aliases = [], refused = null) => ({ name, aliases, refused, value: "N", help: "" });
+  const blocks = [field("part"), field("readable", [], "mappings only")], mappings = [field("readable"), field("id", ["map"])];
+  assert.equal(counts("part", blocks, mappings), true);
+  assert.equal(counts("part", mappings, blocks), false);
+  assert.equal(counts("readable", blocks, mappings), false, "refused here, known there");
+  assert.equal(counts("map", blocks, mappings), false, "by its other name");
+  assert.equal(counts("nonsense", blocks, mappings), true, "the server names what nobody knows");
 });

@@ -20,9 +20,9 @@ export function brushOn(canvas, { model, time, x, readout, onBrush, onWindow, on
   /** @type {Map<number, number>} */
   const fingers = new Map();
   let pinch = 0, settle = 0;
-  const local = (e) => e.clientX - canvas.getBoundingClientRect().left;
+  const local = (/** @type {any} */ e) => e.clientX - canvas.getBoundingClientRect().left;
 
-  function setWindow(window) {
+  function setWindow(/** @type {any} */ window) {
     model.window = window;
     model.changed("window");
     clearTimeout(settle);
@@ -71,7 +71,7 @@ export function brushOn(canvas, { model, time, x, readout, onBrush, onWindow, on
     model.changed("cursor");
     showTip(readout(t), e.clientX, e.clientY);
   });
-  const up = (e) => {
+  const up = (/** @type {any} */ e) => {
     fingers.delete(e.pointerId);
     if (fingers.size < 2) pinch = 0;
     if (!drag) return;

@@ -29,7 +29,7 @@ const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sa
 /** Returns the colours that the style sheet has now. */
 export function palette() {
   const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue("--" + name).trim();
+  const of = (/** @type {string} */ name) => style.getPropertyValue("--" + name).trim();
   return {
     text: of("text"), muted: of("muted"), grid: of("grid"), line: of("border"), surface: of("surface"), accent: of("accent"),
     band: of("brush"), hit: of("hit"), danger: of("danger"), dark: of("scheme") === "dark",

@@ -1,7 +1,7 @@
 // A flame graph on a canvas.
 
 import { h } from "../core/dom.js";
-import { amount, base, percent } from "../core/format.js";
+import { amount, base, percent, signed } from "../core/format.js";
 import { boxAt, layoutFlame, pathOf } from "./layout.js";
 import { boxColor, change, diffColor, heatColor } from "./color.js";
 import { clipped, framed, onResize, palette, sized } from "./canvas.js";
@@ -17,6 +17,14 @@ const BOX = 19;
  */
 
 /**
+ * Returns the name of a frame: one without a function is shown by its module and the offset in it.
+ * @param {FlameFrame} frame
+ */
+export function shownName(frame) {
+  return /^0x[\da-f]+$/.test(frame.name) && frame.module ? base(frame.module) + "+" + frame.name : frame.name;
+}
+
+/**
  * Makes a flame graph. `onZoom` is told the node that was clicked, `onMenu` the node and where.
  * @param {FlameState} state
  * @param {{onZoom?: (node: number) => void, onMenu?: (node: number, x: number, y: number) => void, signal: AbortSignal}} options
@@ -30,13 +38,13 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
   let colors = [];
   let colorKey = "";
 
-  function nameOf(node) {
+  function nameOf(/** @type {number} */ node) {
     const f = state.tree.frame[node];
-    if (f >= 0) return state.frames[f].name;
+    if (f >= 0) return shownName(state.frames[f]);
     return node === 0 ? state.rootName || "all" : "… others";
   }
 
-  function colorOf(node, dark) {
+  function colorOf(/** @type {number} */ node, /** @type {boolean} */ dark) {
     const { tree, frames, color } = state, f = tree.frame[node];
     if (f < 0) return dark ? "hsl(220 8% 27%)" : "hsl(220 12% 88%)";
     if (color === "diff" && tree.base) return diffColor(change(tree.base[node], tree.value[node]), dark);
@@ -58,23 +66,37 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
       colors = [];
       colorKey = key;
     }
-    const above = tree.depth[state.zoom];
+    // Boxes of a colour are drawn together: to change the colour costs more than to draw a box.
+    const above = tree.depth[state.zoom], top = (/** @type {number} */ i) => (state.up ? height - (boxes.depth[i] + 1) * BOX : boxes.depth[i] * BOX);
+    const box = (/** @type {number} */ i) => {
+      const w = boxes.width[i];
+      g.fillRect(boxes.x[i], top(i), Math.max(w - (w > 3 ? 1 : 0.2), 0.4), BOX - 1);
+    };
+    /** @type {Map<string, number[]>} */
+    const paints = new Map();
     for (let i = 0; i < boxes.count; i++) {
-      const node = boxes.node[i], x = boxes.x[i], w = boxes.width[i], d = boxes.depth[i];
-      const y = state.up ? height - (d + 1) * BOX : d * BOX;
-      const hit = hits && tree.frame[node] >= 0 && hits[tree.frame[node]];
-      g.globalAlpha = (d < above ? 0.55 : 1) * (hits && !hit ? 0.35 : 1);
-      g.fillStyle = hit ? p.hit : colorOf(node, p.dark);
-      g.fillRect(x, y, Math.max(w - (w > 3 ? 1 : 0.2), 0.4), BOX - 1);
+      const node = boxes.node[i], color = hits && tree.frame[node] >= 0 && hits[tree.frame[node]] ? p.hit : colorOf(node, p.dark), same = paints.get(color);
+      if (same) same.push(i);
+      else paints.set(color, [i]);
+    }
+    for (const [color, same] of paints) {
+      g.fillStyle = color;
+      const alpha = hits && color !== p.hit ? 0.35 : 1;
+      g.globalAlpha = alpha;
+      for (const i of same) {
+        if (boxes.depth[i] < above) g.globalAlpha = 0.55 * alpha;
+        box(i);
+        if (boxes.depth[i] < above) g.globalAlpha = alpha;
+      }
     }
     g.globalAlpha = 1;
     for (let i = 0; i < boxes.count; i++) {
       const w = boxes.width[i];
       if (w < 24) continue;
-      const node = boxes.node[i], d = boxes.depth[i], y = state.up ? height - (d + 1) * BOX : d * BOX;
+      const node = boxes.node[i], y = top(i);
       const hit = hits && tree.frame[node] >= 0 && hits[tree.frame[node]];
       g.fillStyle = hit ? "#1a1300" : hits ? p.muted : p.dark ? "#e9ecf2" : "#1b2130";
-      const part = node === 0 || w > 260 ? "  " + amount(tree.value[node], state.unit) : "";
+      const part = node === 0 || w > 260 ? "  " + amount(tree.value[node], state.unit) + (tree.base ? " (" + signed(tree.value[node] - tree.base[node], state.unit) + ")" : "") : "";
       const text = clipped(g, nameOf(node) + part, w - 9);
       if (text) g.fillText(text, boxes.x[i] + 4, y + BOX / 2);
     }
@@ -82,7 +104,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
     if (hover >= 0) frame(g, height, hover, p.text);
   }
 
-  function frame(g, height, node, color) {
+  function frame(/** @type {CanvasRenderingContext2D} */ g, /** @type {number} */ height, /** @type {number} */ node, /** @type {string} */ color) {
     for (let i = 0; i < boxes.count; i++) {
       if (boxes.node[i] !== node) continue;
       g.strokeStyle = color;
@@ -91,7 +113,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
     }
   }
 
-  function at(e) {
+  function at(/** @type {any} */ e) {
     const r = canvas.getBoundingClientRect(), row = Math.floor((e.clientY - r.top) / BOX);
     const depth = state.up ? Math.floor((r.height - (e.clientY - r.top)) / BOX) : row;
     const i = boxAt(boxes, e.clientX - r.left, depth);
@@ -99,7 +121,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
   }
 
   /** Returns what a box says. */
-  function describe(node) {
+  function describe(/** @type {number} */ node) {
     const { tree, frames, unit } = state, f = frames[tree.frame[node]], total = tree.value[0];
     const lines = [nameOf(node)];
     if (f) lines.push([base(f.module), f.file ? f.file + (f.line ? ":" + f.line : "") : "", f.inlined ? "inlined" : ""].filter(Boolean).join("  "));
@@ -111,7 +133,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
   }
 
   const redraw = framed(draw);
-  canvas.addEventListener("pointermove", (e) => {
+  canvas.addEventListener("pointermove", (/** @type {any} */ e) => {
     if (pinned) return;
     const node = at(e);
     if (node !== hover) {
@@ -126,12 +148,12 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
     showTip(null);
     redraw();
   });
-  canvas.addEventListener("click", (e) => {
+  canvas.addEventListener("click", (/** @type {any} */ e) => {
     const node = at(e);
     pinned = false;
     if (node >= 0) go(node);
   });
-  canvas.addEventListener("contextmenu", (e) => {
+  canvas.addEventListener("contextmenu", (/** @type {any} */ e) => {
     const node = at(e);
     if (node < 0 || !onMenu) return;
     e.preventDefault();
@@ -141,7 +163,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
   canvas.addEventListener("focus", draw);
   canvas.addEventListener("blur", draw);
 
-  function go(node) {
+  function go(/** @type {number} */ node) {
     state.zoom = current = node;
     hover = -1;
     showTip(null);
@@ -149,7 +171,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
     if (onZoom) onZoom(node);
   }
 
-  function move(node) {
+  function move(/** @type {number} */ node) {
     if (node < 0) return;
     current = node;
     said.textContent = describe(node).join(", ");
@@ -162,7 +184,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
     }
   }
 
-  canvas.addEventListener("keydown", (e) => {
+  canvas.addEventListener("keydown", (/** @type {any} */ e) => {
     if (e.ctrlKey || e.metaKey || e.altKey) return;
     const { tree } = state;
     const outward = state.up ? "ArrowDown" : "ArrowUp", inward = state.up ? "ArrowUp" : "ArrowDown";
@@ -197,7 +219,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
   return {
     root,
     /** Draws with changed state; returns how long it took, in milliseconds. */
-    set(changed) {
+    set(/** @type {any} */ changed) {
       Object.assign(state, changed);
       if (changed.tree) current = state.zoom;
       const from = performance.now();

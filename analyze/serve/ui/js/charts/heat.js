@@ -14,7 +14,7 @@ export function heatStrip({ values, label, height = 34, describe, onSelect, sign
   const canvas = h("canvas.heat", { role: "img", "aria-label": label, tabindex: 0 });
   const root = h("div.heat-box", null, canvas);
   let width = 0, from = -1, to = -1, cursor = 0;
-  const bin = (e) => {
+  const bin = (/** @type {any} */ e) => {
     const r = canvas.getBoundingClientRect();
     return Math.min(values.length - 1, Math.max(0, Math.floor((e.clientX - r.left) / r.width * values.length)));
   };
@@ -43,7 +43,7 @@ export function heatStrip({ values, label, height = 34, describe, onSelect, sign
     }
   }
   const redraw = framed(draw);
-  canvas.addEventListener("pointermove", (e) => {
+  canvas.addEventListener("pointermove", (/** @type {any} */ e) => {
     const i = bin(e);
     if (from >= 0) {
       to = i;
@@ -52,7 +52,7 @@ export function heatStrip({ values, label, height = 34, describe, onSelect, sign
     showTip(describe(i), e.clientX, e.clientY);
   });
   canvas.addEventListener("pointerleave", () => showTip(null));
-  canvas.addEventListener("pointerdown", (e) => {
+  canvas.addEventListener("pointerdown", (/** @type {any} */ e) => {
     if (e.button || !onSelect) return;
     canvas.setPointerCapture(e.pointerId);
     from = to = bin(e);
@@ -65,7 +65,7 @@ export function heatStrip({ values, label, height = 34, describe, onSelect, sign
     draw();
     if (onSelect) onSelect(a, b + 1);
   });
-  canvas.addEventListener("keydown", (e) => {
+  canvas.addEventListener("keydown", (/** @type {any} */ e) => {
     const step = e.shiftKey ? Math.ceil(values.length / 20) : 1;
     if (e.key === "ArrowRight") cursor = Math.min(values.length - 1, cursor + step);
     else if (e.key === "ArrowLeft") cursor = Math.max(0, cursor - step);

@@ -25,8 +25,8 @@ export function buildTree(columns, frames, order) {
     first: new Int32Array(n).fill(-1), next: new Int32Array(n).fill(-1), depth: new Int32Array(n),
   };
   for (let i = 1; i < n; i++) tree.depth[i] = tree.depth[tree.parent[i]] + 1;
-  const size = (i) => Math.max(tree.value[i], tree.base ? tree.base[i] : 0);
-  const name = (i) => (frames[tree.frame[i]] || { name: "\uffff" }).name;
+  const size = (/** @type {number} */ i) => Math.max(tree.value[i], tree.base ? tree.base[i] : 0);
+  const name = (/** @type {number} */ i) => (frames[tree.frame[i]] || { name: "\uffff" }).name;
   const sorted = Array.from({ length: Math.max(0, n - 1) }, (_, i) => i + 1);
   // Each is put before what its parent has, so the last of the order comes first.
   if (order === "name") sorted.sort((a, b) => (name(a) < name(b) ? 1 : name(a) > name(b) ? -1 : a - b));
@@ -56,7 +56,7 @@ export function layoutFlame(tree, root, width, least) {
     w[count] = width;
     depth[count++] = tree.depth[i];
   }
-  const size = (i) => Math.max(tree.value[i], tree.base ? tree.base[i] : 0);
+  const size = (/** @type {number} */ i) => Math.max(tree.value[i], tree.base ? tree.base[i] : 0);
   let at = count;
   node[count] = root;
   w[count] = width;
@@ -188,10 +188,10 @@ function transformOnce(columns, frames, kind, name) {
   /** @type {Map<string, number>} */
   const known = new Map();
   const all = kind === "module" ? [...frames, { name: "[" + name + "]", module: name }] : frames;
-  const inModule = (f) => f >= 0 && f < frames.length && tail(frames[f].module) === name;
-  const named = (f) => f >= 0 && frames[f].name === name;
-  const selfOf = (i) => columns.self[i];
-  const node = (parent, frame) => {
+  const inModule = (/** @type {any} */ f) => f >= 0 && f < frames.length && tail(frames[f].module) === name;
+  const named = (/** @type {any} */ f) => f >= 0 && frames[f].name === name;
+  const selfOf = (/** @type {number} */ i) => columns.self[i];
+  const node = (/** @type {number} */ parent, /** @type {number} */ frame) => {
     const key = parent + ":" + frame;
     let i = known.get(key);
     if (i === undefined) {

@@ -44,11 +44,11 @@ export function ticks(from, to, wanted, unit) {
  * @param {number} step
  */
 export function timeTick(ns, step) {
-  const digits = (unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+  const digits = (/** @type {number} */ unit) => Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
   if (ns === 0) return "0";
   if (step < 1e6) return (ns / 1e6).toFixed(Math.min(6, digits(1e6))) + " ms";
   if (ns < 60e9 && step < 60e9) return (ns / 1e9).toFixed(digits(1e9)) + " s";
-  const s = ns / 1e9, two = (v) => String(Math.floor(v)).padStart(2, "0");
+  const s = ns / 1e9, two = (/** @type {any} */ v) => String(Math.floor(v)).padStart(2, "0");
   if (step >= 86400e9) return Math.round(s / 86400) + "d";
   if (s >= 3600) return Math.floor(s / 3600) + "h " + two(s / 60 % 60) + "m";
   const rest = s % 60;

@@ -45,12 +45,12 @@ export function timeChart(options) {
   const root = h("div.series", { style: { height: height + "px" } }, canvas, over);
   /** @type {SeriesData} */
   let data = { from: 0, step: 1, lines: [] };
-  let width = 0, top = 1;
+  let width = 0, top = 1, low = 0;
   const foot = axis ? 20 : 4, head = 10;
 
-  const x = (ns) => LEFT + (ns - model.window[0]) / (model.window[1] - model.window[0]) * (width - LEFT - RIGHT);
-  const time = (px) => model.window[0] + Math.min(1, Math.max(0, (px - LEFT) / (width - LEFT - RIGHT))) * (model.window[1] - model.window[0]);
-  const y = (v) => height - foot - v / top * (height - foot - head);
+  const x = (/** @type {number} */ ns) => LEFT + (ns - model.window[0]) / (model.window[1] - model.window[0]) * (width - LEFT - RIGHT);
+  const time = (/** @type {number} */ px) => model.window[0] + Math.min(1, Math.max(0, (px - LEFT) / (width - LEFT - RIGHT))) * (model.window[1] - model.window[0]);
+  const y = (/** @type {number} */ v) => height - foot - (v - low) / (top - low) * (height - foot - head);
 
   function draw() {
     const g = sized(canvas, width, height);
@@ -59,11 +59,14 @@ export function timeChart(options) {
     const p = palette(), plot = width - LEFT - RIGHT, wanted = Math.max(2, Math.floor((height - foot - head) / 42));
     const sums = stackedSums(data);
     top = roof(greatest([...data.lines.map((l) => l.max), sums], unit.startsWith("bytes") ? 16 : 1), wanted, unit);
+    // Growth may be below nothing: the axis then goes as far down as it must.
+    const least = -greatest(data.lines.map((l) => l.max.map((v) => -(v ?? 0))), 0);
+    low = least < 0 ? -roof(-least, Math.max(1, wanted * -least / (top - least)), unit) : 0;
     g.strokeStyle = p.grid;
     g.fillStyle = p.muted;
     g.lineWidth = 1;
     g.textAlign = "right";
-    for (const v of ticks(0, top, wanted, unit)) {
+    for (const v of ticks(low, top, wanted, unit)) {
       const at = Math.round(y(v)) + 0.5;
       g.beginPath();
       g.moveTo(LEFT, at);
@@ -149,10 +152,10 @@ export function timeChart(options) {
     }
   }
 
-  const indexAt = (ns) => Math.max(0, Math.min((data.lines[0] || (data.stacked || [])[0] || { max: [0] }).max.length - 1, Math.floor((ns - data.from) / data.step)));
+  const indexAt = (/** @type {number} */ ns) => Math.max(0, Math.min((data.lines[0] || (data.stacked || [])[0] || { max: [0] }).max.length - 1, Math.floor((ns - data.from) / data.step)));
 
   /** Returns what the chart shows at a moment. */
-  function readout(ns) {
+  function readout(/** @type {number} */ ns) {
     const i = indexAt(ns), lines = ["at " + duration(ns)];
     for (const line of data.lines) {
       const lo = line.min ? line.min[i] : null, hi = line.max[i];
@@ -166,7 +169,7 @@ export function timeChart(options) {
   }
 
   const redraw = framed(draw), redrawOver = framed(drawOver);
-  const listener = (what) => (what === "window" ? redraw() : redrawOver());
+  const listener = (/** @type {string} */ what) => (what === "window" ? redraw() : redrawOver());
   model.listeners.add(listener);
   signal.addEventListener("abort", () => model.listeners.delete(listener));
   over.addEventListener("focus", drawOver);
@@ -182,7 +185,7 @@ export function timeChart(options) {
   return {
     root,
     /** Shows other data. */
-    set(next) {
+    set(/** @type {any} */ next) {
       data = next;
       draw();
     },
@@ -217,7 +220,7 @@ function stackedSums(data) {
  * @param {(v: number) => number} y
  */
 function drawLine(g, line, data, x, y) {
-  const n = line.max.length, at = (i) => x(data.from + i * data.step), floor = y(0);
+  const n = line.max.length, at = (/** @type {number} */ i) => x(data.from + i * data.step), floor = y(0);
   g.fillStyle = line.color;
   // The band from the least to the greatest of each step; below it, faintly, down to nothing.
   for (const [bottom, alpha] of /** @type {[((i: number) => number), number][]} */ ([[() => floor, line.fill === false ? 0 : 0.13], [(i) => y((line.min && line.min[i]) ?? line.max[i] ?? 0), line.min ? 0.3 : 0]])) {

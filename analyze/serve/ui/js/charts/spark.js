@@ -14,7 +14,7 @@ export function spark(values, { width = 96, height = 22, label, color }) {
     const g = sized(canvas, width, height), p = palette();
     if (!g || !values.length) return;
     const top = Math.max(1, ...values.map((v) => v || 0)), step = width / values.length;
-    const y = (v) => height - 1 - (v || 0) / top * (height - 3);
+    const y = (/** @type {any} */ v) => height - 1 - (v || 0) / top * (height - 3);
     g.beginPath();
     g.moveTo(0, height);
     values.forEach((v, i) => {

@@ -19,8 +19,8 @@ export function overviewStrip({ model, max, color, signal, onWindow }) {
   /** @type {{from: number, kind: "new" | "move", window: [number, number]} | null} */
   let drag = null;
   const whole = model.bounds[1] - model.bounds[0];
-  const x = (ns) => LEFT + (ns - model.bounds[0]) / whole * (width - LEFT - RIGHT);
-  const time = (e) => model.bounds[0] + Math.min(1, Math.max(0, (e.clientX - canvas.getBoundingClientRect().left - LEFT) / (width - LEFT - RIGHT))) * whole;
+  const x = (/** @type {number} */ ns) => LEFT + (ns - model.bounds[0]) / whole * (width - LEFT - RIGHT);
+  const time = (/** @type {any} */ e) => model.bounds[0] + Math.min(1, Math.max(0, (e.clientX - canvas.getBoundingClientRect().left - LEFT) / (width - LEFT - RIGHT))) * whole;
 
   function draw() {
     const g = sized(canvas, width, height);
@@ -52,13 +52,13 @@ export function overviewStrip({ model, max, color, signal, onWindow }) {
   const redraw = framed(draw);
   model.listeners.add(redraw);
   signal.addEventListener("abort", () => model.listeners.delete(redraw));
-  canvas.addEventListener("pointerdown", (e) => {
+  canvas.addEventListener("pointerdown", (/** @type {any} */ e) => {
     if (e.button) return;
     canvas.setPointerCapture(e.pointerId);
     const t = time(e), zoomed = model.window[1] - model.window[0] < whole * 0.999;
     drag = { from: t, kind: zoomed && t >= model.window[0] && t <= model.window[1] ? "move" : "new", window: [...model.window] };
   });
-  canvas.addEventListener("pointermove", (e) => {
+  canvas.addEventListener("pointermove", (/** @type {any} */ e) => {
     if (!drag) return;
     const t = time(e);
     if (drag.kind === "new") {

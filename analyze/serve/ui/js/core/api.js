@@ -73,6 +73,41 @@ export function post(path, signal) {
 }
 
 /**
+ * Sends a text and tells of each line of JSON of the answer as it comes.
+ * @param {string} path
+ * @param {string} text
+ * @param {(line: any) => void} onLine
+ * @param {AbortSignal} signal ends the answer, and what the server does for it
+ */
+export async function stream(path, text, onLine, signal) {
+  let reply;
+  try {
+    reply = await fetch("/api/v1/" + path, { credentials: "same-origin", method: "POST", headers: { "Content-Type": "text/plain", "X-Prof-Client": CLIENT }, body: text, signal });
+  } catch (e) {
+    if (signal.aborted) throw e;
+    throw new ApiError("The server can't be reached. Is prof serve still running?", 0);
+  }
+  if (!reply.ok || !reply.body) {
+    const said = await reply.text();
+    let message = said.trim();
+    try {
+      message = JSON.parse(said).error || message;
+    } catch {
+      // The text itself says it.
+    }
+    throw new ApiError(message || "The server answered " + reply.status + ".", reply.status);
+  }
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = "";;) {
+    const { done, value } = await reader.read();
+    const lines = (rest + (value || "")).split("\n");
+    rest = done ? "" : /** @type {string} */ (lines.pop());
+    for (const line of lines) if (line.trim()) onLine(JSON.parse(line));
+    if (done) return;
+  }
+}
+
+/**
  * @param {string} url
  * @param {RequestInit} options
  * @returns {Promise<any>}

@@ -9,16 +9,28 @@ export const app = {
   recordings: [],
   /** @type {import("./filters.js").Field[]} */
   fields: [],
+  /** The fields of filters of mappings. @type {import("./filters.js").Field[]} */
+  mapFields: [],
   /** @type {{name: string, help?: string}[]} */
   sorts: [],
   control: false,
   sources: false,
+  scripts: false,
   version: "",
   /** Draws the page of the present address. Set by main. @type {() => void} */
   render: () => {},
   /** The address that is shown. */
   shown: "",
 };
+
+/**
+ * Returns the fields of filters that count on a page, and those that count on the others.
+ * @param {string} page
+ * @returns {[import("./filters.js").Field[], import("./filters.js").Field[]]}
+ */
+export function fieldsOf(page) {
+  return page === "maps" ? [app.mapFields, app.fields] : [app.fields, app.mapFields];
+}
 
 /** Returns the present view. */
 export function here() {

@@ -2,13 +2,14 @@
 
 /**
  * @typedef {Node | string | number | null | undefined | false | Child[]} Child
+ * @typedef {{[on: `on${string}`]: ((e: any) => any) | null | undefined, [name: string]: any}} Attributes
  */
 
 /**
  * Makes an element: `h("button.primary", {onclick}, "Text")`. Attributes that are functions are listeners; null, false
  * and undefined leave an attribute out.
  * @param {string} name tag and classes
- * @param {Record<string, any> | null} [attributes]
+ * @param {Attributes | null} [attributes]
  * @param {...Child} children
  * @returns {any}
  */

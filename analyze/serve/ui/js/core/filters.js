@@ -15,6 +15,7 @@ export const TABS = [
   ["Group", /^(min|max)-group-/],
   ["Reallocations", /^(min|max)-chain-(length|position)$/],
   ["Address", /^(min|max)-address$|^mmapped$|^arena$|^jemalloc$|^from-map$|^marker$/],
+  ["Mapping", /^(kind|name|id|readable|writable|executable|shared|caught|bytehound)$|^(min|max)-(peak-)?rss$/],
 ];
 
 /** The values that a field with a closed set takes. @type {Record<string, string[]>} */
@@ -22,7 +23,20 @@ export const CHOICES = {
   "lifetime": ["leaked", "freed", "temporary", "chain-leaked", "whole-group-leaked", "all"],
   "yes|no": ["yes", "no"],
   "main|non-main": ["main", "non-main"],
+  "kind": ["heap", "anonymous", "stack", "code", "data", "file", "shared", "reserved", "kernel", "prof"],
 };
+
+/**
+ * Returns whether a filter counts on pages with these fields. One that is of the other kind of pages alone, such as the
+ * use of mappings where blocks are shown, does not; an unknown one does, so that the server says so.
+ * @param {string} name
+ * @param {Field[]} own
+ * @param {Field[]} other
+ */
+export function counts(name, own, other) {
+  const has = (/** @type {Field[]} */ fields) => fields.some((f) => !f.refused && (f.name === name || f.aliases.includes(name)));
+  return has(own) || !has(other);
+}
 
 /**
  * Returns the tab of a field.
@@ -77,7 +91,7 @@ const WORDS = {
   "lifetime": "lifetime", "older": "older than", "thread": "thread", "part": "part",
   "function": "function", "not-function": "no function", "source": "source", "not-source": "no source",
   "module": "module", "not-module": "no module", "stacks": "stack", "free-stacks": "freed at stack",
-  "mmapped": "mapped on its own", "arena": "arena",
+  "mmapped": "mapped on its own", "arena": "arena", "from-map": "in mapping",
 };
 
 /**

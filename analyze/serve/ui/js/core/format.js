@@ -6,6 +6,7 @@ const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 /**
  * Formats bytes in binary units: `512 B`, `22.7 KiB`.
  * @param {number | null | undefined} n
+ * @returns {string}
  */
 export function bytes(n) {
   if (n === null || n === undefined || !Number.isFinite(n)) return "–";
@@ -67,6 +68,7 @@ export function signed(n, unit = "bytes") {
 /**
  * Formats a duration: `850 ns`, `6.2 ms`, `12.3 s`, `4m 05s`, `3h 07m`, `2d 04h`.
  * @param {number | null | undefined} ns
+ * @returns {string}
  */
 export function duration(ns) {
   if (ns === null || ns === undefined || !Number.isFinite(ns)) return "–";
@@ -76,10 +78,22 @@ export function duration(ns) {
   if (ns < 999950000) return (ns / 1e6).toFixed(1) + " ms";
   if (ns < 59950000000) return (ns / 1e9).toFixed(1) + " s";
   const s = Math.max(60, Math.floor(ns / 1e9));
-  const two = (v) => String(Math.floor(v)).padStart(2, "0");
+  const two = (/** @type {any} */ v) => String(Math.floor(v)).padStart(2, "0");
   if (s < 3600) return Math.floor(s / 60) + "m " + two(s % 60) + "s";
   if (s < 86400) return Math.floor(s / 3600) + "h " + two(s / 60 % 60) + "m";
   return Math.floor(s / 86400) + "d " + two(s / 3600 % 24) + "h";
+}
+
+/**
+ * Formats a moment to the microsecond, so that neighbours can be told apart: `1.102345 s`, `2h 03m 04.567 s`.
+ * @param {number | null | undefined} ns
+ */
+export function clock(ns) {
+  if (ns === null || ns === undefined || !Number.isFinite(ns)) return "–";
+  if (ns < 60e9) return (ns / 1e9).toFixed(6) + " s";
+  const s = ns / 1e9, two = (/** @type {number} */ v) => String(Math.floor(v)).padStart(2, "0");
+  const rest = (Math.floor(s * 1e3) % 60e3 / 1e3).toFixed(3).padStart(6, "0") + " s";
+  return (s < 3600 ? "" : Math.floor(s / 3600) + "h ") + two(s / 60 % 60) + "m " + rest;
 }
 
 /**

@@ -11,7 +11,7 @@ import { put } from "./filters.js";
  * @returns {[number, number] | null}
  */
 export function rangeOf(filter, runtime) {
-  const of = (name) => {
+  const of = (/** @type {string} */ name) => {
     const all = filter.filter(([n]) => n === name);
     return all.length ? parseTime(all[all.length - 1][1], runtime) : null;
   };

@@ -2,8 +2,7 @@
 
 import { fill, h } from "../core/dom.js";
 import { get } from "../core/api.js";
-import { bytes, duration, moment, ordinal } from "../core/format.js";
-import { put } from "../core/filters.js";
+import { bytes, clock, duration, moment, ordinal } from "../core/format.js";
 import { to } from "../core/app.js";
 import { askedBy, frameList } from "../widgets/stack.js";
 import { load } from "../widgets/states.js";
@@ -27,7 +26,7 @@ export function blockPage(root, url, signal) {
  */
 function blockOf(d, url) {
   const b = d.block, stacks = d.stacks || {}, own = stacks[b.stack], freed = stacks[b.free_stack];
-  const fact = (name, value) => [h("dt", null, name), h("dd", null, value)];
+  const fact = (/** @type {string} */ name, /** @type {any} */ value) => [h("dt", null, name), h("dd", null, value)];
   const chain = (d.chain || []).length > 1;
   return [
     h("div.page-head", null, h("h1", null, bytes(b.size) + " at ", h("span.mono", null, b.address)), h("span.badge", { class: b.freed_ns === null ? "warn" : "" }, b.freed_ns === null ? "never freed" : "freed"), h("span.grow"),
@@ -36,7 +35,7 @@ function blockOf(d, url) {
     h("div.two", null,
       h("section.card.padded", null, h("h2", null, "Block"), h("dl.kv", null,
         fact("Size", bytes(b.size)), fact("Usable", b.usable === null || b.usable === undefined ? "not known" : `${bytes(b.usable)} (${bytes(b.usable - b.size)} more than asked for)`),
-        fact("Address", h("span.mono", null, b.address)), fact("Allocated", duration(b.allocated_ns)), fact("Freed", b.freed_ns === null ? "never" : duration(b.freed_ns)),
+        fact("Address", h("span.mono", null, b.address)), fact("Allocated", clock(b.allocated_ns)), fact("Freed", b.freed_ns === null ? "never" : clock(b.freed_ns)),
         fact("Lifetime", b.freed_ns === null ? "∞" : duration(b.lifetime_ns ?? b.freed_ns - b.allocated_ns)), fact("Thread", b.thread ? `${b.thread.name || ""} ${b.thread.tid}` : "–"),
         fact("Place in its chain", b.chain && b.chain.length > 1 ? `${ordinal(b.chain.position)} of ${b.chain.length}` : "not reallocated"),
         fact("Allocator's header", b.mmapped ? "mapped on its own" : b.arena ? b.arena + " arena" : "not known"))),
@@ -73,7 +72,7 @@ function chainTable(d, url) {
  */
 function neighbours(d, url) {
   let end = 0n;
-  const rows = (d.neighbours || []).map((r) => {
+  const rows = (d.neighbours || []).map((/** @type {any} */ r) => {
     const at = BigInt(r.address), gap = end ? at - end : null;
     end = at + BigInt(r.usable ?? r.size);
     return { ...r, gap };

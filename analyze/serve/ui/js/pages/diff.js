@@ -7,7 +7,7 @@ import { time as parseTime } from "../core/parse.js";
 import { toQuery } from "../core/filters.js";
 import { app, go, here, recording, to } from "../core/app.js";
 import { dataTable, rowKeys } from "../widgets/table.js";
-import { frameList } from "../widgets/stack.js";
+import { askedBy, brief, calledFrom } from "../widgets/stack.js";
 import { empty, load } from "../widgets/states.js";
 import { palette } from "../charts/canvas.js";
 import { SERIES } from "../charts/color.js";
@@ -64,7 +64,7 @@ function ranges(place, url, signal) {
   query.set("series", "live_bytes");
   query.set("width", "600");
   load(place, get(encodeURIComponent(url.id) + "/timeline", query, signal), (d) => {
-    const one = (name, from, to_, color) => {
+    const one = (/** @type {string} */ name, /** @type {any} */ from, /** @type {string} */ to_, /** @type {number} */ color) => {
       const a = v[from] ? parseTime(v[from], d.to_ns) : null, b = v[to_] ? parseTime(v[to_], d.to_ns) : null;
       const model = timeModel([0, d.to_ns], null, a === null && b === null ? null : [a ?? 0, b ?? d.to_ns]);
       const chart = timeChart({
@@ -85,20 +85,20 @@ function ranges(place, url, signal) {
  * @param {import("../core/url.js").View} url
  */
 function diffOf(d, url) {
-  const sort = KEYS.find(([k]) => k === url.view.sort) || KEYS[0], rows = [...d.stacks].sort((a, b) => (Math.abs(b.change[sort[0]]) - Math.abs(a.change[sort[0]])) * (url.view.reverse ? -1 : 1)).slice(0, Number(url.view.count) || 100);
-  const change = (s, [k, , unit]) => h("span", { class: s[k] > 0 ? "up" : s[k] < 0 ? "down" : "" }, s[k] ? signed(s[k], unit) : "–");
-  const figure = (key) => h("div.figure", null, h("div.name", null, key[1]), h("div.value", null, change(d.total, key)));
+  const sort = KEYS.find(([k]) => k === url.view.sort) || KEYS[url.view.other ? 0 : 2], rows = [...d.stacks].sort((a, b) => (Math.abs(b.change[sort[0]]) - Math.abs(a.change[sort[0]])) * (url.view.reverse ? -1 : 1)).slice(0, Number(url.view.count) || 100);
+  const change = (/** @type {any} */ s, /** @type {[string, string, string]} */ [k, , unit]) => h("span", { class: s[k] > 0 ? "up" : s[k] < 0 ? "down" : "" }, s[k] ? signed(s[k], unit) : "–");
+  const figure = (/** @type {[string, string, string]} */ key) => h("div.figure", null, h("div.name", null, key[1]), h("div.value", null, change(d.total, key)));
   return [
     h("div.figures-row", { style: { border: "0", "border-radius": "8px 8px 0 0" } }, KEYS.map(figure)),
     rows.length ? dataTable({
       caption: "Stacks that differ", rows, sort: sort[0], reverse: Boolean(url.view.reverse), keyOf: (r) => r.id ?? JSON.stringify(r.frames[0] && r.frames[0].address),
       columns: [
-        ...KEYS.map((k) => ({ key: k[0], label: k[1], sort: k[0], num: true, cell: (r) => [change(r.change, k), h("div.sub-line", null, `${k[2] === "bytes" ? bytes(r.before[k[0]]) : count(r.before[k[0]])} → ${k[2] === "bytes" ? bytes(r.after[k[0]]) : count(r.after[k[0]])}`)] })),
-        { key: "stack", label: "Call stack", wide: true, cell: (r) => frameList(r.frames, { most: 4, truncated: r.truncated }) },
+        ...KEYS.map((k) => ({ key: k[0], label: k[1], sort: k[0], num: true, cell: (/** @type {any} */ r) => [change(r.change, k), r.before[k[0]] || r.after[k[0]] ? h("div.sub-line", null, `${k[2] === "bytes" ? bytes(r.before[k[0]]) : count(r.before[k[0]])} → ${k[2] === "bytes" ? bytes(r.after[k[0]]) : count(r.after[k[0]])}`) : null] })),
+        { key: "stack", label: "Call stack", wide: true, cell: (r) => { const asked = r.frames[brief(r.frames, 3)[0]]; return [askedBy(asked, r.frames), calledFrom(asked, r.frames)]; } },
       ],
       foot: d.rest_stacks ? [[...KEYS.map((k) => change(d.rest, k)), plural(d.rest_stacks, "other stack")]] : undefined,
     }) : empty("No stack differs", plural(d.same_stacks || 0, "stack") + (d.same_stacks === 1 ? " is" : " are") + " the same in both."),
-    d.rebuilt && d.rebuilt.length ? h("p.note", { style: { padding: "8px 14px" } }, "Rebuilt between the two, so matched by function alone: " + d.rebuilt.map((r) => r.module || r).join(", ")) : null,
+    d.rebuilt && d.rebuilt.length ? h("p.note", { style: { padding: "8px 14px" } }, "Rebuilt between the two, so matched by function alone: " + d.rebuilt.map((/** @type {any} */ r) => r.module || r).join(", ")) : null,
   ];
 }
 

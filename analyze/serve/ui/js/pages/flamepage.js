@@ -93,7 +93,7 @@ function metricTabs(metric) {
  * @param {Record<string, string>} v
  */
 function modeTabs(mode, v) {
-  const one = (k, text, view) => h("button", { type: "button", "data-key": "mode-" + k, "aria-pressed": String(k === mode), onclick: () => go(to({ view })) }, text);
+  const one = (/** @type {string} */ k, /** @type {string} */ text, /** @type {any} */ view) => h("button", { type: "button", "data-key": "mode-" + k, "aria-pressed": String(k === mode), onclick: () => go(to({ view })) }, text);
   return h("div.segments", { role: "group", "aria-label": "Direction" }, one("down", "Top down", { dir: null, mode: null, fn: null, z: null }), one("up", "Bottom up", { dir: "up", mode: null, fn: null, z: null }),
     mode === "sandwich" ? one("sandwich", "Sandwich: " + v.fn, {}) : null);
 }
@@ -118,7 +118,7 @@ function graph(d, metric, mode, url, signal) {
   const crumbs = h("nav.crumbs", { "aria-label": "Zoomed to" }), found = h("span.note.figures", { role: "status" }), table = h("div");
   const chart = flameChart(state, { signal, onZoom: zoomed, onMenu: frameMenu });
 
-  function zoomed(node, push = true) {
+  function zoomed(/** @type {number} */ node, push = true) {
     drawCrumbs();
     const path = pathOf(tree, node).slice(1).map((n) => encodeURIComponent(chart.nameOf(n))).join("~");
     quietly(to({ view: { z: path || null } }), push);
@@ -128,7 +128,7 @@ function graph(d, metric, mode, url, signal) {
     fill(crumbs, path.map((n, i) => [i ? icon("right") : null, h("button.quiet", { type: "button", title: chart.describe(n).join("\n"), onclick: () => { chart.set({ zoom: n }); zoomed(n); } }, chart.nameOf(n))]),
       transforms.map(([kind, name], i) => h("span.chip", null, h("span.chip-text", null, `${kind} ${name}`), h("button.chip-close", { type: "button", "aria-label": "Undo " + kind + " " + name, onclick: () => go(to({ view: { t: transformText(transforms.filter((_, k) => k !== i)), z: null } })) }, icon("close")))));
   }
-  function search(text) {
+  function search(/** @type {string} */ text) {
     state.hits = searchFrames(frames, text);
     hitAt = -1;
     chart.set({ hits: state.hits });
@@ -138,7 +138,7 @@ function graph(d, metric, mode, url, signal) {
       fill(found, `${count(m.count)} ${m.count === 1 ? "box" : "boxes"}, ${amount(m.value, state.unit)}, ${percent(m.value, tree.value[0])}`);
     }
   }
-  function nextHit(by) {
+  function nextHit(/** @type {number} */ by) {
     if (!state.hits) return;
     for (let n = 0, i = hitAt; n < tree.count; n++) {
       i = (i + by + tree.count) % tree.count;
@@ -150,9 +150,9 @@ function graph(d, metric, mode, url, signal) {
       }
     }
   }
-  function frameMenu(node, x, y) {
+  function frameMenu(/** @type {number} */ node, /** @type {number} */ x, /** @type {number} */ y) {
     const f = frames[tree.frame[node]], name = chart.nameOf(node), { filter } = here();
-    const change = (kind, what) => go(to({ view: { t: transformText([...transforms, [kind, what]]), z: null } }));
+    const change = (/** @type {string} */ kind, /** @type {string} */ what) => go(to({ view: { t: transformText([...transforms, [kind, what]]), z: null } }));
     const module = f && f.module ? f.module.slice(f.module.lastIndexOf("/") + 1) : "";
     menu([
       { text: "Zoom here", run: () => { chart.set({ zoom: node }); zoomed(node); }, hint: "Enter" },
@@ -171,27 +171,27 @@ function graph(d, metric, mode, url, signal) {
   }
 
   const input = h("input", { type: "search", placeholder: "Search: name, module, /regex/", "aria-label": "Search in the flame graph", value: v.q || "", autocomplete: "off", spellcheck: "false", "data-key": "flame-search" });
-  const kept = later((q) => quietly(to({ view: { q: q || null } })), 250);
+  const kept = later((q) => !signal.aborted && quietly(to({ view: { q: q || null } })), 250);
   input.addEventListener("input", () => {
     search(input.value);
     kept(input.value);
   });
-  input.addEventListener("keydown", (e) => {
+  input.addEventListener("keydown", (/** @type {any} */ e) => {
     if (e.key === "Enter") nextHit(e.shiftKey ? -1 : 1);
   });
-  const pick = (label, key, now, options, set) =>
-    h("label.inline", null, label, h("select", { "data-key": "pick-" + key, onchange: (e) => { set(e.target.value); quietly(to({ view: { [key]: e.target.value } })); } }, options.map(([o, text]) => h("option", { value: o, selected: o === now }, text))));
+  const pick = (/** @type {string} */ label, /** @type {string} */ key, /** @type {any} */ now, /** @type {any} */ options, /** @type {any} */ set) =>
+    h("label.inline", null, label, h("select", { "data-key": "pick-" + key, onchange: (e) => { set(e.target.value); quietly(to({ view: { [key]: e.target.value } })); } }, options.map((/** @type {[string, string]} */ [o, text]) => h("option", { value: o, selected: o === now }, text))));
   const scale = h("span");
   const scaled = () => fill(scale, state.color === "diff" ? h("span.scale.diff", null, "less", h("span"), "more") : state.color === "value" ? h("span.scale.value", null, "0%", h("span"), "100%") : null);
   const bar = h("header", null, input, found, h("span.grow"), scale,
-    pick("colour", "color", state.color, [["module", "by module"], ["hash", "by function"], ["value", "by share"], .../** @type {[string, string][]} */ (tree.base ? [["diff", "by difference"]] : [])], (c) => { chart.set({ color: c }); scaled(); }),
-    pick("order", "order", order, [["value", "largest first"], ["name", "by name"]], (o) => {
+    pick("colour", "color", state.color, [["module", "by module"], ["hash", "by function"], ["value", "by share"], .../** @type {[string, string][]} */ (tree.base ? [["diff", "by difference"]] : [])], (/** @type {any} */ c) => { chart.set({ color: c }); scaled(); }),
+    pick("order", "order", order, [["value", "largest first"], ["name", "by name"]], (/** @type {any} */ o) => {
       const zoom = pathOf(tree, state.zoom).slice(1).map((n) => encodeURIComponent(chart.nameOf(n))).join("~");
       order = /** @type {any} */ (o);
       tree = buildTree(changed.columns, frames, order);
       chart.set({ tree, zoom: nodeOfPath(tree, frames, zoom) });
     }),
-    pick("as", "tab", state.up ? "flame" : "icicle", [["icicle", "icicle"], ["flame", "flame"]], (o) => chart.set({ up: o === "flame" })),
+    pick("as", "tab", state.up ? "flame" : "icicle", [["icicle", "icicle"], ["flame", "flame"]], (/** @type {any} */ o) => chart.set({ up: o === "flame" })),
     h("label.inline", null, h("input", { type: "checkbox", checked: Boolean(v.full), "data-key": "beside", onchange: (e) => go(to({ view: { full: e.target.checked || null } })) }), "table"));
   onTheme(() => chart.redraw(), signal);
   queueMicrotask(() => {
@@ -241,7 +241,7 @@ export function functionTable(tree, frames, unit, url, up) {
  */
 function sandwich(d, name, metric, url, signal) {
   const words = (METRICS.find(([k]) => k === metric) || ["", "", metric])[2];
-  const half = (part, up) => {
+  const half = (/** @type {any} */ part, /** @type {boolean} */ up) => {
     if (!part || !part.total) return empty(up ? "Nothing calls it" : "It holds nothing by this metric");
     const tree = buildTree(part.nodes, part.frames, "value");
     const chart = flameChart({ tree, frames: part.frames, unit: part.unit || "bytes", metric: words, up, color: url.view.color || "module", zoom: 0, hits: null, rootName: "all" }, {

@@ -21,10 +21,10 @@ export function leaksPage(root, url, signal) {
   fill(root, h("div.page-head", null, h("h1", null, "Leaks"), note), tabs, place);
   load(place, get(encodeURIComponent(url.id) + "/leaks", toQuery(url.filter), signal), (d) => {
     fill(note, d.young_ns ? `what is younger than ${duration(d.young_ns)} is not judged` : "");
-    const all = d.classes || [], total = all.reduce((s, c) => s + c.stacks, 0);
-    const tab = (key, text, n) => h("button", { type: "button", "data-key": "tab-" + key, "aria-pressed": String(key === chosen), disabled: !n && key !== chosen, onclick: () => go(to({ view: { tab: key } })) }, text + " ", h("span.figures", null, count(n)));
-    fill(tabs, h("div.segments", { role: "group", "aria-label": "Verdict" }, tab("", "all", total), all.map((c) => tab(c.class, c.class.replaceAll("-", " "), c.stacks))));
-    const rows = d.stacks.filter((s) => !chosen || s.class === chosen);
+    const all = d.classes || [], total = all.reduce((/** @type {any} */ s, /** @type {any} */ c) => s + c.stacks, 0);
+    const tab = (/** @type {string} */ key, /** @type {string} */ text, /** @type {number} */ n) => h("button", { type: "button", "data-key": "tab-" + key, "aria-pressed": String(key === chosen), disabled: !n && key !== chosen, onclick: () => go(to({ view: { tab: key } })) }, text + " ", h("span.figures", null, count(n)));
+    fill(tabs, h("div.segments", { role: "group", "aria-label": "Verdict" }, tab("", "all", total), all.map((/** @type {any} */ c) => tab(c.class, c.class.replaceAll("-", " "), c.stacks))));
+    const rows = d.stacks.filter((/** @type {any} */ s) => !chosen || s.class === chosen);
     if (!rows.length) return empty(chosen ? "No stack has this verdict" : "Nothing that is live at the end could be judged", chosen ? CLASSES[chosen] && CLASSES[chosen][0] : "");
     return table(rows, url);
   }, { lines: 14, signal });

@@ -36,18 +36,18 @@ export function livePage(root, url, signal) {
 
   function drawFigures() {
     const last = points[points.length - 1], before = points[points.length - 2], span = last && before ? (last.at_ns - before.at_ns) / 1e9 : 0;
-    const rate = (k) => (span > 0 && last[k] !== undefined ? (last[k] - before[k]) / span : null);
-    const one = (name, value, sub = "") => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub));
+    const rate = (/** @type {string} */ k) => (span > 0 && last[k] !== undefined ? (last[k] - before[k]) / span : null);
+    const one = (/** @type {string} */ name, /** @type {any} */ value, sub = "") => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub));
     const t = totals || {}, r = rate("allocations"), b = rate("allocated_bytes");
     fill(figures, one("Live", bytes(t.live_bytes), t.live_count === undefined ? "" : plural(t.live_count, "block")), one("Peak", bytes(t.peak_bytes), t.peak_at_ns === undefined ? "" : "at " + duration(t.peak_at_ns)),
       one("Resident", last && last.rss ? bytes(last.rss) : "–"), one("Allocations", r === null ? "–" : brief(r) + "/s", b === null ? "" : bytes(b) + "/s"), one("Allocated", bytes(t.allocated_bytes), t.allocations === undefined ? "" : plural(t.allocations, "allocation")), one("Recorded", duration(runtime)));
   }
-  function drawStatus(state) {
+  function drawStatus(/** @type {any} */ state) {
     told = state;
     const growing = state === "growing" || state === "recording", paused = state === "paused";
     fill(status, h("span.badge", { class: growing ? "growing" : paused ? "paused" : "" }, growing ? "recording" : paused ? "paused" : "recording has ended"));
     const pid = now.pid ?? (target && target.pid);
-    const button = (what, text, kind) => h("button", {
+    const button = (/** @type {string} */ what, /** @type {string} */ text, /** @type {string} */ kind) => h("button", {
       type: "button", class: kind, "data-key": "live-" + what,
       onclick: async (e) => {
         e.target.disabled = true;
@@ -61,7 +61,7 @@ export function livePage(root, url, signal) {
         }
       },
     }, text);
-    fill(controls, app.control && (growing || paused) ? [growing ? button("pause", "Pause", "") : button("resume", "Resume", ""), button("mark", "Mark", ""), button("detach", "Detach", "danger")]
+    fill(controls, app.control && (growing || paused) ? [growing ? button("pause", "Pause", "") : button("resume", "Resume", ""), button("detach", "Detach", "danger")]
       : growing || paused ? h("span.note", { title: "Start the server with --control" }, "read only: pause and detach need --control") : null);
   }
   function drawCharts() {
@@ -74,16 +74,20 @@ export function livePage(root, url, signal) {
       for (let i = 0; i < n; i++) {
         const until = (i + 1) * step;
         while (at + 1 < points.length && points[at + 1].at_ns <= until) at++;
-        const p = points[at], q = points[at - 1];
+        const p = points[at];
         if (!p || p.at_ns > until + step) continue;
         const v = p[key];
+        // A rate is that of the last second: shorter steps would show how the points lie, not how the program works.
+        let before = at - 1;
+        while (rate && before > 0 && p.at_ns - points[before].at_ns < 1e9) before--;
+        const q = points[before];
         out[i] = v === undefined || v === null ? null : rate ? (q && p.at_ns > q.at_ns ? (v - q[key]) / (p.at_ns - q.at_ns) * 1e9 : null) : v;
       }
       return out;
     };
     memory.set({ from: 0, step, lines: [{ name: "Live", unit: "bytes", color: c[0], max: column("live_bytes", false) }, { name: "Resident", unit: "bytes", color: c[1], max: column("rss", false), fill: false }] });
     rates.set({ from: 0, step, lines: [{ name: "Allocations", unit: "/s", color: c[2], max: column("allocations", true) }, { name: "Frees", unit: "/s", color: c[4], max: column("frees", true), fill: false }] });
-    const key = (t, color) => h("span.key", { style: { "--color": color } }, t);
+    const key = (/** @type {any} */ t, /** @type {string} */ color) => h("span.key", { style: { "--color": color } }, t);
     fill(keys, key("Live", c[0]), key("Resident", c[1]));
     fill(rateKeys, key("Allocations a second", c[2]), key("Frees a second", c[4]));
   }
@@ -104,11 +108,11 @@ export function livePage(root, url, signal) {
   stacks();
   const past = new URLSearchParams({ series: "live_bytes,rss,allocations,frees,allocated_bytes", width: "500" });
   get(id + "/timeline", past, signal).then((d) => {
-    const n = d.series.live_bytes.max.length, of = (k, f, i) => (d.series[k] ? d.series[k][f][i] : null);
+    const n = d.series.live_bytes.max.length, of = (/** @type {string} */ k, /** @type {any} */ f, /** @type {number} */ i) => (d.series[k] ? d.series[k][f][i] : null);
     // Counts of points are since the start, as those of ticks.
     /** @type {Record<string, number>} */
     const sums = {};
-    const sum = (k, i) => (sums[k] = (sums[k] || 0) + (of(k, "sum", i) || 0));
+    const sum = (/** @type {string} */ k, /** @type {number} */ i) => (sums[k] = (sums[k] || 0) + (of(k, "sum", i) || 0));
     const old = Array.from({ length: n }, (_, i) => ({ at_ns: d.from_ns + (i + 1) * d.step_ns, live_bytes: of("live_bytes", "last", i) ?? of("live_bytes", "max", i), rss: of("rss", "last", i), allocations: sum("allocations", i), frees: sum("frees", i), allocated_bytes: sum("allocated_bytes", i) }));
     points.unshift(...old.filter((p) => !points.length || p.at_ns < points[0].at_ns));
     runtime = Math.max(runtime, d.to_ns);

@@ -17,6 +17,7 @@ import { diffPage } from "./diff.js";
 import { sizesPage, threadsPage } from "./threads.js";
 import { livePage } from "./live.js";
 import { infoPage } from "./info.js";
+import { scriptPage } from "./script.js";
 
 /**
  * A page: `global` ones need no recording, `filtered` ones have the filter above them, `item` ones show one thing, `hasAll`
@@ -38,6 +39,7 @@ export const PAGES = {
   sizes: { title: "Sizes", run: sizesPage, icon: "bars", keys: "g z", filtered: true },
   maps: { title: "Mappings", run: mapsPage, icon: "map", keys: "g m", filtered: true, hasAll: ["map"] },
   space: { title: "Address space", run: spacePage, icon: "space", keys: "g s", filtered: true },
+  script: { title: "Console", run: scriptPage, icon: "terminal", keys: "g c", filtered: true, when: () => app.scripts },
   live: { title: "Live", run: livePage, icon: "live", keys: "g v", when: (r) => r && (r.state === "growing" || r.state === "paused") },
   stack: { title: "Stack", run: stackPage, filtered: true, item: true },
   block: { title: "Block", run: blockPage, item: true },

@@ -37,16 +37,16 @@ function table(rows, view) {
   /** @type {Record<string, (r: any) => any>} */
   const keys = {
     start: (r) => r.head?.recording.started_unix_ns || 0, program: (r) => r.head?.target.comm || r.name, duration: (r) => r.head?.recording.duration_ns || 0,
-    events: (r) => r.head?.recording.events || 0, live: (r) => r.head?.totals?.live_bytes || 0, peak: (r) => r.head?.totals?.peak_bytes || 0, bytes: (r) => r.bytes,
+    events: (r) => r.head?.recording.events || 0, allocated: (r) => r.head?.totals?.allocated_bytes || 0, live: (r) => r.head?.totals?.live_bytes || 0, peak: (r) => r.head?.totals?.peak_bytes || 0, bytes: (r) => r.bytes,
   };
   const sort = keys[view.sort] ? view.sort : "start", of = keys[sort], up = Boolean(view.reverse);
   const sorted = [...rows].sort((a, b) => (of(a) < of(b) ? 1 : of(a) > of(b) ? -1 : 0) * (up ? -1 : 1));
-  const total = (k) => (r) => (r.head && r.head.totals ? bytes(r.head.totals[k]) : "–");
+  const total = (/** @type {string} */ k) => (/** @type {any} */ r) => (r.head && r.head.totals ? bytes(r.head.totals[k]) : "–");
   return dataTable({
     caption: "Recordings", rows: sorted, sort, reverse: up, keyOf: (r) => r.id, href: (r) => "#/" + (r.state === "growing" || r.state === "paused" ? "live" : "overview") + "/" + encodeURIComponent(r.id),
     columns: [
       { key: "program", label: "Program", sort: "program", wide: true, cell: (r) => [h("strong", null, r.head ? r.head.target.comm || base(r.head.target.exe) : r.name), r.head ? " pid " + r.head.target.pid : "",
-        h("div.sub-line", null, r.head ? (r.head.target.cmdline || []).filter(Boolean).join(" ") || r.head.target.exe : r.why || "", r.head ? " · " + r.name : "")] },
+        h("div.sub-line.command-line", { title: r.head ? (r.head.target.cmdline || []).filter(Boolean).join(" ") : null }, r.head ? (r.head.target.cmdline || []).filter(Boolean).join(" ") || r.head.target.exe : r.why || ""), r.head ? h("div.sub-line", null, r.name) : null] },
       { key: "state", label: "State", cell: (r) => {
         const [text, kind] = STATES[r.state] || [r.state, ""];
         const partial = r.head && !r.head.recording.complete && r.state === "ready";
@@ -57,6 +57,7 @@ function table(rows, view) {
       { key: "start", label: "Started", sort: "start", cell: (r) => (r.head ? when(r.head.recording.started_unix_ns) : "–") },
       { key: "duration", label: "Duration", sort: "duration", num: true, cell: (r) => (r.head ? duration(r.head.recording.duration_ns) : "–") },
       { key: "events", label: "Events", sort: "events", num: true, cell: (r) => (r.head ? count(r.head.recording.events) : "–") },
+      { key: "allocated", label: "Allocated", sort: "allocated", num: true, cell: (r) => (r.head && r.head.totals ? [bytes(r.head.totals.allocated_bytes), h("div.sub-line", null, plural(r.head.totals.allocations, "allocation"))] : "–") },
       { key: "live", label: "Live", sort: "live", num: true, cell: total("live_bytes") },
       { key: "peak", label: "Peak", sort: "peak", num: true, cell: total("peak_bytes") },
       { key: "arch", label: "Machine", cell: (r) => (r.head ? r.head.target.arch : "–") },

@@ -22,14 +22,14 @@ export function spacePage(root, url, signal) {
   if (v.at) query.set("at", v.at);
   if (v.lo) query.set("start", v.lo);
   if (v.hi) query.set("end", v.hi);
-  const segment = (k, text) => h("button", { type: "button", "data-key": "mode-" + k, "aria-pressed": String(k === mode), onclick: () => go(to({ view: { mode: k === "live" ? null : k } })) }, text);
+  const segment = (/** @type {string} */ k, /** @type {string} */ text) => h("button", { type: "button", "data-key": "mode-" + k, "aria-pressed": String(k === mode), onclick: () => go(to({ view: { mode: k === "live" ? null : k } })) }, text);
   fill(root, h("div.page-head", null, h("h1", null, "Address space"), v.at ? h("span.badge", null, "at " + v.at) : h("span.note", null, "at the end"), h("div.segments", { role: "group", "aria-label": "Colour by" }, segment("live", "Live bytes"), segment("age", "Age")), h("span.grow"),
     v.lo ? h("button", { type: "button", onclick: () => go(to({ view: { lo: null, hi: null } })) }, "Whole space") : null,
     h("span.note.wide-only", null, "drag: zoom or filter")), strips, account);
   load(strips, get(id + "/space", query, signal), (d) => {
-    const there = (d.stretches || []).filter((s) => s.live_bytes.some((n) => n > 0));
+    const there = (d.stretches || []).filter((/** @type {any} */ s) => s.live_bytes.some((/** @type {number} */ n) => n > 0));
     if (!there.length) return empty("No block is live", "Choose another moment, or remove a filter.");
-    return there.map((s) => stretch(s, d, mode, url, signal));
+    return there.map((/** @type {any} */ s) => stretch(s, d, mode, url, signal));
   }, { lines: 10, signal });
   load(account, get(id + "/fragmentation", toQuery(url.filter), signal), accountOf, { lines: 8, signal });
 }
@@ -43,10 +43,10 @@ export function spacePage(root, url, signal) {
  */
 function stretch(s, d, mode, url, signal) {
   const start = BigInt(s.start), bin = Number(s.bin_bytes), n = s.live_bytes.length;
-  const address = (i) => "0x" + (start + BigInt(Math.round(i * bin))).toString(16);
+  const address = (/** @type {number} */ i) => "0x" + (start + BigInt(Math.round(i * bin))).toString(16);
   const oldest = Math.max(1, d.at_ns || 1);
-  const values = s.live_bytes.map((v, i) => (mode === "age" ? (v ? Math.max(0.04, (oldest - ((s.oldest_ns || [])[i] ?? oldest)) / oldest) : 0) : v / bin));
-  const live = s.live_bytes.reduce((a, b) => a + b, 0), whole = n * bin;
+  const values = s.live_bytes.map((/** @type {any} */ v, /** @type {number} */ i) => (mode === "age" ? (v ? Math.max(0.04, (oldest - ((s.oldest_ns || [])[i] ?? oldest)) / oldest) : 0) : v / bin));
+  const live = s.live_bytes.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0), whole = n * bin;
   const strip = heatStrip({
     values, signal, label: `Addresses ${s.start} to ${s.end}, ${bytes(live)} live. Arrow keys move, Enter zooms in.`,
     describe: (i) => [`${address(i)} – ${address(i + 1)}`, `${bytes(s.live_bytes[i])} live of ${bytes(bin)}, ${percent(s.live_bytes[i], bin)}`, `${count((s.blocks || [])[i])} blocks`,
@@ -80,7 +80,7 @@ function accountOf(d) {
   if (p) {
     const n = (p.by_use || []).length;
     out.push(h("section.card.padded", null, h("div.page-head", null, h("h2", null, "Pages by use"), h("span.note.figures", null, `${count(p.count)} pages of ${bytes(p.size)}, ${bytes(p.unused_bytes)} of them unused`)),
-      histogram((p.by_use || []).map((c, i) => ({ label: `${Math.round(100 * i / n)}–${Math.round(100 * (i + 1) / n)}%`, value: c, text: count(c) })), { caption: "Pages by the part that is live", heads: ["Live", "Pages"] }),
+      histogram((p.by_use || []).map((/** @type {any} */ c, /** @type {number} */ i) => ({ label: `${Math.round(100 * i / n)}–${Math.round(100 * (i + 1) / n)}%`, value: c, text: count(c) })), { caption: "Pages by the part that is live", heads: ["Live", "Pages"] }),
       h("p.note", null, `${count(p.sparse)} pages are nearly empty: they hold ${bytes(p.sparse_unused_bytes)} that nobody uses.`)));
   }
   return out.length ? out : empty("Not known", "The recording has no reading of the resident memory.");

@@ -35,7 +35,7 @@ export function stackPage(root, url, signal) {
  */
 function stackOf(d, url, signal) {
   const only = put(url.filter, "stacks", String(d.id)), m = d.matched || d, all = d.all || m, filtered = url.filter.length > 0;
-  const figure = (name, k, f) =>
+  const figure = (/** @type {string} */ name, /** @type {string} */ k, /** @type {any} */ f) =>
     h("div.figure", null, h("div.name", null, name), h("div.value", null, f(m[k])), h("div.sub", null, filtered && all[k] !== m[k] ? "of " + f(all[k]) : ""));
   return [
     h("div.page-head", null, h("h1", null, "Stack " + d.id), askedBy(d.asked_by, d.frames), h("span.grow"),
@@ -77,7 +77,7 @@ function verdictOf(d) {
 
 /** @param {any} d */
 function sizesOf(d) {
-  const rows = (d.sizes || []).filter((s) => s.allocations);
+  const rows = (d.sizes || []).filter((/** @type {any} */ s) => s.allocations);
   return h("section.card.padded", null, h("h2", null, "Sizes"), rows.length ? histogram(rows.map(sizeBar), { caption: "Allocations by size", heads: ["Size", "Allocations"] }) : h("p.note", null, "none"));
 }
 
@@ -97,8 +97,8 @@ export function lifetimeBar(s) {
 
 /** @param {any} d */
 function lifetimesOf(d) {
-  const rows = (d.lifetimes || []).filter((s) => s.count);
-  return h("section.card.padded", null, h("h2", null, "Lifetimes of freed blocks"), rows.length ? histogram(rows.map(lifetimeBar), { caption: "Freed blocks by lifetime", heads: ["Lived", "Blocks"] }) : h("p.note", null, "None of its blocks was freed."));
+  const rows = (d.lifetimes || []).filter((/** @type {any} */ s) => s.count);
+  return h("section.card.padded", null, h("h2", null, "Lifetimes"), rows.length ? histogram(rows.map(lifetimeBar), { caption: "Blocks by lifetime", heads: ["Lived", "Blocks"] }) : h("p.note", null, "none"));
 }
 
 /**
@@ -108,7 +108,7 @@ function lifetimesOf(d) {
 function freedOf(d, url) {
   if (!d.freed_at) return h("section.card.padded", null, h("h2", null, "Where its blocks are freed"), h("p.note", null, "Not recorded. ", h("kbd", null, "prof attach --free-stacks"), " records the stacks of frees."));
   if (!d.freed_at.length) return h("section.card", null, h("header", null, h("h2", null, "Where its blocks are freed")), empty("None of its blocks was freed"));
-  const total = d.freed_at.reduce((s, r) => s + r.count, 0);
+  const total = d.freed_at.reduce((/** @type {any} */ s, /** @type {any} */ r) => s + r.count, 0);
   return h("section.card", null, h("header", null, h("h2", null, "Where its blocks are freed")), dataTable({
     caption: "Stacks of frees", rows: d.freed_at, keyOf: (r) => r.stack, href: (r) => to({ page: "allocations", filter: put(put(url.filter, "stacks", String(d.id)), "free-stacks", String(r.stack)), view: { by: "none" } }, url),
     columns: [

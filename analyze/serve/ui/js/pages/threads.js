@@ -50,17 +50,17 @@ export function sizesPage(root, url, signal) {
   const place = h("div.page");
   fill(root, h("div.page-head", null, h("h1", null, "Sizes and lifetimes")), place);
   load(place, get(encodeURIComponent(url.id) + "/stats", toQuery(url.filter), signal), (d) => {
-    const sizes = (d.sizes || []).filter((s) => s.allocations), lifetimes = (d.lifetimes || []).filter((s) => s.count);
+    const sizes = (d.sizes || []).filter((/** @type {any} */ s) => s.allocations), lifetimes = (d.lifetimes || []).filter((/** @type {any} */ s) => s.count);
     if (!sizes.length) return empty("Nothing matches", "No block fits all of the filters.");
-    const figure = (name, value, sub = "") => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub));
+    const figure = (/** @type {string} */ name, /** @type {any} */ value, sub = "") => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub));
     return [
       h("div.figures-row", null, figure("Mean size", bytes(d.mean_size)), figure("Allocations a second", count(d.allocations_per_second)), figure("Allocated a second", bytes(d.bytes_per_second)),
         figure("Recorded", duration(d.recorded_ns)), figure("Allocations", count(d.totals.allocations)), figure("Temporary", d.totals.temporary === null ? "–" : percent(d.totals.temporary, d.totals.allocations), "of all allocations")),
       h("div.two", null,
-        h("section.card.padded", null, h("h2", null, "Sizes"), h("p.note", null, "Darker: live at the end. A click shows them."), histogram(sizes.map((s) => ({
+        h("section.card.padded", null, h("h2", null, "Sizes"), h("p.note", null, "Darker: live at the end. A click shows them."), histogram(sizes.map((/** @type {any} */ s) => ({
           ...sizeBar(s), href: to({ page: "allocations", filter: put(s.max_size === null ? url.filter : put(url.filter, "max-size", String(s.max_size)), "min-size", String(s.min_size)), view: {} }, url),
         })), { caption: "Allocations by size", heads: ["Size", "Allocations"] })),
-        h("section.card.padded", null, h("h2", null, "Lifetimes of freed blocks"), h("p.note", null, "From the allocation to the free."), histogram(lifetimes.map(lifetimeBar), { caption: "Freed blocks by lifetime", heads: ["Lived", "Blocks"] }))),
+        h("section.card.padded", null, h("h2", null, "Lifetimes"), h("p.note", null, "From the allocation to the free."), histogram(lifetimes.map(lifetimeBar), { caption: "Blocks by lifetime", heads: ["Lived", "Blocks"] }))),
       h("div.two", null, common("Most common sizes", d.top_sizes_by_count, d, url, "count"), common("Sizes that took the most bytes", d.top_sizes_by_bytes, d, url, "bytes")),
       h("div.two", null, places("Places with the most allocations", d.top_places_by_count, url), places("Places that allocated the most bytes", d.top_places_by_bytes, url)),
     ];

@@ -15,22 +15,31 @@ import { onTheme } from "../core/theme.js";
 import { rangeOf, withRange } from "../core/range.js";
 
 /**
- * The series that can be shown: name for the server, words, unit, index of the colour, and whether values are sums that are
- * shown as rates.
- * @type {{key: string, name: string, unit: string, color: number, rate?: boolean}[]}
+ * The series that can be shown: name for the server, words, unit, index of the colour, whether values are sums that are
+ * shown as rates, and of which sums it is made: those added, and those taken away. Series after the sixth are in a menu.
+ * @type {{key: string, name: string, unit: string, color: number, rate?: boolean, of?: [string[], string[]]}[]}
  */
 export const CHOICE = [
   { key: "live_bytes", name: "Live", unit: "bytes", color: 0 },
   { key: "leaked_bytes", name: "Never freed", unit: "bytes", color: 6 },
   { key: "rss", name: "Resident", unit: "bytes", color: 1 },
-  { key: "vss", name: "Address space", unit: "bytes", color: 5 },
   { key: "fragmentation", name: "Resident − live", unit: "bytes", color: 3 },
   { key: "allocations", name: "Allocations", unit: "/s", color: 2, rate: true },
   { key: "frees", name: "Frees", unit: "/s", color: 4, rate: true },
+  { key: "vss", name: "Address space", unit: "bytes", color: 5 },
+  { key: "anonymous", name: "Anonymous", unit: "bytes", color: 4 },
+  { key: "dirty", name: "Dirty", unit: "bytes", color: 6 },
+  { key: "clean", name: "Clean", unit: "bytes", color: 7 },
+  { key: "swap", name: "Swapped out", unit: "bytes", color: 8 },
   { key: "allocated_bytes", name: "Allocated", unit: "bytes/s", color: 7, rate: true },
   { key: "live_blocks", name: "Live blocks", unit: "count", color: 2 },
   { key: "leaked_blocks", name: "Blocks never freed", unit: "count", color: 6 },
+  { key: "growth", name: "Growth", unit: "bytes/s", color: 3, rate: true, of: [["allocated_bytes"], ["freed_bytes"]] },
+  { key: "block_growth", name: "Growth of blocks", unit: "/s", color: 5, rate: true, of: [["allocations", "reallocations"], ["ends"]] },
+  { key: "temporary", name: "Temporary", unit: "/s", color: 8, rate: true },
 ];
+/** How many series have a button of their own. */
+const COMMON = 6;
 const DEFAULT = ["live_bytes", "rss", "allocations"];
 const HEIGHTS = { "bytes": 232, "bytes/s": 104, "/s": 104, "count": 104 };
 
@@ -62,15 +71,15 @@ export function timelineCard(url, head, signal) {
     return { unit, own, chart, names };
   });
 
-  function onBrush(range) {
+  function onBrush(/** @type {any} */ range) {
     go(to({ filter: withRange(here().filter, range), view: { skip: null } }));
   }
-  function onWindow(window) {
+  function onWindow(/** @type {any} */ window) {
     const all = window[1] - window[0] >= runtime * 0.999;
     quietly(to({ view: { start: all ? null : Math.round(window[0]), end: all ? null : Math.round(window[1]) } }));
     ask();
   }
-  function onMenu(at, x, y) {
+  function onMenu(/** @type {number} */ at, /** @type {number} */ x, /** @type {number} */ y) {
     const f = here().filter, clean = withRange(f, null), [a, b] = model.brush || model.window;
     menu([
       { text: "Blocks live here, at " + duration(at), href: to({ page: "allocations", filter: put(clean, "alive-at", moment(at)) }) },
@@ -85,7 +94,7 @@ export function timelineCard(url, head, signal) {
 
   function ask() {
     const query = toQuery(unfiltered), wide = Math.max(200, Math.min(1600, lanes.clientWidth || 1000));
-    query.set("series", [...new Set([...chosen, "live_bytes"])].join(","));
+    query.set("series", [...new Set(["live_bytes", ...series.flatMap((s) => (s.of ? s.of.flat() : s.key))])].join(","));
     query.set("width", String(Math.ceil(wide / 2)));
     if (model.window[0] > 0 || model.window[1] < runtime) {
       query.set("start", String(Math.round(model.window[0])));
@@ -103,8 +112,8 @@ export function timelineCard(url, head, signal) {
   }
 
   /** The strip shows the whole time, whatever is zoomed to. */
-  function whole(d) {
-    const make = (t) => overviewStrip({ model, max: t.series.live_bytes.max, color: colors()[0], signal, onWindow }).root;
+  function whole(/** @type {any} */ d) {
+    const make = (/** @type {any} */ t) => overviewStrip({ model, max: t.series.live_bytes.max, color: colors()[0], signal, onWindow }).root;
     if (d.from_ns <= 0 && d.to_ns >= runtime * 0.99) return make(d);
     const query = toQuery(unfiltered);
     query.set("series", "live_bytes");
@@ -115,24 +124,24 @@ export function timelineCard(url, head, signal) {
 
   /** @type {any} */
   let shown = null;
-  function show(d) {
+  function show(/** @type {any} */ d) {
     shown = d;
-    const c = colors(), marks = (d.marks || []).map((m) => ({ at: m.at_ns, label: m.label || m.kind, kind: m.kind }));
-    const pauses = (d.pauses || []).map((p) => ({ from: p.start_ns, to: p.end_ns }));
+    const c = colors(), marks = (d.marks || []).map((/** @type {any} */ m) => ({ at: m.at_ns, label: m.label || m.kind, kind: m.kind }));
+    const pauses = (d.pauses || []).map((/** @type {any} */ p) => ({ from: p.start_ns, to: p.end_ns }));
     for (const { unit, own, chart, names } of charts) {
-      const stacked = by && unit === "bytes" ? (d.stacked || []).map((s, i) => ({ ...s, color: c[i % c.length], max: s.max || s.last })) : [];
+      const stacked = by && unit === "bytes" ? (d.stacked || []).map((/** @type {any} */ s, /** @type {number} */ i) => ({ ...s, color: c[i % c.length], max: s.max || s.last })) : [];
       chart.set({
         from: d.from_ns, step: d.step_ns, marks, pauses, stacked,
-        lines: own.filter((s) => d.series[s.key]).map((s) => lineOf(s, d, c, stacked.length > 0)),
+        lines: own.filter((s) => seriesOf(s, d)).map((s) => lineOf(s, d, c, stacked.length > 0)),
       });
-      fill(names, stacked.map((s) => key(s.name, s.color, s.id !== null && s.id !== undefined ? to({ filter: put(url.filter, "stacks", String(s.id)) }) : null)),
-        own.map((s) => (d.series[s.key] ? key(s.name + (s.rate ? " a second" : ""), c[s.color], null) : h("span", null, s.name + ": not recorded"))));
+      fill(names, stacked.map((/** @type {any} */ s) => key(s.name, s.color, s.id !== null && s.id !== undefined ? to({ filter: put(url.filter, "stacks", String(s.id)) }) : null)),
+        own.map((s) => (seriesOf(s, d) ? key(s.name + (s.rate ? " a second" : ""), c[s.color], null) : h("span", null, s.name + ": not recorded"))));
     }
     if (details.open) fill(twin, tableOf(d));
   }
 
   const details = h("details.twin", { ontoggle: () => shown && fill(twin, tableOf(shown)) }, h("summary", null, "The timeline as a table"), twin);
-  const tableOf = (d) => twinTable(d, series);
+  const tableOf = (/** @type {any} */ d) => twinTable(d, series);
   const root = h("section.card", { "aria-label": "Timeline" },
     h("header", null, h("h2", null, "Memory over time"), toggles(series, by, colors()), h("span.grow"),
       model.window[0] > 0 || model.window[1] < runtime ? h("button.quiet", { type: "button", onclick: () => go(to({ view: { start: null, end: null } })) }, "All of it") : null),
@@ -142,7 +151,7 @@ export function timelineCard(url, head, signal) {
   onTheme(() => shown && show(shown), signal);
   return {
     root,
-    focusPeak(at) {
+    focusPeak(/** @type {number} */ at) {
       model.cursor = at;
       if (at < model.window[0] || at > model.window[1]) model.window = [...model.bounds];
       model.changed("window");
@@ -161,13 +170,26 @@ function key(name, color, href) {
 }
 
 /**
+ * Returns what the server sent of a series, or what it is made of; null if that is not recorded.
+ * @param {typeof CHOICE[number]} s
+ * @param {any} d
+ */
+function seriesOf(s, d) {
+  if (!s.of) return d.series[s.key] || null;
+  const [plus, minus] = s.of.map((keys) => keys.map((k) => d.series[k] && d.series[k].sum));
+  if ([...plus, ...minus].some((v) => !v)) return null;
+  const sum = (/** @type {number[][]} */ all, /** @type {number} */ i) => all.reduce((n, v) => n + v[i], 0);
+  return { sum: plus[0].map((/** @type {number} */ _, /** @type {number} */ i) => sum(plus, i) - sum(minus, i)) };
+}
+
+/**
  * @param {typeof CHOICE[number]} s
  * @param {any} d
  * @param {string[]} colors
  * @param {boolean} plain without filling
  */
 export function lineOf(s, d, colors, plain = false) {
-  const got = d.series[s.key], rate = (v) => (v === null ? null : v / d.step_ns * 1e9);
+  const got = seriesOf(s, d), rate = (/** @type {any} */ v) => (v === null ? null : v / d.step_ns * 1e9);
   return s.rate
     ? { name: s.name, unit: s.unit, color: colors[s.color], max: got.sum.map(rate) }
     : { name: s.name, unit: s.unit, color: colors[s.color], max: got.max, min: got.min, last: got.last, fill: !plain && s.key !== "vss" && s.key !== "rss" };
@@ -185,16 +207,17 @@ function toggles(shown, by, colors) {
       text, checked: v === by, run: () => go(to({ view: { by: v || null } })),
     }))),
   }, by ? "Stacked by " + by : "Stacked");
-  return h("div.toggles", { role: "group", "aria-label": "Series" }, CHOICE.map((c) => {
-    const on = shown.includes(c);
-    return h("button", {
-      type: "button", "data-key": "series-" + c.key, "aria-pressed": String(on), style: { "--color": colors[c.color] },
-      onclick: () => {
-        const next = CHOICE.filter((o) => (o === c ? !on : shown.includes(o))).map((o) => o.key);
-        go(to({ view: { series: next.length ? next.join(",") : null } }));
-      },
-    }, c.name + (c.rate ? "/s" : ""));
-  }), button);
+  const text = (/** @type {typeof CHOICE[number]} */ c) => c.name + (c.rate ? "/s" : "");
+  const toggle = (/** @type {typeof CHOICE[number]} */ c) => {
+    const next = CHOICE.filter((o) => (o === c) !== shown.includes(o)).map((o) => o.key);
+    go(to({ view: { series: next.length ? next.join(",") : null } }));
+  };
+  const rare = CHOICE.slice(COMMON), more = h("button.more", {
+    type: "button", "data-key": "series-more", "aria-haspopup": "menu",
+    onclick: () => menuBelow(more, rare.map((c) => ({ text: text(c), checked: shown.includes(c), run: () => toggle(c) }))),
+  }, "More series");
+  return h("div.toggles", { role: "group", "aria-label": "Series" }, CHOICE.filter((c, i) => i < COMMON || shown.includes(c)).map((c) =>
+    h("button", { type: "button", "data-key": "series-" + c.key, "aria-pressed": String(shown.includes(c)), style: { "--color": colors[c.color] }, onclick: () => toggle(c) }, text(c))), more, button);
 }
 
 /**
@@ -227,7 +250,7 @@ function selection(place, url, model, id, unfiltered, signal) {
   query.set("end", String(Math.round(b)));
   query.set("width", "1");
   get(id + "/timeline", query, signal).then((d) => {
-    const sum = (k) => (d.series[k] ? d.series[k].sum.reduce((x, y) => x + (y || 0), 0) : NaN);
+    const sum = (/** @type {string} */ k) => (d.series[k] ? d.series[k].sum.reduce((/** @type {number} */ x, /** @type {number} */ y) => x + (y || 0), 0) : NaN);
     const [got, freed] = [sum("allocated_bytes"), sum("freed_bytes")];
     fill(figures, h("span", null, h("b", null, bytes(got)), " allocated by ", h("b", null, count(sum("allocations"))), " allocations"),
       h("span", null, h("b", null, bytes(freed)), " freed"), h("span", null, h("b", { class: got > freed ? "up" : "down" }, signed(got - freed)), " grown"));
@@ -240,15 +263,15 @@ function selection(place, url, model, id, unfiltered, signal) {
  * @param {typeof CHOICE} series
  */
 function twinTable(d, series) {
-  const there = series.filter((s) => d.series[s.key]), n = d.count || there.map((s) => (d.series[s.key].max || d.series[s.key].sum).length)[0] || 0;
+  const there = series.filter((s) => seriesOf(s, d)), n = d.count;
   const every = Math.max(1, Math.ceil(n / 60));
   return h("div.table-wrap", { tabindex: 0, role: "region", "aria-label": "The timeline as a table" }, h("table.data", null,
     h("thead", null, h("tr", null, h("th", { scope: "col" }, "Time"), there.map((s) => h("th.num", { scope: "col" }, s.name + (s.rate ? " a second" : ", most"))))),
     h("tbody", null, Array.from({ length: Math.ceil(n / every) }, (_, row) => {
       const from = row * every, to = Math.min(n, from + every);
       return h("tr", null, h("td", null, duration(d.from_ns + from * d.step_ns)), there.map((s) => {
-        const got = d.series[s.key], part = (s.rate ? got.sum : got.max).slice(from, to).filter((v) => v !== null);
-        const v = !part.length ? null : s.rate ? part.reduce((x, y) => x + y, 0) / ((to - from) * d.step_ns) * 1e9 : Math.max(...part);
+        const got = seriesOf(s, d), part = (s.rate ? got.sum : got.max).slice(from, to).filter((/** @type {any} */ v) => v !== null);
+        const v = !part.length ? null : s.rate ? part.reduce((/** @type {number} */ x, /** @type {number} */ y) => x + y, 0) / ((to - from) * d.step_ns) * 1e9 : Math.max(...part);
         return h("td.num", null, amount(v, s.unit));
       }));
     }))));

@@ -22,11 +22,11 @@ const SORTS = [["size", "Live", "live_bytes", bytes], ["allocated", "Allocated",
 export function treePage(root, url, signal) {
   const up = url.view.dir === "up", sort = SORTS.find(([k]) => k === url.view.sort) || SORTS[0], id = encodeURIComponent(url.id);
   const place = h("div.card");
-  const segment = (key, text, on, view) => h("button", { type: "button", "data-key": key, "aria-pressed": String(on), onclick: () => go(to({ view })) }, text);
+  const segment = (/** @type {string} */ key, /** @type {string} */ text, /** @type {any} */ on, /** @type {any} */ view) => h("button", { type: "button", "data-key": key, "aria-pressed": String(on), onclick: () => go(to({ view })) }, text);
   fill(root, h("div.page-head", null, h("h1", null, "Call tree"),
     h("div.segments", { role: "group", "aria-label": "Sort by" }, SORTS.map((s) => segment("sort-" + s[0], s[1], s === sort, { sort: s[0] }))), h("span.grow"),
     h("div.segments", { role: "group", "aria-label": "Direction" }, segment("down", "Top down", !up, { dir: null }), segment("up", "Bottom up", up, { dir: "up" }))), place);
-  const ask = (node) => {
+  const ask = (/** @type {any} */ node) => {
     const query = toQuery(url.filter);
     query.set("sort", sort[0]);
     if (up) query.set("bottom-up", "true");
@@ -37,7 +37,7 @@ export function treePage(root, url, signal) {
     if (!d.children.length) return empty("Nothing matches", "No block fits all of the filters.");
     const total = (d.node || d.totals)[sort[2]];
     const list = h("ul.tree", { role: "tree", "aria-label": "Call tree" });
-    fill(list, d.children.map((c) => node(c, 0, total, sort, ask)));
+    fill(list, d.children.map((/** @type {any} */ c) => node(c, 0, total, sort, ask)));
     openAlone(list);
     treeKeys(list);
     return [h("div.tree-row.tree-head", { "aria-hidden": true }, h("span", null, up ? "Function, with its callers below" : "Function"), h("span.num", null, sort[1]), h("span.num.opt", null, "Self"), h("span.num.opt", null, "Blocks"), h("span.num", null, "Share")), list];
@@ -70,13 +70,16 @@ function node(d, depth, total, sort, ask) {
     wait.removeAttribute("role");
     wait.removeAttribute("aria-label");
     fill(below, h("li", { role: "none", "aria-hidden": true }, wait));
+    below.setAttribute("aria-busy", "true");
     try {
       const got = await ask(d.node);
-      fill(below, got.children.map((c) => node(c, depth + 1, total, sort, ask)));
+      fill(below, got.children.map((/** @type {any} */ c) => node(c, depth + 1, total, sort, ask)));
       openAlone(below);
     } catch (e) {
       loaded = false;
       if (/** @type {any} */ (e).name !== "AbortError") fill(below, failed(e));
+    } finally {
+      below.removeAttribute("aria-busy");
     }
   };
   const place = d.place || {};
@@ -86,32 +89,41 @@ function node(d, depth, total, sort, ask) {
     h("span.num", null, text(d[field])), h("span.num.opt", null, own ? text(own) : ""), h("span.num.opt", null, count(d.live_count)),
     h("span.num", null, h("span.share", { style: { "--share": 100 * d[field] / (total || 1) + "%" } }, h("span", null, percent(d[field], total)))));
   row.addEventListener("dblclick", toggle);
-  row.addEventListener("contextmenu", (e) => {
+  row.addEventListener("contextmenu", (/** @type {any} */ e) => {
     e.preventDefault();
     menu(frameActions(place), e.clientX, e.clientY, frameName(place));
   });
   row.toggle = toggle;
+  row.value = d[field];
   return h("li", { role: "none" }, row, below);
 }
 
 /**
- * Opens nodes as long as there is but one.
+ * Opens the largest node of a list if it has nearly all: the way that one would go.
  * @param {HTMLElement} list
  */
 function openAlone(list) {
-  if (list.children.length === 1) /** @type {any} */ (list.querySelector(".tree-row"))?.toggle();
+  const rows = /** @type {any[]} */ ([...list.querySelectorAll(":scope > li > .tree-row")]);
+  if (rows.length && rows[0].value >= 0.8 * rows.reduce((sum, r) => sum + r.value, 0)) rows[0].toggle();
 }
 
 /** @param {HTMLElement} list */
 function treeKeys(list) {
   const rows = () => /** @type {any[]} */ ([...list.querySelectorAll(".tree-row")].filter((r) => /** @type {HTMLElement} */ (r).offsetParent));
-  const first = rows()[0];
-  if (first) first.tabIndex = 0;
+  // The list is not in the document yet. Tab leads to the row that had the focus last.
+  let last = /** @type {HTMLElement | null} */ (list.querySelector(".tree-row"));
+  if (last) last.tabIndex = 0;
+  list.addEventListener("focusin", (e) => {
+    const row = /** @type {HTMLElement | null} */ (/** @type {Element} */ (e.target).closest(".tree-row"));
+    if (last) last.tabIndex = -1;
+    if (row) row.tabIndex = 0;
+    last = row;
+  });
   list.addEventListener("keydown", (e) => {
     const all = rows(), at = all.indexOf(document.activeElement);
     if (at < 0) return;
     const row = all[at], open = row.getAttribute("aria-expanded");
-    const focus = (r) => r && r.focus();
+    const focus = (/** @type {any} */ r) => r && r.focus();
     if (e.key === "ArrowDown" || e.key === "j") focus(all[at + 1]);
     else if (e.key === "ArrowUp" || e.key === "k") focus(all[at - 1]);
     else if (e.key === "ArrowRight") open === "false" ? row.toggle() : focus(all[at + 1]);

@@ -2,9 +2,10 @@
 
 import { add, fill, h } from "../core/dom.js";
 import { icon } from "../core/icon.js";
-import { CHOICES, TABS, put, tabOf, toCommand, words, without } from "../core/filters.js";
+import { CHOICES, TABS, counts, put, quote, tabOf, toCommand, words, without } from "../core/filters.js";
+import { toScript } from "../core/rhai.js";
 import { fits } from "../core/parse.js";
-import { app, go, here, recording, to } from "../core/app.js";
+import { app, fieldsOf, go, here, recording, to } from "../core/app.js";
 import { copy, menuBelow } from "./menu.js";
 
 /** The command that prints what a page shows. @type {Record<string, (v: Record<string, string>) => string[]>} */
@@ -14,16 +15,33 @@ const COMMANDS = {
   flame: (v) => ["export", "flamegraph", ...(v.metric ? ["--cost", v.metric] : [])],
   tree: (v) => ["report", "--tree", ...(v.dir === "up" ? ["--bottom-up"] : [])],
   leaks: () => ["leaks"], threads: () => ["report", "--threads"], sizes: () => ["report", "--stats"],
-  space: () => ["fragmentation"], maps: () => ["maps"],
+  space: (v) => ["fragmentation", ...(v.at ? ["--at", v.at] : [])], maps: (v) => ["maps", ...(v.sort ? ["--sort", v.sort] : []), ...(v.reverse ? ["--reverse"] : [])],
+  info: () => ["info"],
 };
+
+/** Returns the command line that prints what the present view shows. */
+export function commandOf() {
+  const view = here(), { item } = view, v = view.view, file = recording(view.id)?.name || "FILE", fields = fieldsOf(view.page);
+  /** @type {import("../core/filters.js").Filter} */
+  const filter = view.filter.filter(([n]) => counts(n, ...fields));
+  if (view.page === "recordings") return "prof serve";
+  if (view.page === "map") return toCommand(["maps", "--map", item], [], file);
+  if (view.page === "stack") return toCommand(["report"], put(filter, "stacks", item), file);
+  if (view.page === "live") return toCommand(["report"], filter, String(recording(view.id)?.pid ?? file));
+  if (view.page === "diff" && v.other) return toCommand(["diff"], filter, recording(v.other)?.name || "FILE") + " " + quote(file);
+  if (view.page === "diff" && v.bt) return toCommand(["report", "--base", v.bt, "--at", v.at2 || "100%"], filter, file);
+  // prof maps leaves out what has ended, unless it is asked about a time.
+  const ended = view.page === "maps" && !filter.some(([n]) => /^(from|to|alive-at|alive-at-2|lifetime|older|(min|max)-lifetime)$/.test(n));
+  return toCommand((COMMANDS[view.page] || COMMANDS.overview)(v), ended ? put(filter, "lifetime", "all") : filter, file);
+}
 
 /** Makes the bar for the present view. */
 export function filterBar() {
-  const view = here(), { filter } = view, bar = h("div.filterbar", { role: "group", "aria-label": "Filter" });
+  const view = here(), { filter } = view, fields = fieldsOf(view.page), bar = h("div.filterbar", { role: "group", "aria-label": "Filter" });
   filter.forEach(([name, value], i) => {
-    const [what, text] = words(name, value);
-    bar.append(h("span.chip", null,
-      h("button.chip-text", { type: "button", "data-key": "chip-" + i, title: "--" + name + " " + value + ": change", onclick: () => openEditor(name) },
+    const [what, text] = words(name, value), off = !counts(name, ...fields);
+    bar.append(h("span.chip", { class: off ? "off" : "", title: off ? (view.page === "maps" ? "Counts for blocks, not for mappings" : "Counts for mappings, not for blocks") : null },
+      h("button.chip-text", { type: "button", "data-key": "chip-" + i, title: off ? null : "--" + name + " " + value + ": change", onclick: () => openEditor(name) },
         h("span.chip-name", null, what), " ", h("span.chip-value", null, text)),
       h("button.chip-close", { type: "button", "aria-label": "Remove the filter " + what + " " + text, onclick: () => go(to({ filter: without(filter, i), view: { skip: null, after: null } })) }, icon("close"))));
   });
@@ -32,15 +50,19 @@ export function filterBar() {
     filter.length > 1 ? h("button.quiet", { type: "button", onclick: () => go(to({ filter: [], view: { skip: null, after: null } })) }, "Clear") : null,
     h("span.grow"),
   ]);
-  const file = recording(view.id)?.name || "FILE";
   const share = h("button.quiet", {
     type: "button", "data-key": "share", "aria-haspopup": "menu", "aria-label": "Share this view",
     onclick: () => menuBelow(share, [
-      { text: "Copy link", run: () => copy(location.href, "Link") },
-      { text: "Copy as command line", run: () => copy(toCommand((COMMANDS[view.page] || COMMANDS.overview)(view.view), filter, file), "Command line") },
+      { text: "Copy link", run: () => copy(location.href, "Link"), hint: "y" },
+      app.scripts && { text: "Copy as script", run: () => copy(toScript(filter.filter(([n]) => counts(n, ...fields)), view.page === "maps"), "Script") },
+      app.scripts && { text: "Open in the console", href: to({ page: "script", item: "", view: {} }) },
+      { text: "Copy as command line", run: () => copy(commandOf(), "Command line"), hint: "Y" },
       ...["html", "csv", "json", "heaptrack", "pprof", "speedscope", "flamegraph"].map((format, i) => ({
         text: "Download as " + format, separator: i === 0,
         href: "/api/v1/" + encodeURIComponent(view.id) + "/export/" + format + "?" + new URLSearchParams(filter),
+      })),
+      ...[["Download as a tree of text", "allocation_ascii_tree"], ["Constants that start-up code makes (JSON)", "dynamic_constants"], ["Variables that start-up code makes (JSON)", "dynamic_statics"]].map(([text, route], i) => ({
+        text, separator: i === 0, href: "/data/" + encodeURIComponent(view.id) + "/" + route,
       })),
     ]),
   }, icon("link"), h("span.wide-only", null, "Share"));
@@ -53,11 +75,11 @@ export function filterBar() {
  * @param {string} [focus] the field that is changed
  */
 export function openEditor(focus) {
-  const view = here(), set = new Map(view.filter), tabs = h("div.editor-tabs", { role: "tablist", "aria-label": "Kinds of filters" });
+  const view = here(), [own] = fieldsOf(view.page), set = new Map(view.filter), tabs = h("div.editor-tabs", { role: "tablist", "aria-label": "Kinds of filters" });
   const fields = h("div.editor-fields", { role: "tabpanel", tabindex: 0 }), search = h("input", { type: "search", placeholder: "Find a filter", "aria-label": "Find a filter", autocomplete: "off" });
   /** @type {Map<string, string>} */
   const changed = new Map();
-  const names = [...TABS.map(([name]) => name), "Other"].filter((t) => app.fields.some((f) => tabOf(f.name) === t));
+  const names = [...TABS.map(([name]) => name), "Other"].filter((t) => own.some((f) => tabOf(f.name) === t));
   let tab = focus ? tabOf(focus) : names[0];
   const apply = h("button.primary", { type: "submit" }, "Apply");
 
@@ -70,12 +92,12 @@ export function openEditor(focus) {
         search.value = "";
         draw();
       },
-    }, t, app.fields.some((f) => tabOf(f.name) === t && (set.has(f.name) || changed.has(f.name))) ? h("span.dot", { role: "img", "aria-label": "(set)" }) : null)));
-    const shown = app.fields.filter((f) => (wanted ? (f.name + " " + f.help).toLowerCase().includes(wanted) : tabOf(f.name) === tab));
+    }, t, own.some((f) => tabOf(f.name) === t && (set.has(f.name) || changed.has(f.name))) ? h("span.dot", { role: "img", "aria-label": "(set)" }) : null)));
+    const shown = own.filter((f) => (wanted ? (f.name + " " + f.help).toLowerCase().includes(wanted) : tabOf(f.name) === tab));
     fill(fields, shown.map(fieldRow), shown.length ? null : h("p.note", null, "No filter has this in its name or help."));
   }
 
-  function fieldRow(f) {
+  function fieldRow(/** @type {any} */ f) {
     const id = "field-" + f.name, value = changed.get(f.name) ?? set.get(f.name) ?? "";
     const choices = CHOICES[f.name] || CHOICES[f.value];
     const check = () => {
@@ -108,8 +130,8 @@ export function openEditor(focus) {
     h("footer", null, h("span.note.grow", null, "All filters that are set must hold. They are those of the command line."),
       h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), apply)));
   search.addEventListener("input", draw);
-  tabs.addEventListener("keydown", (e) => {
-    const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[e.key];
+  tabs.addEventListener("keydown", (/** @type {any} */ e) => {
+    const by = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 })[e.key];
     if (!by) return;
     tab = names[(names.indexOf(tab) + by + names.length) % names.length];
     draw();

@@ -40,9 +40,9 @@ export function menu(items, x, y, label) {
   document.body.append(box);
   box.style.setProperty("left", Math.max(4, Math.min(x, innerWidth - box.offsetWidth - 8)) + "px");
   box.style.setProperty("top", Math.max(4, Math.min(y, innerHeight - box.offsetHeight - 8)) + "px");
-  box.addEventListener("keydown", (e) => {
+  box.addEventListener("keydown", (/** @type {any} */ e) => {
     const at = entries.indexOf(document.activeElement);
-    const next = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: entries.length - 1 }[e.key];
+    const next = /** @type {Record<string, number>} */ ({ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: entries.length - 1 })[e.key];
     if (next !== undefined) entries[(next + entries.length) % entries.length].focus();
     else if (e.key === "Escape" || e.key === "Tab") shut();
     else return;
@@ -51,7 +51,8 @@ export function menu(items, x, y, label) {
   });
   setTimeout(() => {
     document.addEventListener("pointerdown", (e) => !box.contains(/** @type {Node} */ (e.target)) && shut(false), { signal: controller.signal, capture: true });
-    window.addEventListener("scroll", () => shut(false), { signal: controller.signal });
+    // The row whose menu it is may just have been scrolled into view.
+    setTimeout(() => window.addEventListener("scroll", () => shut(false), { signal: controller.signal }), 150);
     window.addEventListener("hashchange", () => shut(false), { signal: controller.signal });
   });
   close = shut;

@@ -32,7 +32,7 @@ export function calledFrom(asked, frames) {
 }
 
 /** Frames at the inner end that say little: allocators and the standard libraries' machinery. */
-const INNER = /^(__gnu_cxx::|std::(allocator|__detail|_?_?1?::?allocat|vector<.*>::_M_|_Vector_base|__cxx11::basic_string<.*>::_M_)|operator new|_*(m|c|re)alloc|alloc::(alloc|raw_vec)|__rust_alloc|__rdl_|core::ops::function)/;
+const INNER = /^(__gnu_cxx::|std::(allocator|__detail|_?_?1?::?allocat|vector<.*>::_M_|_Vector_base|__cxx11::basic_string<.*>::_M_)|operator new|_*([a-z]{1,2}_?)?(m|c|re)alloc|alloc::(alloc|raw_vec)|__rust_alloc|__rdl_|core::ops::function)/;
 
 /**
  * Returns which frames of a long stack are shown in brief: the innermost two that say something, and the outermost, with
@@ -46,7 +46,7 @@ export function brief(frames, most) {
   while (inner < frames.length - 2 && INNER.test(frameName(frames[inner]))) inner++;
   const chosen = new Set([inner, Math.min(inner + 1, frames.length - 1), frames.length - 1]);
   const rest = frames.map((_, i) => i).filter((i) => i > inner + 1 && i < frames.length - 1);
-  const weight = (i) => {
+  const weight = (/** @type {number} */ i) => {
     const f = frames[i], name = frameName(f);
     return (f.file ? 4 : 0) + (f.function ? 2 : 0) - (/^(std|core|boost|alloc)::|^_*(libc_|start|clone|Unwind)/i.test(name) ? 5 : 0) - name.length / 80 - i / 1000;
   };
@@ -122,7 +122,7 @@ async function showSource(f, place) {
   }
   try {
     const got = await get(encodeURIComponent(here().id) + "/source", { file: f.file, line: f.line });
-    place.append(h("pre.source", { tabindex: 0, "aria-label": "Source of " + f.file }, got.lines.map((text, i) =>
+    place.append(h("pre.source", { tabindex: 0, "aria-label": "Source of " + f.file }, got.lines.map((/** @type {string} */ text, /** @type {number} */ i) =>
       h("span", { class: got.first_line + i === f.line ? "at" : "" }, String(got.first_line + i).padStart(5) + "  " + text + "\n"))));
   } catch (e) {
     place.append(h("p.note", null, icon("warn"), " " + /** @type {any} */ (e).message));

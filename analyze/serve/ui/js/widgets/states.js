@@ -3,7 +3,8 @@
 import { fill, h } from "../core/dom.js";
 import { icon } from "../core/icon.js";
 import { ApiError } from "../core/api.js";
-import { app } from "../core/app.js";
+import { app, go, here, to } from "../core/app.js";
+import { put } from "../core/filters.js";
 
 /**
  * Makes a place holder that is as high as what comes.
@@ -35,8 +36,10 @@ export function failed(error) {
   }
   return h("div.failed", { role: "alert" }, icon("warn"), h("div", null,
     h("p.empty-title", null, e instanceof ApiError && e.status === 400 ? "This can't be asked" : e instanceof ApiError && e.status === 404 ? "Not found" : "That did not work"),
-    h("p", null, e.message || String(e)),
-    h("button", { type: "button", onclick: () => app.render() }, "Try again")));
+    h("p", null, e.message || String(e)), h("p.toolbar", null,
+      here().filter.some(([n]) => n === e.field) ? h("button.primary", { type: "button", onclick: () => go(to({ filter: put(here().filter, e.field, null) })) }, "Remove the filter " + e.field) : null,
+      here().page !== "recordings" && !(e instanceof ApiError) ? h("a.button", { href: "#/recordings" }, "All recordings") : null,
+      h("button", { type: "button", onclick: () => app.render() }, "Try again"))));
 }
 
 /**

@@ -4,7 +4,7 @@ import { h } from "../core/dom.js";
 import { icon } from "../core/icon.js";
 import { count } from "../core/format.js";
 import { bind } from "../core/keys.js";
-import { go, to } from "../core/app.js";
+import { app, go, to } from "../core/app.js";
 import { menuBelow } from "./menu.js";
 
 /**
@@ -13,6 +13,9 @@ import { menuBelow } from "./menu.js";
  * asked for
  */
 
+const NARROW = matchMedia("(max-width: 620px)");
+NARROW.addEventListener("change", () => app.render());
+
 /**
  * Makes a table.
  * @param {{caption: string, columns: Column[], rows: any[], sort?: string, reverse?: boolean, href?: (row: any) => string | null,
@@ -20,6 +23,9 @@ import { menuBelow } from "./menu.js";
  *   onSort?: (sort: string, reverse: boolean) => void}} options
  */
 export function dataTable({ caption, columns, rows, sort, reverse, href, detail, menu, foot, keyOf, onSort }) {
+  // Where there is little room, what a row is about comes first.
+  const order = columns.map((_, i) => i).sort((a, b) => (NARROW.matches ? Number(columns[b].wide || 0) - Number(columns[a].wide || 0) : 0) || a - b);
+  columns = order.map((i) => columns[i]);
   const choose = onSort || ((key, back) => go(to({ view: { sort: key, reverse: back ? "true" : null, skip: null, after: null } })));
   const head = h("tr", null, columns.map((c) => {
     const on = c.sort && c.sort === sort, up = Boolean(reverse) !== Boolean(c.asc), text = [c.label, on ? h("span.sort-mark", { "aria-hidden": true }, up ? "▲" : "▼") : null];
@@ -30,16 +36,16 @@ export function dataTable({ caption, columns, rows, sort, reverse, href, detail,
     const link = href ? href(row) : null;
     const tr = h("tr", { tabindex: index ? -1 : 0, "data-href": link, class: link ? "opens" : "", "data-key": keyOf ? "row-" + keyOf(row) : "row-" + index },
       columns.map((c) => h("td", { class: (c.num ? "num" : "") + (c.wide ? " wide" : "") }, c.cell(row))));
-    tr.addEventListener("click", (e) => {
+    tr.addEventListener("click", (/** @type {any} */ e) => {
       if (/** @type {Element} */ (e.target).closest("a, button, input, summary") || String(getSelection())) return;
       if (link) go(link);
     });
     if (menu) {
-      tr.addEventListener("contextmenu", (e) => {
+      tr.addEventListener("contextmenu", (/** @type {any} */ e) => {
         e.preventDefault();
         menu(row, e.clientX, e.clientY);
       });
-      tr.addEventListener("keydown", (e) => {
+      tr.addEventListener("keydown", (/** @type {any} */ e) => {
         if (e.target !== tr || !(e.key === "ContextMenu" || e.key === "m" || (e.key === "F10" && e.shiftKey))) return;
         e.preventDefault();
         e.stopPropagation();
@@ -50,7 +56,7 @@ export function dataTable({ caption, columns, rows, sort, reverse, href, detail,
     return detail ? [tr, h("tr.detail", null, h("td", { colspan: columns.length }, detail(row)))] : tr;
   }));
   const table = h("table.data", null, h("caption.sr-only", null, caption), h("thead", null, head), body,
-    foot ? h("tfoot", null, foot.map((cells) => h("tr", null, cells.map((c, i) => h("td", { class: columns[i] && columns[i].num ? "num" : "" }, c))))) : null);
+    foot ? h("tfoot", null, foot.map((cells) => h("tr", null, columns.map((c, i) => h("td", { class: c.num ? "num" : "" }, cells[order[i]]))))) : null);
   return h("div.table-wrap", { tabindex: 0, role: "region", "aria-label": caption }, table);
 }
 
@@ -62,7 +68,7 @@ export function dataTable({ caption, columns, rows, sort, reverse, href, detail,
  */
 export function rowKeys(root, signal, extra) {
   const rows = () => /** @type {HTMLElement[]} */ ([...root.querySelectorAll("table.data tbody > tr:not(.detail)")]);
-  const move = (by) => {
+  const move = (/** @type {number} */ by) => {
     const all = rows(), now = all.indexOf(/** @type {any} */ (document.activeElement));
     const next = all[Math.max(0, Math.min(all.length - 1, now < 0 ? (by > 0 ? 0 : all.length - 1) : now + by))];
     if (next) next.focus();
@@ -95,7 +101,7 @@ export function rowKeys(root, signal, extra) {
  *   the server calls the page that begins there, if it does not count rows
  */
 export function pager({ skip, size, total, shown, cursor }) {
-  const page = (s) => {
+  const page = (/** @type {any} */ s) => {
     const after = cursor ? cursor(s) : null;
     go(to({ view: { skip: s > 0 && (after || !cursor) ? s : null, after } }));
   };

@@ -1,0 +1,80 @@
+// Reads scripts as far as an editor must: pieces to colour, names to complete, filters as code. Nothing here touches the document.
+
+/**
+ * @typedef {{kind: "" | "comment" | "string" | "number" | "word" | "name" | "call", text: string}} Piece
+ * @typedef {{of: string, name: string, signature: string, doc: string}} Name a name that scripts can use; `of`: its type
+ */
+
+const WORDS = /^(let|const|if|else|for|in|while|loop|do|until|break|continue|return|throw|try|catch|fn|private|import|export|as|switch|true|false|this|is)$/;
+const PIECE = /(\/\/[^\n]*|\/\*[\s\S]*?(?:\*\/|$))|("(?:\\[\s\S]|[^"\\])*"?|\x60(?:\\[\s\S]|[^\x60\\])*\x60?|'(?:\\.|[^'\\\n])'?)|(0x[\da-fA-F_]+|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)/g;
+
+/**
+ * Splits code into pieces of a kind; together they are the code.
+ * @param {string} code
+ * @returns {Piece[]}
+ */
+export function pieces(code) {
+  /** @type {Piece[]} */
+  const out = [];
+  let end = 0;
+  for (const m of code.matchAll(PIECE)) {
+    if (m.index > end) out.push({ kind: "", text: code.slice(end, m.index) });
+    end = m.index + m[0].length;
+    const kind = m[1] !== undefined ? "comment" : m[2] !== undefined ? "string" : m[3] !== undefined ? "number" : WORDS.test(m[4]) ? "word" : /^\s*\(/.test(code.slice(end, end + 8)) ? "call" : "name";
+    out.push({ kind, text: m[0] });
+  }
+  if (end < code.length) out.push({ kind: "", text: code.slice(end) });
+  return out;
+}
+
+/**
+ * Returns the names that the word before a place may become: methods behind a dot, all others elsewhere.
+ * @param {string} code
+ * @param {number} at
+ * @param {Name[]} names
+ * @param {number} [most]
+ * @returns {{from: number, found: Name[]}} `from`: where the word begins
+ */
+export function completions(code, at, names, most = 12) {
+  const word = /\w*$/.exec(code.slice(0, at))?.[0] || "", from = at - word.length, method = code[from - 1] === ".";
+  const last = pieces(code.slice(0, at)).at(-1);
+  if (!last || last.kind === "comment" || last.kind === "string" || last.kind === "number" || (!word && !method)) return { from, found: [] };
+  const lower = word.toLowerCase(), seen = new Set(), found = [];
+  const rank = (/** @type {Name} */ n) => (n.name.startsWith(word) ? 0 : n.name.toLowerCase().startsWith(lower) ? 1 : 2);
+  for (const n of names) {
+    const key = n.name + n.signature;
+    if (Boolean(n.of) === method && /^\w+$/.test(n.name) && n.name.toLowerCase().includes(lower) && n.name !== word && !seen.has(key)) {
+      seen.add(key);
+      found.push(n);
+    }
+  }
+  found.sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : a.name > b.name ? 1 : 0));
+  return { from, found: found.slice(0, most) };
+}
+
+/**
+ * Returns the place of a line and a column, which both count from 1.
+ * @param {string} code
+ * @param {number} line
+ * @param {number} column
+ */
+export function placeOf(code, line, column) {
+  let at = 0;
+  for (let i = 1; i < line; i++) {
+    const next = code.indexOf("\n", at);
+    if (next < 0) return code.length;
+    at = next + 1;
+  }
+  const end = code.indexOf("\n", at);
+  return Math.min(at + Math.max(0, column - 1), end < 0 ? code.length : end);
+}
+
+/**
+ * Returns a filter as a script that prints the report of the selected blocks.
+ * @param {import("./filters.js").Filter} filter
+ * @param {boolean} [maps] the filter is of mappings
+ */
+export function toScript(filter, maps = false) {
+  const calls = filter.map(([name, value]) => `\n    .only(${JSON.stringify(name)}, ${JSON.stringify(value)})`);
+  return `let list = ${maps ? "maps" : "allocations"}()${calls.join("")};\n` + (maps ? "println(list);\n" : "println(list.report());\n");
+}

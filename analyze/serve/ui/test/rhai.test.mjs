@@ -1,0 +1,48 @@
+// Scripts as the editor sees them.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { completions, pieces, placeOf, toScript } from "../js/core/rhai.js";
+
+const kinds = (code) => pieces(code).filter((p) => p.text.trim()).map((p) => [p.kind, p.text]);
+
+test("code is split into pieces that are the code", () => {
+  assert.deepEqual(kinds("let a = kib(4); // four"), [["word", "let"], ["name", "a"], ["", " = "], ["call", "kib"], ["", "("], ["number", "4"], ["", "); "], ["comment", "// four"]]);
+  assert.deepEqual(kinds("x.y(\"a \\\" // b\", 'c', 1.5e3)").map(([k]) => k), ["name", "", "call", "", "string", "", "string", "", "number", ""]);
+  assert.deepEqual(kinds("if true { 0xff }").map(([k]) => k), ["word", "word", "", "number", ""]);
+  for (const code of ["", "\"never ended", "\x60text ${a + \"b\"} more\x60; /* and", "a\nb\n\n", "</script><img src=x>", "λ.only(é)", "\"\\"]) {
+    assert.equal(pieces(code).map((p) => p.text).join(""), code, JSON.stringify(code));
+  }
+});
+
+test("names are completed where they can stand", () => {
+  const names = [
+    { of: "", name: "allocations", signature: "() -> AllocationList", doc: "" }, { of: "", name: "maps", signature: "() -> MapList", doc: "" },
+    { of: "AllocationList", name: "only_leaked", signature: "()", doc: "" }, { of: "MapList", name: "only_leaked", signature: "()", doc: "" },
+    { of: "AllocationList", name: "only_larger", signature: "(size)", doc: "" }, { of: "Graph", name: "save", signature: "(path)", doc: "" }, { of: "Duration", name: "==", signature: "", doc: "" },
+  ];
+  const of = (code) => completions(code, code.length, names).found.map((n) => n.name);
+  assert.deepEqual(of("al"), ["allocations"]);
+  assert.deepEqual(of("let x = allocations().only_l"), ["only_larger", "only_leaked"]);
+  assert.deepEqual(of("allocations().LEAK"), ["only_leaked"], "anywhere in the name, in either case");
+  assert.deepEqual(of("allocations()."), ["only_larger", "only_leaked", "save"]);
+  assert.deepEqual(of("save"), [], "a method is no function");
+  assert.deepEqual(of("// al"), []);
+  assert.deepEqual(of("\"al"), []);
+  assert.deepEqual(of("maps"), [], "it is there already");
+  assert.equal(completions("a.on", 4, names).from, 2);
+});
+
+test("a line and a column are a place", () => {
+  const code = "let a;\n  b(;\n";
+  assert.equal(code[placeOf(code, 2, 3)], "b");
+  assert.equal(placeOf(code, 1, 1), 0);
+  assert.equal(placeOf(code, 1, 99), 6, "not beyond the line");
+  assert.equal(placeOf(code, 9, 1), code.length);
+  assert.equal(placeOf("", 1, 1), 0);
+});
+
+test("a filter becomes a script, and its values stay texts", () => {
+  assert.equal(toScript([]), "let list = allocations();\nprintln(list.report());\n");
+  assert.equal(toScript([["min-size", "1k"], ["function", "a\"b\\c\n"]]), "let list = allocations()\n    .only(\"min-size\", \"1k\")\n    .only(\"function\", \"a\\\"b\\\\c\\n\");\nprintln(list.report());\n");
+  assert.ok(toScript([["name", "libc"]], true).startsWith("let list = maps()"));
+});
