@@ -107,7 +107,23 @@ impl Browser {
 
     /// Goes to another page of what is open.
     pub fn hash(&self, hash: &str) {
-        self.run(&format!("location.hash = {}", json!(hash)));
+        self.moved(&format!("location.hash = {}", json!(hash)));
+    }
+
+    /// Goes back by one step.
+    pub fn back(&self) {
+        self.moved("history.back()");
+    }
+
+    /// Runs a statement that changes the address, and waits until the page has seen that and has drawn.
+    fn moved(&self, statement: &str) {
+        let script = format!(
+            "await new Promise((seen) => {{ for (const e of ['hashchange', 'popstate']) addEventListener(e, () => setTimeout(seen), {{ once: true }}); setTimeout(seen, 400); {statement}; }})"
+        );
+        self.devtools(
+            "Runtime.evaluate",
+            json!({ "expression": format!("(async () => {{ {script} }})()"), "awaitPromise": true }),
+        );
         self.settled();
     }
 
