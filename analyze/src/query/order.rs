@@ -6,6 +6,8 @@
 use super::plan::{Query, Selection};
 use crate::index::{Column, ScanError, flags};
 use crate::progress::Step;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// The beginning or end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +52,80 @@ const BUCKETS: usize = 1 << 14;
 /// The latest time possible, as keys have two bits more.
 const LATEST: u64 = u64::MAX >> 2;
 
+/// Greatest number of sorted lists that are merged as they are passed on.
+const LISTS: usize = 16;
+
 #[derive(Default)]
 struct State {
     selection: Selection,
     columns: [Vec<u64>; 9],
-    events: Vec<Event>,
+    /// Beginnings and ends apart: rows are in the order of ends, so these are in long sorted runs.
+    events: [Vec<Event>; 2],
+}
+
+impl Event {
+    #[inline(always)]
+    fn place(&self) -> (u64, u64) {
+        (self.key, self.addr)
+    }
+}
+
+/// Sorts the events that each thread has collected, on as many threads as the system permits; returns the sorted lists.
+fn sorted(states: Vec<State>) -> Vec<Vec<Event>> {
+    let sort = |mut events: [Vec<Event>; 2]| {
+        let [begins, ends] = &mut events;
+        begins.sort_unstable_by_key(Event::place);
+        // This sort makes use of runs.
+        ends.sort_by_key(Event::place);
+        events
+    };
+    let waiting: Vec<_> = states.into_iter().map(|s| Mutex::new(Some(s.events))).collect();
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut lists = Vec::new();
+        while let Some(events) = waiting.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let events = events.lock().unwrap_or_else(PoisonError::into_inner).take();
+            lists.extend(events.map(sort).into_iter().flatten());
+        }
+        lists
+    };
+    std::thread::scope(|scope| {
+        let more = |_| std::thread::Builder::new().spawn_scoped(scope, run).ok();
+        let others: Vec<_> = (1..waiting.len()).map_while(more).collect();
+        let mut lists = run();
+        for o in others {
+            match o.join() {
+                Ok(more) => lists.extend(more),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        lists.retain(|list| !list.is_empty());
+        lists
+    })
+}
+
+/// Passes the events of sorted lists to `take`, in the order of time.
+fn merge(mut lists: Vec<Vec<Event>>, mut take: impl FnMut(&Event)) {
+    if lists.len() > LISTS {
+        let mut all = lists.concat();
+        all.sort_by_key(Event::place);
+        lists = vec![all];
+    }
+    let mut rest: Vec<&[Event]> = lists.iter().map(Vec::as_slice).collect();
+    loop {
+        let firsts = rest.iter().enumerate().filter_map(|(i, l)| Some((l.first()?.place(), i)));
+        let Some((_, least)) = firsts.min() else { return };
+        // Up to the next event of another list, this one needs no comparison with all.
+        let others = rest.iter().enumerate().filter(|(i, _)| *i != least);
+        let until = others.filter_map(|(_, l)| Some(l.first()?.place())).min();
+        let list = &mut rest[least];
+        while let Some((first, behind)) = list.split_first()
+            && until.is_none_or(|until| first.place() <= until)
+        {
+            take(first);
+            *list = behind;
+        }
+    }
 }
 
 impl Query<'_> {
@@ -90,16 +161,7 @@ impl Query<'_> {
                 }
                 self.collect(s, block, window)
             })?;
-            let mut events: Vec<Event> = Vec::new();
-            for mut s in states {
-                if events.is_empty() {
-                    events = s.events;
-                } else {
-                    events.append(&mut s.events);
-                }
-            }
-            events.sort_by_key(|e| (e.key, e.addr));
-            events.iter().for_each(&mut take);
+            merge(sorted(states), &mut take);
             step.add(1);
         }
         Ok(())
@@ -145,7 +207,7 @@ impl Query<'_> {
                 rate: rates[i] as u8,
             };
             if (from..=to).contains(&begin) {
-                s.events.push(event);
+                s.events[0].push(event);
             }
             if ends[i] == u64::MAX {
                 continue;
@@ -153,7 +215,11 @@ impl Query<'_> {
             let end = ends[i].min(LATEST);
             if (from..=to).contains(&end) {
                 let kind = if end == begin { 2 } else { 0 };
-                s.events.push(Event { key: end << 2 | kind, lane: end_lanes[i] as u32, ..event });
+                s.events[1].push(Event {
+                    key: end << 2 | kind,
+                    lane: end_lanes[i] as u32,
+                    ..event
+                });
             }
         }
         Some(())
@@ -194,5 +260,47 @@ impl Query<'_> {
         }
         windows.push((from, until));
         Ok(windows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_become_one_in_the_order_of_time() {
+        let event = |key: u64, addr: u64| Event {
+            key,
+            addr,
+            size: 0,
+            group: 0,
+            lane: 0,
+            owner: 0,
+            again: false,
+            rate: 0,
+        };
+        for threads in [0, 1, 2, 3, LISTS + 2] {
+            let mut x = 88172645463325252u64;
+            let mut random = |n: u64| {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                x % n
+            };
+            let mut states = Vec::new();
+            let mut all = Vec::new();
+            for i in 0..threads {
+                let mut s = State::default();
+                for list in &mut s.events {
+                    *list = (0..i * 37 % 200).map(|_| event(random(500), random(9))).collect();
+                    all.extend(list.iter().map(Event::place));
+                }
+                states.push(s);
+            }
+            all.sort_unstable();
+            let mut merged = Vec::new();
+            merge(sorted(states), |e| merged.push(e.place()));
+            assert_eq!(merged, all, "{threads} threads");
+        }
     }
 }
