@@ -23,8 +23,8 @@ impl Extent {
         Self { min: value, max: value, last: value }
     }
 
-    #[inline(always)]
-    fn step(&mut self, value: u64) {
+    /// Sets the value at the end.
+    fn end(&mut self, value: u64) {
         self.min = self.min.min(value);
         self.max = self.max.max(value);
         self.last = value;
@@ -130,22 +130,29 @@ impl Course {
         time.saturating_sub(self.start) >= self.end
     }
 
-    /// Notes live bytes and blocks after an event of the present bucket.
+    /// Notes live bytes and blocks that an event of the present bucket has made more.
     #[inline(always)]
-    pub(crate) fn step(&mut self, bytes: u64, blocks: u64) {
-        self.now.bytes.step(bytes);
-        self.now.blocks.step(blocks);
+    pub(crate) fn rise(&mut self, bytes: u64, blocks: u64) {
+        self.now.bytes.max = self.now.bytes.max.max(bytes);
+        self.now.blocks.max = self.now.blocks.max.max(blocks);
     }
 
-    /// Ends the present bucket with these counts, and begins the one of `time`.
+    /// Notes live bytes and blocks that an event of the present bucket has made less.
+    #[inline(always)]
+    pub(crate) fn fall(&mut self, bytes: u64, blocks: u64) {
+        self.now.bytes.min = self.now.bytes.min.min(bytes);
+        self.now.blocks.min = self.now.blocks.min.min(blocks);
+    }
+
+    /// Ends the present bucket with these counts, live bytes and blocks, and begins the one of `time`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn advance(&mut self, time: u64, counts: Counts) {
+    pub(crate) fn advance(&mut self, time: u64, counts: Counts, live: (u64, u64)) {
         if self.end == 0 {
             (self.start, self.end) = (time, 1);
             return;
         }
-        self.now.counts = counts;
+        self.end_bucket(counts, live);
         let after = time.saturating_sub(self.start);
         while after >> self.shift >= MOST as u64 {
             self.fold();
@@ -156,6 +163,12 @@ impl Course {
             self.now = self.now.still();
         }
         self.end = (at as u64 + 1) << self.shift;
+    }
+
+    fn end_bucket(&mut self, counts: Counts, (bytes, blocks): (u64, u64)) {
+        self.now.counts = counts;
+        self.now.bytes.end(bytes);
+        self.now.blocks.end(blocks);
     }
 
     /// Makes one bucket of two.
@@ -176,13 +189,18 @@ impl Course {
         self.shift += 1;
     }
 
-    /// Ends the last bucket with these counts, and adds what was never freed: for each block the ticks of its
-    /// allocation, its bytes, and the number of blocks that it stands for.
-    pub(crate) fn finish(&mut self, counts: Counts, live: impl Iterator<Item = (u64, f64, f64)>) {
+    /// Ends the last bucket with these counts, live bytes and blocks, and adds what was never freed: for each block the
+    /// ticks of its allocation, its bytes, and the number of blocks that it stands for.
+    pub(crate) fn finish(
+        &mut self,
+        counts: Counts,
+        now: (u64, u64),
+        live: impl Iterator<Item = (u64, f64, f64)>,
+    ) {
         if self.end == 0 {
             return;
         }
-        self.now.counts = counts;
+        self.end_bucket(counts, now);
         self.buckets.push(self.now);
         let mut leaked = vec![(0f64, 0f64); self.buckets.len()];
         for (time, bytes, blocks) in live {

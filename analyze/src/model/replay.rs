@@ -279,7 +279,7 @@ impl<W: Watch> Replay<W> {
             let weight = self.estimates.as_ref().map_or(1.0, |e| e.weight(&b));
             (b.time, b.size() as f64 * weight, weight)
         });
-        course.finish(self.counts(), live);
+        course.finish(self.counts(), self.now(), live);
         course
     }
 
@@ -301,14 +301,13 @@ impl<W: Watch> Replay<W> {
         }
     }
 
-    /// Notes a change of live bytes and blocks in the course.
+    /// Returns live bytes and blocks.
     #[inline(always)]
-    fn note_course(&mut self) {
-        let (bytes, blocks) = match &self.estimates {
+    fn now(&self) -> (u64, u64) {
+        match &self.estimates {
             None => (self.totals.figures.live_bytes, self.totals.figures.live_count),
             Some(e) => e.live(),
-        };
-        self.course.step(bytes, blocks);
+        }
     }
 
     #[inline(always)]
@@ -343,7 +342,7 @@ impl<W: Watch> Replay<W> {
     #[inline(always)]
     fn apply(&mut self, op: &Op) {
         if self.course.is_over(op.time) {
-            self.course.advance(op.time, self.counts());
+            self.course.advance(op.time, self.counts(), self.now());
         }
         match op.kind {
             OpKind::Alloc | OpKind::Grown if op.addr == 0 => self.totals.nonsense += 1,
@@ -388,7 +387,8 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.begin(&block, again);
         }
-        self.note_course();
+        let (bytes, blocks) = self.now();
+        self.course.rise(bytes, blocks);
         *self.newest(op.lane) = op.addr;
         if let Some(free) = self.early.of(op) {
             self.end_at_once(op, free);
@@ -416,7 +416,8 @@ impl<W: Watch> Replay<W> {
             e.end(&b);
         }
         self.freed += u64::from(freed);
-        self.note_course();
+        let (bytes, blocks) = self.now();
+        self.course.fall(bytes, blocks);
         let fate = match op.kind {
             OpKind::Given => Fate::Reallocated,
             _ => Fate::Freed,
@@ -495,7 +496,8 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.end(b);
         }
-        self.note_course();
+        let (bytes, blocks) = self.now();
+        self.course.fall(bytes, blocks);
         if self.implied.len() >= IMPLIED {
             self.implied.clear();
         }
