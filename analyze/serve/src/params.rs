@@ -1,7 +1,7 @@
 //! The parameters of a request.
 
 use crate::reply::Failure;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use prof_analyze::query::{self, Filter};
 
 /// Greatest number of parameters.
@@ -129,6 +129,13 @@ impl Params {
             None => Ok(()),
             Some((name, _)) => Err(Failure::of(name, "there is no such parameter here")),
         }
+    }
+
+    /// Returns the parameters whose names are wanted, as in the query of a request.
+    pub(crate) fn encoded(&self, is_wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = String> {
+        let code = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let wanted = self.pairs.iter().filter(move |(name, _)| is_wanted(name));
+        wanted.map(move |(name, value)| format!("{}={}", code(name), code(value)))
     }
 
     /// Returns whether a parameter that remains has this value.

@@ -211,6 +211,12 @@ pub(crate) const ROUTES: &[Route] = &[
         reports::stats,
     ),
     data(
+        "/api/v1/{r}/lifetimes",
+        "how long blocks lived: a part of `prof report --stats`",
+        &[AT],
+        reports::lifetimes,
+    ),
+    data(
         "/api/v1/{r}/threads",
         "blocks by thread: `prof report --threads`",
         &[SORT, REVERSE, TOP, AT],

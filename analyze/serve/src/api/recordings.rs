@@ -116,6 +116,8 @@ struct Headed {
     #[serde(flatten)]
     head: Head,
     kernel: Option<Value>,
+    /// Greatest number of return addresses of a stack.
+    max_depth: usize,
 }
 
 /// Returns the head of a report.
@@ -138,5 +140,7 @@ fn headed(analysis: &Analysis, filter: &[FilterData]) -> Result<Answer, Failure>
         json!({ "vss_bytes": k.vss_bytes, "rss_bytes": k.rss_bytes, "at_ns": at_ns })
     });
     let head = Head::new(analysis, filter);
-    Answer::json(&Headed { version: 1, head, kernel })
+    let depths = analysis.groups().iter().map(|g| analysis.meta().stack(g.node).len());
+    let max_depth = depths.max().unwrap_or(0);
+    Answer::json(&Headed { version: 1, head, kernel, max_depth })
 }

@@ -11,6 +11,7 @@ use prof_analyze::leaks::{Class, LeakOptions, Leaks};
 use prof_analyze::query::Query;
 use prof_analyze::query::value;
 use prof_analyze::report::{Ask as Asked, GroupBy, Grouped, Histogram, Stats, ViewOptions};
+use serde_json::json;
 
 /// Greatest number of rows of a reply.
 pub(crate) const MOST_ROWS: u64 = 10_000;
@@ -64,6 +65,23 @@ pub(crate) fn histogram(ask: &mut Ask) -> Result<Answer, Failure> {
 /// `prof report --stats`.
 pub(crate) fn stats(ask: &mut Ask) -> Result<Answer, Failure> {
     view(ask, 5, |a| Ok(text(Stats::new(a)?.json())))
+}
+
+/// The part of `prof report --stats` on how long blocks lived.
+pub(crate) fn lifetimes(ask: &mut Ask) -> Result<Answer, Failure> {
+    view(ask, 5, |a| {
+        let stats = serde_json::to_value(Stats::new(a)?);
+        let mut stats = stats.map_err(|e| Failure::internal(e.to_string()))?;
+        let mut part = |name: &str| stats[name].take();
+        let (version, filter, totals) = (part("version"), part("filter"), part("totals"));
+        let lifetimes = part("lifetimes");
+        Answer::json(&json!({
+            "version": version,
+            "filter": filter,
+            "totals": totals,
+            "lifetimes": lifetimes,
+        }))
+    })
 }
 
 /// `prof leaks --all`.

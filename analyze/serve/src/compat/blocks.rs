@@ -1,7 +1,7 @@
 //! Single blocks, groups of them, and stacks.
 
-use super::filter;
 use super::shape::{Clock, Frames, timeval};
+use super::{filter, graph};
 use crate::api::chains_of;
 use crate::reply::{Answer, Failure, JSON, Writer};
 use crate::route::Ask;
@@ -142,7 +142,14 @@ fn sizes(query: &Query<'_>, index: &Index) -> Result<Vec<(u64, u64)>, Failure> {
 }
 
 /// The figures of a group.
-fn figures(clock: &Clock<'_>, g: &Group, (min, max): (u64, u64), peak: bool) -> Value {
+fn figures(
+    clock: &Clock<'_>,
+    g: &Group,
+    (min, max): (u64, u64),
+    peak: bool,
+    graphs: Option<[String; 2]>,
+) -> Value {
+    let [graph, preview] = graphs.map_or([None, None], |urls| urls.map(Some));
     let f = &g.figures;
     let mut v = Map::new();
     clock.put(&mut v, "min_timestamp", clock.ns(g.first));
@@ -154,8 +161,8 @@ fn figures(clock: &Clock<'_>, g: &Group, (min, max): (u64, u64), peak: bool) -> 
     put("interval", timeval(clock.between(g.first, g.last)));
     put("leaked_count", f.live_count.into());
     put("allocated_count", (f.allocations + f.reallocations).into());
-    put("graph_url", Value::Null);
-    put("graph_preview_url", Value::Null);
+    put("graph_url", graph.into());
+    put("graph_preview_url", preview.into());
     if peak {
         clock.put(&mut v, "max_total_usage_first_seen_at", clock.ns(g.peak_ticks));
     } else {
@@ -198,7 +205,8 @@ pub(super) fn allocation_groups(ask: &mut Ask) -> Result<Answer, Failure> {
     let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0) as usize;
     let count = ask.params.number("count", MOST)?.unwrap_or(MOST) as usize;
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
-    ask.params.switch("generate_graphs")?;
+    let graphs = ask.params.switch("generate_graphs")?.unwrap_or(false);
+    let given = graph::filter_of(&ask.params);
     let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
     let index = ask.index();
     let query = Query::new(index, &filter)?;
@@ -223,15 +231,19 @@ pub(super) fn allocation_groups(ask: &mut Ask) -> Result<Answer, Failure> {
     };
     let frames = Frames::new(ask.open.names(), index, strip);
     let none = (u64::MAX, 0);
+    let id = &ask.recording.id;
     let page: Vec<Value> = rows
         .iter()
         .skip(skip)
         .take(count)
         .map(|(_, g)| {
             let i = at.get(&g.node).copied().unwrap_or(usize::MAX);
+            let urls = |filter: &str| graphs.then(|| graph::urls(id, g.node, filter));
+            let (of_all, of_own) = (urls(""), urls(&given));
+            let range = |sizes: &[(u64, u64)]| sizes.get(i).copied().unwrap_or(none);
             json!({
-                "all": figures(&clock, &all(g), every.get(i).copied().unwrap_or(none), true),
-                "only_matched": figures(&clock, g, own.get(i).copied().unwrap_or(none), false),
+                "all": figures(&clock, &all(g), range(&every), true, of_all),
+                "only_matched": figures(&clock, g, range(&own), false, of_own),
                 "backtrace_id": g.node,
                 "backtrace": frames.stack(g.node),
             })

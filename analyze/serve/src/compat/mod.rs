@@ -2,6 +2,7 @@
 
 mod blocks;
 pub(crate) mod filter;
+mod graph;
 mod lists;
 pub(crate) mod script;
 mod shape;
@@ -17,7 +18,8 @@ const CUSTOM: Param = ("custom_filter", "a script whose value is a list");
 const SKIP: Param = ("skip", "how many to pass over");
 const COUNT: Param = ("count", "how many to return");
 const ORDER: Param = ("order", "asc or dsc");
-const GRAPHS: Param = ("generate_graphs", "not made");
+const GRAPHS: Param = ("generate_graphs", "give each group the addresses of its graphs");
+const NO_GRAPHS: Param = ("generate_graphs", "mappings have none");
 
 /// A route without a filter, whose answers are kept.
 const fn plain(
@@ -123,7 +125,7 @@ pub(crate) const ROUTES: &[Route] = &[
             ORDER,
             SKIP,
             COUNT,
-            GRAPHS,
+            NO_GRAPHS,
             ("with_regions", "with their regions"),
             ("with_usage_history", "with their use over time"),
             STRIP,
@@ -154,6 +156,13 @@ pub(crate) const ROUTES: &[Route] = &[
         &[CUSTOM],
         JSON,
         Does::Data(blocks::regions),
+    ),
+    data(
+        "/data/{r}/group_graph/{backtrace_id}",
+        "the live bytes of a group over time, as groups give its address",
+        &[("preview", "a small one"), CUSTOM],
+        SVG,
+        Does::Data(graph::graph),
     ),
     plain("/data/{r}/mallopts", "calls of mallopt", &[STRIP], JSON, Does::Data(lists::mallopts)),
     data("/data/{r}/export/flamegraph", FLAMEGRAPH, &[CUSTOM], SVG, Does::Stream(flamegraph)),

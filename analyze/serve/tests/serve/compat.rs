@@ -288,6 +288,37 @@ fn orders_and_pages_are_those_of_the_server() {
 }
 
 #[test]
+fn groups_have_graphs_where_they_are_asked_for() {
+    let s = Served::new(25);
+    let path = "/data/last/allocation_groups?count=2&generate_graphs=true&size_min=100&function_regex=function_1%26%7C1";
+    let groups = s.json(path);
+    let groups = groups["allocations"].as_array().expect("groups");
+    assert!(!groups.is_empty());
+    for group in groups {
+        let url = |of: &str, which: &str| group[of][which].as_str().expect("an address").to_owned();
+        let highest = |url: &str| {
+            let got = s.get(url);
+            assert_eq!(
+                (got.status, got.header("content-type")),
+                (200, Some("image/svg+xml")),
+                "{url}"
+            );
+            let most = got.body.split("at most ").nth(1).and_then(|t| t.split('<').next());
+            most.and_then(|n| n.parse::<u64>().ok()).expect("a number")
+        };
+        let (all, own) = (url("all", "graph_url"), url("only_matched", "graph_url"));
+        assert!(own.contains("size%5Fmin=100") && !all.contains("size"), "{own} {all}");
+        assert!(highest(&all) > 0 && highest(&own) <= highest(&all), "{own}");
+        assert_eq!(highest(&url("all", "graph_preview_url")), highest(&all));
+        let live = s.json("/data/last/timeline")["allocated_size"].clone();
+        let most = live.as_array().and_then(|a| a.iter().filter_map(Value::as_u64).max());
+        assert!(most >= Some(highest(&all)));
+    }
+    assert_eq!(s.get("/data/last/group_graph/999999").status, 404);
+    assert_eq!(s.get("/data/last/group_graph/5?jemalloc=yes").status, 400);
+}
+
+#[test]
 fn timelines_add_up_to_the_totals() {
     let s = Served::new(24);
     let line = s.json("/data/last/timeline");

@@ -237,6 +237,11 @@ fn every_documented_route_is_there_and_no_other() {
             assert_eq!(s.get(&real).status, 405, "{path}");
         }
     }
+    let (lifetimes, stats) = (s.own("lifetimes?min-size=9"), s.own("stats?min-size=9"));
+    for key in ["version", "filter", "totals", "lifetimes"] {
+        assert!(!lifetimes[key].is_null() && lifetimes[key] == stats[key], "{key}: {lifetimes}");
+    }
+    assert!(s.own("head")["max_depth"].as_u64() > Some(1));
     let stack = s.own("stacks/1");
     for key in
         ["id", "frames", "all", "matched", "timeline", "sizes", "lifetimes", "leak", "freed_at"]
