@@ -106,7 +106,7 @@ fn who() -> String {
 }
 
 fn process(pid: i32) -> String {
-    format!("process {pid} ({})", prof_inject::process::proc::comm(pid))
+    format!("process {pid} ({})", prof_os::process::comm(pid))
 }
 
 /// Formats functions by module.

@@ -6,7 +6,7 @@
 
 use crate::commands::collect::CleanArgs;
 use crate::daemon::{become_daemon, open_descriptors};
-use prof_inject::process::proc::has_ended;
+use prof_os::process::has_ended;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};

@@ -103,7 +103,7 @@ impl Detached {
 /// Returns how a recorded process has left in the midst of a detach: by its end, or by running another program. The
 /// collector then finishes the recording. An error if other processes have the memory that it had.
 pub fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
-    let how = if prof_inject::process::proc::has_ended(pid) {
+    let how = if prof_os::process::has_ended(pid) {
         "has ended by itself"
     } else if program.is_replaced_within(EXEC) {
         "has run another program in its place (exec)"

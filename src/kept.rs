@@ -1,7 +1,8 @@
 //! Tracks the file of a recording while it is being written. If it is deleted or moved, or its file system is
 //! unmounted, the collector still has it open, so it can be saved.
 
-use prof_collect::{Peek, create_recording, is_process};
+use prof_collect::{Peek, create_recording};
+use prof_os::process::is_running;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -49,7 +50,7 @@ impl Kept {
     /// same mount namespace and root. The path that the target names is not trusted.
     pub fn of(peek: &Peek) -> Option<Self> {
         let (pid, start) = peek.collector;
-        if !peek.collector_alive || pid == std::process::id() || !is_process(pid, start) {
+        if !peek.collector_alive || pid == std::process::id() || !is_running(pid as i32, start) {
             return None;
         }
         let dir = PathBuf::from(format!("/proc/{pid}"));
@@ -72,7 +73,7 @@ impl Kept {
         let fd = after("--out-fd")?;
         let path: PathBuf = after("--path")?.into();
         let file = File::open(dir.join("fd").join(fd)).ok()?;
-        is_process(pid, start).then_some(Self { file, path })
+        is_running(pid as i32, start).then_some(Self { file, path })
     }
 
     /// Takes responsibility for saving the recording, until this is dropped; returns false if another process has it.

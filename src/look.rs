@@ -6,7 +6,10 @@ use crate::term::say;
 use prof_analyze::load::Sample;
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Now, Summary, live_summary};
-use prof_trace::family::{Stat, Worker, workers};
+use prof_os::process;
+use prof_os::stat::Stat;
+use prof_os::status::Status;
+use prof_os::workers::{Worker, workers};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -23,7 +26,7 @@ const ENOUGH: u64 = 1000;
 #[must_use]
 pub fn now(pid: i32) -> Now {
     let private = prof_collect::private(pid as u32);
-    let sample = Stat::of(pid).filter(|_| private > 0);
+    let sample = Stat::living(pid).filter(|_| private > 0);
     let sample = sample.map(|s| Sample { ticks: 0, private, cpu_ms: s.cpu_ms() });
     Now { sample, workers: workers(pid) }
 }
@@ -87,14 +90,10 @@ pub fn read(path: &Path, now: &Now) -> Option<Summary> {
 /// Returns a number that changes when the process runs: context switches of its threads, and processor time.
 fn runs(pid: i32) -> u64 {
     const MOST: usize = 64;
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let of = |t: std::fs::DirEntry| {
-        let status = std::fs::read_to_string(t.path().join("status")).unwrap_or_default();
-        let lines = status.lines().filter(|l| l.contains("ctxt_switches"));
-        lines.filter_map(|l| l.split_whitespace().nth(1)?.parse::<u64>().ok()).sum::<u64>()
-    };
-    let cpu = Stat::of(pid).map_or(0, |s| s.cpu);
-    tasks.take(MOST).map(of).fold(cpu, u64::wrapping_add)
+    let tids = process::threads(pid).unwrap_or_default().into_iter();
+    let of = |tid| Status::of_thread(pid, tid).map_or(0, |s| s.context_switches());
+    let cpu = Stat::living(pid).map_or(0, |s| s.cpu());
+    tids.take(MOST).map(of).fold(cpu, u64::wrapping_add)
 }
 
 fn events(pid: i32) -> u64 {

@@ -4,7 +4,8 @@
 //! A note is a file of fixed size, so that the collector can write the end into it when the disk is full.
 
 use prof_analyze::{Now, live_summary};
-use prof_trace::family::Stat;
+use prof_os::process::{is_running, start_time};
+use prof_os::stat::Stat;
 use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
@@ -37,7 +38,7 @@ fn folders() -> Vec<PathBuf> {
 
 /// Makes a note that a process is recorded to a file; returns its path, if it could be written.
 pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
-    let start = Stat::of(pid)?.start;
+    let start = Stat::living(pid)?.start()?;
     let note = Note(json!({
         "pid": pid,
         "start": start,
@@ -100,7 +101,7 @@ impl Open {
         let open = OpenOptions::new().read(true).write(true).open(path).ok().map(Self)?;
         let me = std::process::id();
         open.change(|note| {
-            note["collector"] = json!([me, prof_collect::start_time(me)]);
+            note["collector"] = json!([me, start_time(me as i32)]);
         });
         Some(open)
     }
@@ -141,7 +142,7 @@ pub fn last(pid: i32) -> Option<Note> {
         return None;
     }
     // Notes of an earlier process with the same PID do not count.
-    let start = Stat::of(pid).map(|s| s.start);
+    let start = Stat::living(pid).and_then(|s| s.start());
     let is_its = |n: &Note| start.is_none_or(|s| n.0["start"] == s);
     let mut all = read_all(|name| name.split('-').next() == Some(&pid.to_string()));
     all.retain(is_its);
@@ -166,7 +167,7 @@ fn read_all(wanted: impl Fn(&str) -> bool) -> Vec<Note> {
     for dir in folders().iter().filter(|dir| is_ours(dir)) {
         let named = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(&wanted);
         for path in files(dir).into_iter().map(|f| f.1).filter(named) {
-            let bytes = prof_trace::files::read_at_most(&path, SIZE as u64);
+            let bytes = prof_os::files::read_at_most(&path, SIZE as u64);
             let value = bytes.ok().and_then(|b| serde_json::from_slice(&b).ok());
             all.extend(value.map(Note));
         }
@@ -215,7 +216,7 @@ impl Note {
 
     fn is_being_finished(&self) -> bool {
         let part = |i: usize| self.0["collector"][i].as_u64().unwrap_or(0);
-        prof_collect::is_process(part(0) as u32, part(1))
+        is_running(part(0) as i32, part(1))
     }
 
     /// Describes the end and the place of the recording.

@@ -1,8 +1,8 @@
 //! Finds out which process becomes the collector's parent when the prof that started it ends: the nearest ancestor that
 //! adopts orphans, or the first process of its PID namespace. That may be the recorded process itself.
 
-use prof_collect::is_process;
-use prof_inject::process::proc::Status;
+use prof_os::process::is_running;
+use prof_os::status::Status;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
@@ -89,12 +89,12 @@ pub fn is_done(collector: u32) -> bool {
 /// Ends a collector that has finished its work; returns a message if the target has to notice that.
 pub fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
     let id = collector as i32;
-    if is_done(collector) && is_process(collector, start) {
+    if is_done(collector) && is_running(collector.cast_signed(), start) {
         if let Err(e) = prof_inject::parting::dismiss(pid, (id, start), END) {
             log::info!("{e}");
         }
         let began = Instant::now();
-        while is_process(collector, start) && began.elapsed() < WAITS {
+        while is_running(collector.cast_signed(), start) && began.elapsed() < WAITS {
             // SAFETY: the call takes no pointers.
             unsafe { libc::kill(id, libc::SIGKILL) };
             std::thread::sleep(Duration::from_millis(2));

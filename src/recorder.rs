@@ -8,10 +8,12 @@ use crate::notes;
 use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
-use prof_collect::{Collector, is_process};
-use prof_inject::process::proc::Status;
-use prof_trace::family::Stat;
+use prof_collect::Collector;
+use prof_os::process::is_running;
+use prof_os::stat::Stat;
+use prof_os::status::Status;
 use prof_trace::pack::Compress;
+use prof_trace::shared::MEMFD_NAME;
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -136,7 +138,7 @@ fn what_it_does(pid: i32) -> String {
     format!(
         "{}{waits}, {} ms of processor time",
         state.trim(),
-        Stat::of(pid).map_or(0, |s| s.cpu_ms())
+        Stat::living(pid).map_or(0, |s| s.cpu_ms())
     )
 }
 
@@ -199,11 +201,13 @@ fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
 pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
     let (mut worked, mut last) = (0, began);
-    while is_process(collector.0, collector.1) && !crate::orphans::is_done(collector.0) {
+    while is_running(collector.0.cast_signed(), collector.1)
+        && !crate::orphans::is_done(collector.0)
+    {
         let passed = began.elapsed();
         if passed > SOON {
             // A collector that uses the processor has much to write, or gets little time for it.
-            let now = Stat::of(collector.0.cast_signed()).map_or(0, |s| s.cpu_ms());
+            let now = Stat::living(collector.0.cast_signed()).map_or(0, |s| s.cpu_ms());
             if now != worked {
                 (worked, last) = (now, Instant::now());
             }
@@ -356,8 +360,8 @@ fn free_others(pid: i32, audit: Audit) {
 fn wait_for_unmap(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(2);
     let mapped = || {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        maps.split(|b| *b == b'\n').any(|l| l.ends_with(b"/memfd:prof-ring (deleted)"))
+        let maps = prof_os::maps::of(pid.cast_signed()).unwrap_or_default();
+        maps.iter().any(|m| m.is_memfd(MEMFD_NAME))
     };
     while mapped() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));

@@ -109,7 +109,7 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         if program.is_replaced_within(time) {
             log::info!("an exec during the attach: {e:#}");
             last = None;
-        } else if self::code(pid) == code || prof_inject::process::proc::has_ended(pid) {
+        } else if self::code(pid) == code || prof_os::process::has_ended(pid) {
             return Err(e);
         } else {
             log::info!("libraries were loaded during the attach: {e:#}");
@@ -133,7 +133,7 @@ pub fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
 /// Returns the places of all code in a process. A program that has just begun has not loaded its libraries yet, so what
 /// is wanted of it may be missing.
 fn code(pid: i32) -> Vec<u64> {
-    let maps = prof_inject::process::proc::maps(pid).unwrap_or_default();
+    let maps = prof_os::maps::of(pid).unwrap_or_default();
     maps.iter().filter(|m| m.exec && m.inode != 0).map(|m| m.start.0).collect()
 }
 
@@ -156,7 +156,7 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         Err(e) => {
             let _ = fs::remove_file(&absolute);
             // This is the reason for any failure then: the collector, too, could not begin because of it.
-            if prof_inject::process::proc::has_ended(pid) {
+            if prof_os::process::has_ended(pid) {
                 return Err(failed(pid, Error::Gone(pid)));
             }
             Err(if taken_back(pid, choice.timeout) { e } else { left_behind(pid, e) })
@@ -293,7 +293,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
             return Ok(Detached::without_recording(pid, Vec::new(), said));
         }
         // The process has ended meanwhile.
-        Err(_) if prof_inject::process::proc::has_ended(pid) => return Err(ended(pid)),
+        Err(_) if prof_os::process::has_ended(pid) => return Err(ended(pid)),
         Err(e) => match take_out_of_child(pid, timeout, audit)? {
             Some(detached) => return Ok(detached),
             None => return Err(held_by_others(pid).unwrap_or(e)),
@@ -324,9 +324,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
     let me = std::process::id();
     let lives = peek.collector_alive && peek.collector.0 != me;
     let report = match prof_inject::detach(pid, &options) {
-        Ok(report) if report.left.is_empty() || !prof_inject::process::proc::has_ended(pid) => {
-            report
-        }
+        Ok(report) if report.left.is_empty() || !prof_os::process::has_ended(pid) => report,
         // Whatever failed, or could not be finished: this may be the reason.
         failed => match departed(&program, pid)? {
             Some(how) => {
@@ -414,7 +412,7 @@ pub fn is_left(peek: &Peek) -> bool {
 
 fn clean(pid: i32, timeout: Duration) -> bool {
     prof_inject::clean(pid, timeout).unwrap_or_else(|e| {
-        if !prof_inject::process::proc::has_ended(pid) {
+        if !prof_os::process::has_ended(pid) {
             log::warn!("{e}");
         }
         false
@@ -436,7 +434,7 @@ pub fn peek(pid: i32) -> Result<Peek> {
     };
     match Peek::of(pid as u32).or_else(again) {
         Ok(Some(p)) => Ok(p),
-        Ok(None) if prof_inject::process::proc::has_ended(pid) => Err(ended(pid)),
+        Ok(None) if prof_os::process::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
             "process {pid} is not being recorded; it was forked from a process that was, and has prof's patches in its \
              functions, inactive, until it ends or runs another program{}",
@@ -509,8 +507,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
         comm: target.name.clone(),
         arch: ARCH.into(),
         pointer_size: size_of::<usize>() as u32,
-        // SAFETY: `sysconf` takes no pointers.
-        page_size: unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u32,
+        page_size: prof_os::page_size() as u32,
         wall_ns: now.as_nanos() as u64,
         start_ticks: clock.now(),
         ticks_per_sec: clock.ticks_per_sec(),

@@ -4,8 +4,8 @@ use crate::load::{LoadOptions, Sample};
 use crate::model::Totals;
 use crate::unseen::{self, Unseen, WorkerData};
 use crate::{Analysis, Error};
+use prof_os::workers::Worker;
 use prof_trace::capture::Capture;
-use prof_trace::family::Worker;
 use std::path::Path;
 
 /// The figures of a recording for `prof status`.

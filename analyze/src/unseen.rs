@@ -237,7 +237,7 @@ pub fn workers_text(all: &[WorkerData]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prof_trace::family::Worker;
+    use prof_os::workers::Worker;
 
     #[test]
     fn only_workers_that_stay_are_named() {

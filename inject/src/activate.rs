@@ -2,7 +2,7 @@
 
 use crate::hooked::plan::Planned;
 use crate::installed::Installed;
-use crate::process::proc::{self, Map};
+use crate::process::code::code as mapped_code;
 use crate::process::rings::has_parts;
 use crate::stopped::candidates::with_caller;
 use crate::stopped::memory::{WORD, words};
@@ -14,6 +14,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
+use prof_os::maps::{self, Map};
 use prof_trace::modules::doubt;
 use prof_trace::protocol::note;
 use prof_trace::records::NotHooked;
@@ -46,7 +47,7 @@ impl Installed {
         if self.options.on {
             // A library may have been loaded or unloaded before the patch of the dynamic linker's function was in
             // force.
-            if !proc::maps(self.target.pid).is_ok_and(|maps| proc::code(&maps) == self.code) {
+            if !maps::of(self.target.pid).is_ok_and(|maps| mapped_code(&maps) == self.code) {
                 doubt(c);
             }
             note(c, true, || clock::now(c.clock.load(Relaxed)));
@@ -127,7 +128,7 @@ impl Installed {
         )?;
         loop {
             shortage::check(self.target.pid)?;
-            let maps = proc::maps(self.target.pid)?;
+            let maps = maps::of(self.target.pid)?;
             let mut stopped = stop_all(self.target.pid, self.options.timeout)?;
             let c = self.shared.control();
             if stopped.threads.iter().any(|t| t.dispatch().is_on()) {

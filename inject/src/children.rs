@@ -7,7 +7,6 @@ use crate::handler::keep_handler;
 use crate::mapped::mapping::{Mapped, Site};
 use crate::outside::{areas, wait_outside};
 use crate::permission::may_trace;
-use crate::process::proc::{self, Status};
 use crate::process::rings::ring_in;
 use crate::recorded::{Patched, Recorded};
 use crate::report::DetachReport;
@@ -18,6 +17,8 @@ use crate::stopped::threads::stop_all;
 use crate::unpatch::put_back;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, signal};
 use prof_arch::native::syscall::SIGSET_LEN;
+use prof_os::status::Status;
+use prof_os::{maps, process};
 use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
 use std::collections::HashSet;
 use std::path::Path;
@@ -31,7 +32,7 @@ fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
         f.new_bytes != f.old_bytes && mem.read(f.patch_addr, &mut now).is_ok() && now == f.new_bytes
     };
     let has_jump = |pid: &i32| {
-        proc::exe(*pid) == exe
+        process::exe(*pid) == exe
             && RemoteMemory::open(*pid).is_ok_and(|m| functions.iter().any(|f| has(&m, f)))
     };
     let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -58,7 +59,7 @@ fn in_child(pid: i32, error: &str) -> String {
 
 /// Adds a note to the report that names the children with prof's patches.
 pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachReport) {
-    let all = with_jumps(r.pid, &proc::exe(r.pid), functions);
+    let all = with_jumps(r.pid, &process::exe(r.pid), functions);
     if all.is_empty() {
         return;
     }
@@ -78,7 +79,7 @@ pub(crate) fn take_out(
     timeout: Duration,
     report: &mut DetachReport,
 ) {
-    let (parent, exe) = (r.pid, proc::exe(r.pid));
+    let (parent, exe) = (r.pid, process::exe(r.pid));
     let (mut seen, mut done) = (HashSet::new(), Vec::new());
     loop {
         // Children that these fork meanwhile have copies as well.
@@ -90,7 +91,7 @@ pub(crate) fn take_out(
         for pid in all {
             match take_out_one(&mut r, pid, functions, fibers, timeout, report) {
                 Ok(()) => done.push(pid),
-                Err(_) if proc::has_ended(pid) => {}
+                Err(_) if process::has_ended(pid) => {}
                 Err(e) => report.left.push(in_child(pid, &e.to_string())),
             }
         }
@@ -143,7 +144,7 @@ fn take_out_one(
     // has wiped the cookie.
     let mut cookie = [0; 4];
     r.mem.read(RemoteAddr(r.control.flag_addr.load(Relaxed)).plus(4), &mut cookie)?;
-    if u32::from_ne_bytes(cookie) == FLAG_COOKIE || ring_in(&proc::maps(pid)?).is_some() {
+    if u32::from_ne_bytes(cookie) == FLAG_COOKIE || ring_in(&maps::of(pid)?).is_some() {
         return Err(Error::Nonsense {
             pid,
             what: format!("it is recorded itself; `prof detach {pid}` ends that"),
@@ -153,7 +154,7 @@ fn take_out_one(
     let done = functions.iter().try_for_each(|f| put_back(r, f, report));
     stopped.resume(&mut report.stops);
     done?;
-    let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
+    let gadgets = Gadgets::find(pid, &r.mem, &maps::of(pid)?)?;
     let kept = restore_handler(r, gadgets, timeout, report)?;
     let ours = areas(r);
     let inside: Vec<_> =

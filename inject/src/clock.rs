@@ -3,6 +3,7 @@
 use crate::RemoteMemory;
 use crate::process::elf;
 use prof_arch::native::capture::counter_is_steady;
+use prof_os::clock::monotonic_ns;
 use prof_trace::shared::clock;
 use std::time::Duration;
 
@@ -37,22 +38,15 @@ pub(crate) fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32,
     (if within { clock::VDSO } else { clock::SYSCALL }, if wanted == "syscall" { 0 } else { at })
 }
 
-fn monotonic() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes the struct.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 /// Returns the present time in ticks, as the hook counts them.
 pub(crate) fn now(source: u32) -> u64 {
-    if clock::is_counter(source) { prof_arch::native::capture::counter() } else { monotonic() }
+    if clock::is_counter(source) { prof_arch::native::capture::counter() } else { monotonic_ns() }
 }
 
 /// Measures the ticks per second, to about one in ten thousand. The recording gets more exact pairs later.
 pub(crate) fn calibrate() -> u64 {
-    let (t0, c0) = (monotonic(), now(clock::COUNTER));
+    let (t0, c0) = (monotonic_ns(), now(clock::COUNTER));
     std::thread::sleep(Duration::from_millis(10));
-    let (t1, c1) = (monotonic(), now(clock::COUNTER));
+    let (t1, c1) = (monotonic_ns(), now(clock::COUNTER));
     ((c1 - c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
 }

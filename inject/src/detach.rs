@@ -10,7 +10,6 @@ use crate::mapped::mapping::{Mapped, Site, unmap_at};
 use crate::mapped::remains;
 use crate::mapped::ring::close_left;
 use crate::outside::{areas, wait_outside};
-use crate::process::proc::{self, Map};
 use crate::process::rings::{ring_in, still_open};
 use crate::recorded::{Patched, Recorded};
 use crate::report::DetachReport;
@@ -21,7 +20,9 @@ use crate::stopped::threads::StopTimes;
 use crate::unpatch::unpatch;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, isolated, sandbox, signal};
 use nix::errno::Errno;
-use prof_trace::shared::{Area, Header, state};
+use prof_os::maps::{self, Map};
+use prof_os::process;
+use prof_trace::shared::{Area, Header, MEMFD_NAME, state};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -81,7 +82,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     let functions = r.functions();
     sandbox::kept_word(c.flags.load(Relaxed));
     if taken_over && c.state.load(Relaxed) != state::ATTACHED {
-        let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
+        let gadgets = Gadgets::find(pid, &r.mem, &maps::of(pid)?)?;
         settle(pid, gadgets, timeout)?;
     }
     // Before the patches are written, a thread can reach the hook only through the toggle signal's handler.
@@ -107,7 +108,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     // After an error from here on, the detach is unfinished, but what is left in the target does nothing.
     let unfinished = |e: Error| Error::Unfinished { pid, why: Box::new(e) };
     match remove(&r, &functions, entered, timeout, &mut report) {
-        Err(e) if matches!(e, Error::Gone(_)) || proc::has_ended(pid) => return Err(e),
+        Err(e) if matches!(e, Error::Gone(_)) || process::has_ended(pid) => return Err(e),
         // No thread can be made to make the system calls that prof needs.
         Err(
             e @ Error::Refused(
@@ -145,7 +146,7 @@ fn remove(
     report: &mut DetachReport,
 ) -> Result<()> {
     let (pid, c) = (r.pid, &r.control);
-    let maps = proc::maps(pid)?;
+    let maps = maps::of(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
     let (handler, kept) = restore_handlers(r, gadgets, timeout, report)?;
     let ours = areas(r);
@@ -176,7 +177,7 @@ fn remove(
         // Threads may have come in through these jumps since.
         again::take_out(r, functions, timeout, report)?;
     }
-    if still_open(pid) || ring_in(&proc::maps(pid)?).is_some() {
+    if still_open(pid) || ring_in(&maps::of(pid)?).is_some() {
         // These are left from an earlier attach that was interrupted.
         sweep(pid, timeout)?;
     }
@@ -273,15 +274,15 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     let mem = RemoteMemory::open(pid)?;
     // This comes first, as a thread may be about to make the system call that creates a ring. A process without
     // gadgets can't have been made to create one.
-    let gadgets = Gadgets::find(pid, &mem, &proc::maps(pid)?);
+    let gadgets = Gadgets::find(pid, &mem, &maps::of(pid)?);
     if let Ok(gadgets) = &gadgets {
         settle(pid, *gadgets, timeout)?;
     }
     let rings = |maps: &[Map]| -> Vec<Area> {
-        let named = |m: &&Map| m.shared && m.name.starts_with(b"/memfd:prof-ring");
+        let named = |m: &&Map| m.shared && m.is_memfd(MEMFD_NAME);
         maps.iter().filter(named).map(|m| Area { addr: m.start.0, len: m.len() }).collect()
     };
-    let there = rings(&proc::maps(pid)?);
+    let there = rings(&maps::of(pid)?);
     if there.iter().any(|a| is_in_use(&mem, RemoteAddr(a.addr))) {
         // This process is a collector, which has the ring of another process mapped.
         return Ok(false);
@@ -292,7 +293,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     let stops = &mut StopTimes::default();
     Site::new(pid, &mem, gadgets?, timeout, stops).alone(|c| {
         // The mappings are read again, as the target may have mapped something of its own there since.
-        for a in rings(&proc::maps(pid)?) {
+        for a in rings(&maps::of(pid)?) {
             unmap_at(c, a)?;
         }
         close_left(pid, c)?;

@@ -521,6 +521,15 @@ fn advice(errno: &std::io::Error) -> &'static str {
 /// Result of an operation on a process.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+impl From<prof_os::Error> for Error {
+    fn from(e: prof_os::Error) -> Self {
+        match e {
+            prof_os::Error::Gone(pid) => Self::Gone(pid),
+            prof_os::Error::File { path, errno } => Self::File { path, errno },
+        }
+    }
+}
+
 impl Error {
     /// Returns the message without the claim that nothing was changed, for use after a change.
     pub(crate) fn without_claim(&self) -> String {

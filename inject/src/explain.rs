@@ -1,8 +1,12 @@
 //! Explains errors by the state of the process: a limit that it has reached, a frozen cgroup, or its end.
 
-use crate::process::{frozen, proc};
+use crate::process::frozen;
 use crate::{Error, Refusal};
 use nix::errno::Errno;
+use prof_os::{limits, process};
+
+/// More mappings than prof makes.
+const OURS: u64 = 64;
 
 impl Error {
     /// Replaces the error by its cause, if that can be found out: a limit of the target, or that the process has
@@ -12,13 +16,13 @@ impl Error {
         use Refusal::{NoSuchProcess, Zombie};
         match self {
             Self::Refused(NoSuchProcess(_) | Zombie(..)) => self,
-            _ if proc::has_ended(pid) => Self::Gone(pid),
+            _ if process::has_ended(pid) => Self::Gone(pid),
             Self::Gone(_) => Self::Replaced(pid),
             Self::NotStopping { .. } | Self::Late { .. } => {
                 frozen::thawed(pid).err().unwrap_or(self)
             }
             Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {
-                match (proc::mappings_used_up(pid), proc::address_space_limit(pid)) {
+                match (limits::mappings_used_up(pid, OURS), limits::address_space(pid)) {
                     (Some((count, most)), _) => Self::Mappings { pid, count, most },
                     (None, Some(limit)) => Self::AddressSpace { pid, limit },
                     (None, None) => self,
@@ -29,21 +33,21 @@ impl Error {
                 what: "mprotect" | "munmap" | "mremap" | "madvise",
                 errno: Errno::ENOMEM,
                 ..
-            } => match proc::mappings_used_up(pid) {
+            } => match limits::mappings_used_up(pid, OURS) {
                 Some((count, most)) => Self::Mappings { pid, count, most },
                 None => self,
             },
             Self::Remote { what: "mmap", errno: Errno::EAGAIN, .. } => {
-                match proc::soft_limit(pid, "Max locked memory") {
+                match limits::soft_limit(pid, "Max locked memory") {
                     Some(limit) => Self::LockedMemory { pid, limit },
                     None => self,
                 }
             }
             Self::Remote { what: "memfd_create", errno: Errno::EMFILE, .. } => {
-                let limit = proc::soft_limit(pid, "Max open files");
+                let limit = limits::soft_limit(pid, "Max open files");
                 let limit = limit.unwrap_or(0);
                 // The process may have closed one since.
-                let needed = proc::lowest_descriptor(pid).max(limit) + 1;
+                let needed = process::lowest_descriptor(pid).max(limit) + 1;
                 Self::Descriptors { pid, limit, needed }
             }
             e => e,
@@ -57,7 +61,7 @@ impl Error {
 
     /// As [`Self::warn`], with a text that contains the error.
     pub(crate) fn warn_by(&self, pid: i32, text: &str) {
-        if matches!(self, Self::Gone(_)) || proc::has_ended(pid) {
+        if matches!(self, Self::Gone(_)) || process::has_ended(pid) {
             log::info!("{text}");
         } else {
             log::warn!("{text}");

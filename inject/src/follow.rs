@@ -6,11 +6,12 @@
 //! by a signal ([`LET_GO`]). An exec that comes later is found by polling, some milliseconds late.
 
 use crate::launch::{hold, run_to_start};
-use crate::process::proc;
 use crate::process::program::Program;
 use crate::stopped::ptrace::ptrace;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Installed, Options, Result, install, preflight};
+use prof_os::process;
+use prof_os::status::Status;
 use std::time::{Duration, Instant};
 
 /// Signal that asks `prof run` to stop tracing its program. Processes that know nothing of that ignore it by default.
@@ -92,7 +93,7 @@ impl Follow {
     /// Follows a child that is stopped: by tracing if that is possible, else by polling.
     #[must_use]
     pub fn new(pid: i32) -> Self {
-        let exe = proc::exe(pid);
+        let exe = process::exe(pid);
         let name = exe.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         // Stops of the traced child must not wait for pages that the child itself may have to serve.
         crate::resident::fault_in();
@@ -260,11 +261,11 @@ pub fn install_again(pid: i32, options: &Options) -> Result<Installed> {
 /// traces it.
 pub fn ask_to_let_go(pid: i32) {
     let tracer = || {
-        let status = proc::Status::of(pid).ok()?;
+        let status = Status::of(pid).ok()?;
         status.number("TracerPid").filter(|t| *t > 0).map(|t| t as i32)
     };
     let Some(by) = tracer() else { return };
-    let is_run = proc::comm(by) == "prof" && proc::cmdline(by).iter().any(|a| a == "run");
+    let is_run = process::comm(by) == "prof" && process::cmdline(by).iter().any(|a| a == "run");
     if !is_run {
         return;
     }

@@ -1,10 +1,10 @@
 //! Measures the memory that a recording has added to its target's cgroup.
 
 use crate::process::cgroup::{Level, levels};
-use crate::process::proc;
 use crate::process::rings::ring_in;
 use crate::recorded::Recorded;
-use prof_trace::process::folder;
+use prof_os::process::folder;
+use prof_os::{maps, process};
 use prof_trace::shared::{Control, STATE_SIZE, SharedArea};
 use prof_trace::values::text::bytes;
 use std::fs::{self, File};
@@ -50,7 +50,7 @@ impl Added {
         let first = r.ring.0..at(geometry.tables().start).min(states);
         // The states of many more threads are reserved address space, which takes long to look through: only where
         // there are many threads may it be in use.
-        let crowded = proc::threads(pid).is_ok_and(|t| t.len() > geometry.states() / 4);
+        let crowded = process::threads(pid).is_ok_and(|t| t.len() > geometry.states() / 4);
         let some = states.saturating_add((geometry.states() * STATE_SIZE) as u64).min(end);
         let own = private.map(|p| pages.there(p, &[])).sum::<u64>();
         let in_ring =
@@ -101,7 +101,7 @@ impl Added {
 fn allocated(pid: i32) -> Option<u64> {
     /// The kernel counts a file's blocks in this unit, whatever the size of its pages (stat(2)).
     const BLOCK: u64 = 512;
-    let maps = proc::maps(pid).ok()?;
+    let maps = maps::of(pid).ok()?;
     let m = ring_in(&maps)?;
     let path = format!("{}/map_files/{:x}-{:x}", folder(pid), m.start.0, m.end.0);
     Some(fs::metadata(path).ok()?.blocks() * BLOCK)
@@ -116,7 +116,7 @@ struct Pages {
 impl Pages {
     fn open(pid: i32) -> Option<Self> {
         let file = File::open(format!("/proc/{pid}/pagemap")).ok()?;
-        Some(Self { file, page: proc::page_size() })
+        Some(Self { file, page: prof_os::page_size() })
     }
 
     /// Returns the number of bytes of a range that have a page, without those in `without`. The map is read in

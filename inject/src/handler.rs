@@ -2,7 +2,6 @@
 
 use crate::mapped::mapping::{Kind, is_ours};
 use crate::outside::areas;
-use crate::process::proc::{self, Status};
 use crate::process::sharing::about;
 use crate::recorded::Recorded;
 use crate::report::DetachReport;
@@ -10,8 +9,10 @@ use crate::stopped::candidates::with_caller;
 use crate::stopped::gadgets::Gadgets;
 use crate::{RemoteAddr, Result, signal};
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
-use prof_trace::process::Sharers;
-use prof_trace::shared::{Area, Stable};
+use prof_os::maps;
+use prof_os::sharers::Sharers;
+use prof_os::status::Status;
+use prof_trace::shared::{Area, MEMFD_NAME, Stable};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(crate) fn restore_handlers(
         old,
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
         ignored: (c.signal_ignored.load(Relaxed) != 0, at),
-        scratch: is_ours(&proc::maps(r.pid)?, flag, Kind::Any)
+        scratch: is_ours(&maps::of(r.pid)?, flag, Kind::Any)
             .then(|| RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024)),
         // The target may have begun to wait for the signal (sigwait, signalfd) while it was recorded. Pending ones
         // are then meant for that.
@@ -53,7 +54,7 @@ pub(crate) fn restore_handlers(
     // A process that shares the target's memory and was made since the attach may have its own copy of the handlers.
     let caught =
         |pid: i32| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
-    let sharers = Sharers::of(r.pid);
+    let sharers = Sharers::of(r.pid, MEMFD_NAME);
     for other in sharers.others().iter().copied() {
         if caught(other) >> (c.signal - 1) & 1 == 1 && sharers.still_shares(other) {
             all_restored &= restore(other).map_err(|e| about(r.pid, other, e))?;
@@ -86,7 +87,7 @@ pub(crate) fn keep_handler(
     let mut ours = areas(r);
     let flag = c.flag_addr.load(Relaxed);
     ours.push(flag..flag.saturating_add(c.flag_len));
-    let maps = proc::maps(r.pid)?;
+    let maps = maps::of(r.pid)?;
     if restored && !signal::is_remembered(r.pid, &r.mem, &maps, c.handler, &ours) {
         return Ok(None);
     }

@@ -5,11 +5,12 @@
 //! if the parent has ended. Without it (builds of prof before it was introduced), the process can't be recorded.
 
 use crate::hooked::found::Found;
-use crate::process::proc::{self, Map};
 use crate::process::rings::ring_in;
 use crate::recorded::{Patched, Recorded, read_struct};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_arch::native::jump::{code_at, decode_jump};
+use prof_os::maps::{self, Map};
+use prof_os::process;
 use prof_trace::shared::{EDITION, FUNCTIONS, Function, Header, MAGIC, Shared};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +22,8 @@ const FUNCTIONS_AT: u64 = HEADER_AT + size_of::<Header>() as u64;
 
 /// Returns the number of bytes that are reserved for the note behind the hook.
 pub(crate) fn room() -> u64 {
-    (FUNCTIONS_AT + (FUNCTIONS * size_of::<Function>()) as u64).next_multiple_of(proc::page_size())
+    (FUNCTIONS_AT + (FUNCTIONS * size_of::<Function>()) as u64)
+        .next_multiple_of(prof_os::page_size())
 }
 
 /// Computes the FNV-1a hash of bytes.
@@ -58,7 +60,7 @@ pub(crate) fn leave(
 /// # Errors
 /// If a newer build wrote the note, or the process has ended.
 pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
-    let (maps, mem) = (proc::maps(pid)?, RemoteMemory::open(pid)?);
+    let (maps, mem) = (maps::of(pid)?, RemoteMemory::open(pid)?);
     let Some((control, functions)) = find_note(&mem, &maps) else { return Ok(None) };
     if control.needs > EDITION {
         let by = "a newer prof, which its parent was recorded by".into();
@@ -112,7 +114,7 @@ fn is_nobodys(m: &Map) -> bool {
 /// Returns whether the process has a copy of the hook, and no ring: then it was forked from a recorded one.
 #[must_use]
 pub fn is_copy(pid: i32) -> bool {
-    let (Ok(maps), Ok(mem)) = (proc::maps(pid), RemoteMemory::open(pid)) else { return false };
+    let (Ok(maps), Ok(mem)) = (maps::of(pid), RemoteMemory::open(pid)) else { return false };
     ring_in(&maps).is_none() && has_hook(&mem, &maps)
 }
 
@@ -147,7 +149,7 @@ pub(crate) fn check(pid: i32, mem: &RemoteMemory, maps: &[Map], found: &[Found])
         })
     };
     if found.iter().any(leads_out) && has_hook(mem, maps) {
-        return Err(Refusal::Inherited(pid, proc::comm(pid)).into());
+        return Err(Refusal::Inherited(pid, process::comm(pid)).into());
     }
     Ok(())
 }

@@ -10,14 +10,15 @@ use crate::mapped::image::Image;
 use crate::mapped::mapping::{Mapped, Site};
 use crate::mapped::ring::Ring;
 use crate::mapped::{room, setup};
+use crate::process::code::code as mapped_code;
 use crate::process::elf::{self, Module};
-use crate::process::proc;
 use crate::process::translated;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::tables::Tables;
 use crate::stopped::threads::StopTimes;
 use crate::target::Target;
 use crate::{Refusal, RemoteMemory, Result};
+use prof_os::maps;
 use prof_trace::shared::Kind;
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let mut mapped = Mapped::default();
     // If the target has mapped something at the place that the last try chose, this try leaves more room.
     let place = |tried| {
-        let maps = proc::maps(pid)?;
+        let maps = maps::of(pid)?;
         Ok(places::place(&maps, &Growth::of(pid), &modules, &mut planned, &mut not_hooked, tried))
     };
     if let Err(e) = site.map_all(&ring, &image, place, &mut mapped) {
@@ -97,7 +98,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         stops,
         notes,
         tables,
-        code: proc::code(&maps),
+        code: mapped_code(&maps),
         mem,
         gadgets,
         image,
@@ -128,7 +129,7 @@ fn read_tables(mem: &RemoteMemory, modules: &[Module]) -> Vec<Tables> {
 
 /// A process's mappings and modules, and the functions in it that are to be hooked.
 struct Sight {
-    maps: Vec<proc::Map>,
+    maps: Vec<maps::Map>,
     modules: Vec<Module>,
     functions: search::Functions,
 }
@@ -140,7 +141,7 @@ const STARTING: Duration = Duration::from_millis(500);
 fn look(target: &Target, mem: &RemoteMemory, options: &Options) -> Result<Sight> {
     let deadline = Instant::now() + STARTING.min(options.timeout);
     loop {
-        let maps = proc::maps(target.pid)?;
+        let maps = maps::of(target.pid)?;
         let modules = elf::modules(mem, &maps);
         let functions = search::find(target.pid, mem, &modules, &options.choice)?;
         if functions.found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
@@ -165,7 +166,7 @@ fn no_allocator(
         let modules = choice.modules.join(", ");
         return Refusal::NoChosenAllocator { pid, comm, prefix, modules };
     }
-    if let Some(by) = proc::maps(pid).ok().and_then(|maps| translated::of(pid, &maps)) {
+    if let Some(by) = maps::of(pid).ok().and_then(|maps| translated::of(pid, &maps)) {
         return by.refusal(pid);
     }
     let is_go = |m: &Module| !m.symbols(pid, mem, |n| n == "runtime.mallocgc").is_empty();

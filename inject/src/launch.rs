@@ -6,7 +6,6 @@
 //! [`Installed::activate`] lets it run by [`Launched::go`].
 
 use crate::process::elf::{self, Module};
-use crate::process::proc;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
 use nix::errno::Errno;
@@ -14,6 +13,8 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::FullRegs;
 use prof_arch::native::jump::{breakpoint, code_at};
 use prof_arch::unwind::RegisterSet;
+use prof_os::maps;
+use prof_os::status::Status;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -173,7 +174,7 @@ pub(crate) fn start(command: &[OsString]) -> Result<i32> {
 pub(crate) fn hold(pid: i32) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let s = proc::Status::of(pid)?;
+        let s = Status::of(pid)?;
         match s.field("State").and_then(|f| f.chars().next()) {
             Some('T') => return Ok(()),
             Some('Z' | 'X') | None => return Err(Error::Gone(pid)),
@@ -188,7 +189,7 @@ pub(crate) fn hold(pid: i32) -> Result<()> {
 /// Runs a program from its exec to where everything is linked.
 pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
     let mem = RemoteMemory::open(t.pid)?;
-    let modules = elf::modules(&mem, &proc::maps(t.pid)?);
+    let modules = elf::modules(&mem, &maps::of(t.pid)?);
     let linker = modules.iter().find_map(|m| linker_symbols(t.pid, &mem, m));
     let Some((stop_at, debug)) = linker else {
         return run_to(t, &mem, entry_point(t.pid, &mem, &modules)?, || true);

@@ -8,7 +8,6 @@
 //! threads, [`hooked`] decides which functions are hooked and how, and `mapped` is what prof maps into the target.
 
 mod activate;
-mod addr;
 mod again;
 pub mod children;
 mod clock;
@@ -41,7 +40,6 @@ pub mod stopped;
 mod target;
 mod unpatch;
 
-pub use addr::RemoteAddr;
 pub use detach::{DetachOptions, clean, detach};
 pub use error::{Error, Refusal, Result};
 pub use footprint::Added;
@@ -57,6 +55,7 @@ pub use lock::{idle, wait_until_idle};
 pub use preflight::preflight;
 pub use prof_arch::native::insn::uprobe;
 pub use prof_arch::patch::Probed;
+pub use prof_os::RemoteAddr;
 pub use recorded::{Recorded, pause, resume};
 pub use report::DetachReport;
 pub use shortage::note_shortage;

@@ -1,7 +1,8 @@
 //! Locks a target, so that only one prof at a time attaches to it or detaches from it.
 
 use crate::{Error, Refusal, Result};
-use prof_trace::process::Sharers;
+use prof_os::sharers::Sharers;
+use prof_trace::shared::MEMFD_NAME;
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,7 @@ pub fn wait_until_idle(pid: i32) {
 /// Locks a process, and those that share its memory.
 pub(crate) fn lock(pid: i32) -> Result<Lock> {
     let mut files = vec![lock_one(pid)?];
-    for other in Sharers::of(pid).others() {
+    for other in Sharers::of(pid, MEMFD_NAME).others() {
         match lock_one(*other) {
             Err(Error::Refused(Refusal::NoSuchProcess(_))) => {}
             locked => files.push(locked?),

@@ -1,16 +1,17 @@
 //! Waits until no thread is inside prof's code.
 
 use crate::Result;
+use crate::process::elf;
 use crate::process::sharing::about;
-use crate::process::{elf, proc};
 use crate::recorded::{Recorded, SlotNote};
 use crate::report::DetachReport;
 use crate::stopped::tracee::Tracee;
 use crate::stopped::walk::Walker;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
-use prof_trace::process::Sharers;
-use prof_trace::shared::{Area, SharedArea};
+use prof_os::sharers::Sharers;
+use prof_os::{maps, process, task};
+use prof_trace::shared::{Area, MEMFD_NAME, SharedArea};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -41,17 +42,17 @@ pub(crate) fn wait_outside(
     report: &mut DetachReport,
 ) -> Result<bool> {
     let deadline = Instant::now() + timeout;
-    let maps = proc::maps(r.pid)?;
+    let maps = maps::of(r.pid)?;
     let mut walker = Walker::new(&r.mem, elf::modules(&r.mem, &maps), maps);
     walker.read_tables();
     let mut clear: HashSet<i32> = HashSet::new();
-    let mut sharers = Sharers::of(r.pid);
+    let mut sharers = Sharers::of(r.pid, MEMFD_NAME);
     loop {
         let mut tids: Vec<(i32, i32)> =
-            proc::threads(r.pid)?.into_iter().map(|tid| (r.pid, tid)).collect();
+            process::threads(r.pid)?.into_iter().map(|tid| (r.pid, tid)).collect();
         sharers.look_again();
         for other in sharers.others().iter().filter(|p| sharers.still_shares(**p)) {
-            let its = proc::threads(*other).unwrap_or_default();
+            let its = process::threads(*other).unwrap_or_default();
             tids.extend(its.into_iter().map(|tid| (*other, tid)));
         }
         let mut waiting = false;
@@ -60,7 +61,7 @@ pub(crate) fn wait_outside(
                 continue;
             }
             // The patches are gone, so a thread that is outside now stays outside.
-            if proc::asleep(pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
+            if task::asleep(pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
                 clear.insert(tid);
                 continue;
             }

@@ -10,7 +10,6 @@
 //! meanwhile, the target has an ended child and its SIGCHLD, as with any orphan.
 
 use crate::isolated;
-use crate::process::proc::{self, Status};
 use crate::stopped::candidates::with_all_stopped;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::ptrace::ptrace;
@@ -19,6 +18,9 @@ use crate::stopped::threads::StopTimes;
 use crate::{Error, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::SIGSET_LEN;
+use prof_os::stat::Stat;
+use prof_os::status::Status;
+use prof_os::{maps, process};
 use std::time::{Duration, Instant};
 
 /// Time within which the collector has to end after SIGKILL.
@@ -56,7 +58,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     ptrace(libc::PTRACE_SEIZE, child, 0, 0).map_err(failed)?;
     // The process is traced now, so its number can't pass to another process.
     let status = Status::of(child)?;
-    if proc::start_time(child) != Some(start) || status.number("PPid") != Some(i64::from(pid)) {
+    if process::start_time(child) != Some(start) || status.number("PPid") != Some(i64::from(pid)) {
         return Err(failed(Errno::ECHILD));
     }
     let numbers = Status::of(pid)?.pids();
@@ -69,7 +71,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
         return Err(failed(Errno::ETIMEDOUT));
     }
     let mem = RemoteMemory::open(pid)?;
-    let gadgets = Gadgets::find(pid, &mem, &proc::maps(pid)?)?;
+    let gadgets = Gadgets::find(pid, &mem, &maps::of(pid)?)?;
     let mut stops = StopTimes::default();
     with_all_stopped(pid, &mem, gadgets, timeout, &mut stops, |c| take(c, &ids))
 }
@@ -161,7 +163,7 @@ fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
 /// Returns a child of the target that has ended and that the target has not waited for.
 fn ended_child(pid: i32) -> Option<i32> {
     let mut all = Vec::new();
-    for tid in proc::threads(pid).ok()? {
+    for tid in process::threads(pid).ok()? {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
         all.extend(
             text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse::<i32>().ok()),
@@ -172,7 +174,7 @@ fn ended_child(pid: i32) -> Option<i32> {
 
 /// Sends the target a child's SIGCHLD as the kernel would. Only the process itself may send such a signal.
 fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
-    let status = proc::exit_status(child).unwrap_or(0);
+    let status = Stat::of(child).and_then(|s| s.exit_code()).unwrap_or(0);
     let (code, status) = match status {
         s if libc::WIFEXITED(s) => (libc::CLD_EXITED, libc::WEXITSTATUS(s)),
         s if libc::WCOREDUMP(s) => (libc::CLD_DUMPED, libc::WTERMSIG(s)),

@@ -1,10 +1,11 @@
 //! Checks whether this process may trace another, and explains why not: its user, its capabilities, Yama, another tracer.
 
 use crate::process::frozen;
-use crate::process::proc::{self, Status};
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
-use prof_trace::process::folder;
+use prof_os::process;
+use prof_os::process::folder;
+use prof_os::status::Status;
 use std::fs;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use std::path::Path;
 /// A [`Refusal`] with the reason.
 pub(crate) fn may_attach(pid: i32) -> Result<(Status, String)> {
     let Ok(status) = Status::of(pid) else { return Err(Refusal::NoSuchProcess(pid).into()) };
-    let comm = proc::comm(pid);
+    let comm = process::comm(pid);
     let tgid = status.number("Tgid").unwrap_or(i64::from(pid)) as i32;
     if tgid != pid {
         return Err(Refusal::IsThread { tid: pid, pid: tgid }.into());
@@ -26,7 +27,7 @@ pub(crate) fn may_attach(pid: i32) -> Result<(Status, String)> {
     if status.is_dead() {
         return Err(Refusal::Zombie(pid, comm).into());
     }
-    if proc::is_kernel_thread(pid) {
+    if process::is_kernel_thread(pid) {
         return Err(Refusal::KernelThread(pid, comm).into());
     }
     if status.field("VmSize").is_none() {
@@ -45,7 +46,7 @@ pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
     if tracer == 0 || Path::new(&format!("/proc/self/task/{tracer}")).exists() {
         return Ok(());
     }
-    let (pid, tracer_comm) = (pid.unwrap_or(0) as i32, proc::comm(tracer));
+    let (pid, tracer_comm) = (pid.unwrap_or(0) as i32, process::comm(tracer));
     Err(Refusal::Traced { pid, comm: comm.into(), tracer, tracer_comm }.into())
 }
 
@@ -100,7 +101,7 @@ fn has_ptrace_capability() -> bool {
 }
 
 fn permission(pid: i32, memory: bool) -> Refusal {
-    let comm = proc::comm(pid);
+    let comm = process::comm(pid);
     let scope = yama();
     let me = Status::of(std::process::id() as i32).unwrap_or_default();
     let it = Status::of(pid).unwrap_or_default();
@@ -138,7 +139,7 @@ pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
         }
         _ => "run prof with CAP_SYS_ADMIN, so that it can read the filter",
     };
-    Refusal::Seccomp { pid, comm: proc::comm(pid), how }
+    Refusal::Seccomp { pid, comm: process::comm(pid), how }
 }
 
 fn namespace(pid: i32) -> Option<std::path::PathBuf> {

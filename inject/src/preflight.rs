@@ -1,7 +1,6 @@
 //! Checks whether prof can attach. This happens while the target runs, before anything is touched.
 
 use crate::permission::may_attach;
-use crate::process::proc::{self, Status};
 use crate::process::rings::ring_in;
 use crate::process::translated::{self, Translator};
 use crate::recorded::Recorded;
@@ -9,7 +8,9 @@ use crate::stopped::tracee::Tracee;
 use crate::target::Target;
 use crate::{Error, Refusal, Result};
 use prof_arch::registers::HWCAP_GUARDED_STACK;
-use prof_trace::process::folder;
+use prof_os::process::folder;
+use prof_os::status::Status;
+use prof_os::{maps, process};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
         return Err(Refusal::ShadowStack(pid, comm).into());
     }
     crate::process::sharing::can_be_stopped(pid, &comm)?;
-    let maps = proc::maps(pid)?;
+    let maps = maps::of(pid)?;
     if let Some(by @ Translator::Whole(_)) = translated::of(pid, &maps) {
         return Err(by.refusal(pid).into());
     }
@@ -55,7 +56,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
             _ => {}
         }
     }
-    Ok(Target { pid, name: comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
+    Ok(Target { pid, name: comm, exe: process::exe(pid), cmdline: process::cmdline(pid) })
 }
 
 /// Returns whether a thread of the process has a shadow stack. Such a thread would be killed by any return that does
@@ -64,7 +65,7 @@ fn has_shadow_stack(pid: i32) -> bool {
     let enabled = |s: &Status| {
         s.field("x86_Thread_features").is_some_and(|f| f.split_whitespace().any(|w| w == "shstk"))
     };
-    let tids = proc::threads(pid).unwrap_or_default();
+    let tids = process::threads(pid).unwrap_or_default();
     tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(|s| enabled(&s)))
 }
 
@@ -78,7 +79,7 @@ fn has_guarded_stack(pid: i32) -> Result<bool> {
         return Ok(false);
     }
     crate::isolated(|| {
-        for tid in proc::threads(pid)? {
+        for tid in process::threads(pid)? {
             let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
             t.interrupt();
             // A thread that does not stop in time is skipped, and the next one is asked.

@@ -3,11 +3,11 @@
 use crate::clock;
 use crate::permission::may_trace;
 use crate::process::foreign;
-use crate::process::proc;
 use crate::process::rings::{ring_in, ring_len, with_ring};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
+use prof_os::process::living_thread;
+use prof_os::{maps, process};
 use prof_trace::foreign::Foreign;
-use prof_trace::process::living_thread;
 use prof_trace::protocol::switch;
 use prof_trace::shared::{Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Table, state};
 use std::mem::offset_of;
@@ -48,12 +48,12 @@ impl Recorded {
     /// If it is not recorded, or prof may not look at it.
     pub fn open(pid: i32) -> Result<Self> {
         may_trace(pid)?;
-        let maps = proc::maps(pid)?;
+        let maps = maps::of(pid)?;
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
         let mem = RemoteMemory::open(pid)?;
         let control: Box<Header> = match read_struct(&mem, m.start) {
             // A thread may just have unmapped the ring, by a call that a killed prof has left behind.
-            Err(_) if ring_in(&proc::maps(pid)?).is_none() => {
+            Err(_) if ring_in(&maps::of(pid)?).is_none() => {
                 return Err(Refusal::NotRecorded(pid).into());
             }
             read => read?,
@@ -95,7 +95,7 @@ impl Recorded {
         let pid = self.control.collector_pid.load(Relaxed) as i32;
         // One that was killed is in /proc until its parent has waited for it.
         pid != 0
-            && proc::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
+            && process::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
             && living_thread(pid).is_some()
     }
 

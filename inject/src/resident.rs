@@ -4,8 +4,8 @@
 //! a page of its executable or of a library for the first time while it holds such a target, both would wait for each
 //! other.
 
-use crate::process::proc::{self, Map};
 use nix::errno::Errno;
+use prof_os::maps::{self, Map};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ const POPULATE: (i32, i32) = (22, 23);
 /// Faults in all pages of prof's executable and libraries. Nothing is reported: what can't be read now fails in the
 /// same way without this.
 pub(crate) fn fault_in() {
-    let Ok(maps) = proc::maps(std::process::id().cast_signed()) else { return };
+    let Ok(maps) = maps::of(std::process::id().cast_signed()) else { return };
     for m in code(&maps) {
         if populate(m) == Err(Errno::EINVAL) {
             touch(m);
@@ -47,7 +47,7 @@ fn populate(m: &Map) -> Result<(), Errno> {
 /// have any more makes the read fail, where an access would end prof by SIGBUS.
 fn touch(m: &Map) {
     let Ok(mem) = File::open("/proc/self/mem") else { return };
-    let step = usize::try_from(proc::page_size()).unwrap_or(4096);
+    let step = usize::try_from(prof_os::page_size()).unwrap_or(4096);
     for at in (m.start.0..m.end.0).step_by(step) {
         let _ = mem.read_at(&mut [0], at);
     }
@@ -72,13 +72,13 @@ mod tests {
             libc::madvise(at, len, libc::MADV_RANDOM);
             at as u64
         };
-        let maps = proc::maps(std::process::id().cast_signed()).expect("maps");
+        let maps = maps::of(std::process::id().cast_signed()).expect("maps");
         maps.into_iter().find(|m| m.start.0 == at).expect("the mapping")
     }
 
     /// Returns the numbers of pages, and of present ones.
     fn present(m: &Map) -> (u64, u64) {
-        let (page, pagemap) = (proc::page_size(), File::open("/proc/self/pagemap"));
+        let (page, pagemap) = (prof_os::page_size(), File::open("/proc/self/pagemap"));
         let mut entries = vec![0; (m.len() / page * 8) as usize];
         let at = m.start.0 / page * 8;
         pagemap.and_then(|f| f.read_exact_at(&mut entries, at)).expect("pagemap");
@@ -126,7 +126,7 @@ mod tests {
             3000-4000 rw-p 00002000 08:01 7 /bin/p\n4000-5000 ---p 00003000 08:01 7 /bin/p\n\
             5000-6000 r--p 00000000 08:01 8 /data\n6000-7000 rw-s 00000000 00:01 9 /memfd:prof-ring\n\
             7000-8000 r-xp 00000000 00:00 0 [vdso]\n";
-        let maps = proc::parse_maps(text);
+        let maps = maps::parse(text);
         let starts: Vec<u64> = code(&maps).map(|m| m.start.0).collect();
         assert_eq!(starts, [0x1000, 0x2000, 0x3000]);
     }

@@ -4,14 +4,16 @@
 
 use crate::permission;
 use crate::process::filter::{Fate, Filters};
-use crate::process::proc::{self, Status};
 use crate::stopped::gadgets::Sigreturn;
 use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteAddr, Result};
 use nix::errno::Errno;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{self, nr};
-use prof_trace::process::Sharers;
+use prof_os::process;
+use prof_os::sharers::Sharers;
+use prof_os::status::Status;
+use prof_trace::shared::MEMFD_NAME;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -30,10 +32,10 @@ const RESTORER_LEN: u64 = 8;
 pub(crate) fn is_filtered(pid: i32) -> bool {
     let filtered = |s: Status| s.number("Seccomp") == Some(2);
     let has_filter = |pid: i32| {
-        let tids = proc::threads(pid).unwrap_or_default();
+        let tids = process::threads(pid).unwrap_or_default();
         tids.into_iter().take(MOST).any(|tid| Status::of_thread(pid, tid).is_ok_and(filtered))
     };
-    has_filter(pid) || Sharers::of(pid).others().iter().copied().any(has_filter)
+    has_filter(pid) || Sharers::of(pid, MEMFD_NAME).others().iter().copied().any(has_filter)
 }
 
 /// The evidence that a thread's filters pass the calls that prof has it make. Suspending the filters is not enough:
@@ -64,7 +66,7 @@ pub(crate) fn word_to_keep(pid: i32) -> u32 {
     if WORD.load(Relaxed) < 0 {
         return 0;
     }
-    let tids = proc::threads(pid).unwrap_or_default();
+    let tids = process::threads(pid).unwrap_or_default();
     let count = |tid: i32| Some(filters(&Status::of_thread(pid, tid).ok()?).unwrap_or(0));
     let most = tids.into_iter().take(MOST).filter_map(count).max().unwrap_or(0);
     TRUSTED | (most.min(255) << TRUSTED_FILTERS)
@@ -109,7 +111,8 @@ impl Pass {
             return match trial() {
                 Ok(()) => Ok(Self::Tried),
                 Err(what) => {
-                    Err(Refusal::TrialFailed { pid: t.pid, comm: proc::comm(t.pid), what }.into())
+                    Err(Refusal::TrialFailed { pid: t.pid, comm: process::comm(t.pid), what }
+                        .into())
                 }
             };
         }
@@ -211,7 +214,7 @@ fn may_make(threads: &[Tracee], at: u64, calls: &[(u64, [u64; 6])], word: bool) 
 }
 
 fn kills(pid: i32, number: u64) -> Error {
-    Refusal::FilterKills { pid, comm: proc::comm(pid), call: name(number) }.into()
+    Refusal::FilterKills { pid, comm: process::comm(pid), call: name(number) }.into()
 }
 
 /// Returns the name of a call that prof makes.
@@ -331,7 +334,7 @@ extern "C" fn nothing(_: i32) {}
 
 /// Makes the calls of the trial, in the child.
 fn passes() -> bool {
-    let (page, anon) = (4 * proc::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (page, anon) = (4 * prof_os::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);
     // SAFETY: nothing uses the memory that is mapped here, and the calls affect nothing else.
     unsafe {

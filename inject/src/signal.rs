@@ -1,7 +1,6 @@
 //! The toggle signal: whether the target uses it, how its disposition is restored, and whether the target may still
 //! call the handler that prof had installed.
 
-use crate::process::proc::{self, Map, Status};
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::remote::Caller;
 use crate::stopped::threads::{StopTimes, stop_all};
@@ -10,6 +9,9 @@ use nix::errno::Errno;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::{RETURN, code_at};
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
+use prof_os::maps::Map;
+use prof_os::status::Status;
+use prof_os::{process, task};
 use prof_trace::shared::Area;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -35,7 +37,7 @@ pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option
         return Ok(Some(how));
     }
     let (mut all, mut any, mut pending) = (true, false, status.signals("ShdPnd") & bit != 0);
-    for (k, tid) in proc::threads(pid)?.into_iter().enumerate() {
+    for (k, tid) in process::threads(pid)?.into_iter().enumerate() {
         if !all && k >= SOME_THREADS {
             break;
         }
@@ -54,7 +56,7 @@ pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option
 /// Returns how the target takes a signal without a handler, if it does.
 pub(crate) fn taken(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
     let mut blocked = false;
-    for (k, tid) in proc::threads(pid)?.into_iter().enumerate() {
+    for (k, tid) in process::threads(pid)?.into_iter().enumerate() {
         if !blocked && k >= SOME_THREADS {
             break;
         }
@@ -202,7 +204,7 @@ pub(crate) fn is_remembered(
     // a moment, so this is tried several times.
     let asleep = |tries: u32| {
         std::thread::sleep(Duration::from_millis(u64::from(tries != 0) * 2));
-        proc::asleep(pid, pid)
+        task::asleep(pid, pid)
     };
     let sp = (0..10).find_map(asleep).map(|a| a.sp);
     let mut end_of_file = RemoteAddr(0);
@@ -232,7 +234,7 @@ pub(crate) fn is_remembered(
 
 /// Returns the page that contains an address.
 pub(crate) fn page_of(addr: u64) -> Area {
-    let len = proc::page_size();
+    let len = prof_os::page_size();
     Area { addr: code_at(addr) & !(len - 1), len }
 }
 

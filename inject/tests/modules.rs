@@ -3,14 +3,15 @@
 
 use findshlibs::{SharedLibrary, TargetSharedLibrary};
 use prof_inject::RemoteMemory;
-use prof_inject::process::{elf, proc};
+use prof_inject::process::elf;
+use prof_os::maps;
 use std::path::PathBuf;
 
 #[test]
 fn modules_are_those_of_the_dynamic_linker() {
     let pid = std::process::id() as i32;
     let mem = RemoteMemory::open(pid).unwrap();
-    let found = elf::modules(&mem, &proc::maps(pid).unwrap());
+    let found = elf::modules(&mem, &maps::of(pid).unwrap());
     let mut checked = 0;
     TargetSharedLibrary::each(|lib| {
         let bias = lib.virtual_memory_bias().0 as u64;
@@ -39,7 +40,7 @@ fn modules_are_those_of_the_dynamic_linker() {
 fn symbols_lead_to_functions() {
     let pid = std::process::id() as i32;
     let mem = RemoteMemory::open(pid).unwrap();
-    let found = elf::modules(&mem, &proc::maps(pid).unwrap());
+    let found = elf::modules(&mem, &maps::of(pid).unwrap());
     let libc = found.iter().find(|m| m.file_name().starts_with("libc.so")).expect("libc");
     let symbols = libc.symbols(pid, &mem, |n| n == "malloc" || n == "free");
     let malloc = libc::malloc as *const () as u64;

@@ -136,7 +136,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
                     attached.path = if d.whole { attached.path } else { d.path };
                 }
                 // It may have ended by itself at the same moment.
-                Err(e) if prof_inject::process::proc::has_ended(attached.pid) => {
+                Err(e) if prof_os::process::has_ended(attached.pid) => {
                     log::info!("{e:#}")
                 }
                 Err(e) => crate::term::say(&format!("{e:#}")),

@@ -173,7 +173,7 @@ const EMBEDDED: &str = "embedded-suppressions";
 const LONGEST_LIST: u64 = 1 << 20;
 
 fn read_list(path: &Path) -> Result<String, String> {
-    let bytes = prof_trace::files::read_at_most(path, LONGEST_LIST + 1)
+    let bytes = prof_os::files::read_at_most(path, LONGEST_LIST + 1)
         .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     if bytes.len() as u64 > LONGEST_LIST {
         return Err(format!("{} is longer than 1 MiB", path.display()));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use prof_inject::Launched;
 use prof_inject::follow::{Follow, Next, install_again};
-use prof_inject::process::proc;
+use prof_os::process;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,7 +64,7 @@ impl Parts<'_> {
             true => Follow::end_of(self.pid),
             false => Follow::new(self.pid),
         };
-        let mut name = proc::comm(self.pid);
+        let mut name = process::comm(self.pid);
         Launched::go(self.pid);
         loop {
             match follow.next(|| LET_GO.swap(false, Relaxed)) {
@@ -77,7 +77,7 @@ impl Parts<'_> {
 
     /// Begins to record the program that the command runs now.
     fn go_on(&mut self, mut follow: Follow, name: &mut String, late: bool) -> Follow {
-        let old = std::mem::replace(name, proc::comm(self.pid));
+        let old = std::mem::replace(name, process::comm(self.pid));
         let why = if self.number >= MOST {
             Some("so many programs were followed already".to_owned())
         } else {
@@ -94,7 +94,7 @@ impl Parts<'_> {
                 self.path.display(),
                 self.before.display()
             )),
-            Some(_) if follow.has_ended() || prof_inject::process::proc::has_ended(self.pid) => {
+            Some(_) if follow.has_ended() || prof_os::process::has_ended(self.pid) => {
                 return follow;
             }
             Some(why) => say(&format!(
@@ -136,7 +136,7 @@ impl Parts<'_> {
     fn record(&mut self, wanted: Option<&Path>) -> Result<PathBuf> {
         let record = &self.args.record;
         let me = std::process::id() as i32;
-        let (path, file) = create(wanted, &proc::comm(self.pid), me)?;
+        let (path, file) = create(wanted, &process::comm(self.pid), me)?;
         let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let options = session::options(record, &self.choice, &absolute);
         let began = install_again(self.pid, &options)

@@ -6,7 +6,7 @@ pub const NO_PROC: &str =
 
 /// Returns the message that an id is that of a thread, with the command line for its process; `None` if it is not.
 pub fn thread(tid: i32) -> Option<String> {
-    let pid = prof_inject::process::proc::process_of(tid).filter(|pid| *pid != tid)?;
+    let pid = prof_os::process::process_of(tid).filter(|pid| *pid != tid)?;
     let args = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned());
     Some(format!("{tid} is a thread of process {pid}; type `{}`", retyped(args, tid, pid)))
 }

@@ -5,7 +5,8 @@ use crate::failure::usage;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::export::replay::{Call, Calls, CallsError, Sums};
-use prof_trace::files::open_regular;
+use prof_os::files::open_regular;
+use prof_os::status::Status;
 use prof_trace::values::text::{bytes, duration, number};
 use serde::Serialize;
 use std::ffi::{CStr, c_void};
@@ -195,7 +196,9 @@ fn look_through(path: &Path) -> Result<Result<(Sums, Duration), CallsError>> {
 /// Refuses a peak that does not fit into the available memory, as a file can ask for any amount.
 fn enough_memory(wanted: u64) -> Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
-    let Some(available) = kilobytes(&text, "MemAvailable") else { return Ok(()) };
+    let Some(available) = Status::parse(text.as_bytes()).bytes("MemAvailable") else {
+        return Ok(());
+    };
     if wanted < available {
         return Ok(());
     }
@@ -207,16 +210,9 @@ fn enough_memory(wanted: u64) -> Result<()> {
     )))
 }
 
-/// Returns the value of a line in a file of /proc, in bytes.
-fn kilobytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
-}
-
 /// Returns the value of a line in this process's status, in bytes; 0 if it is not known.
 fn memory(name: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    kilobytes(&text, name).unwrap_or(0)
+    Status::of(std::process::id().cast_signed()).ok().and_then(|s| s.bytes(name)).unwrap_or(0)
 }
 
 /// Returns the path of the file that malloc is in.

@@ -254,7 +254,7 @@ fn sources(inputs: &[String], locate: Locate<'_>) -> Result<Vec<Source>> {
             continue;
         }
         let file = resolve(Some(input), locate)?;
-        prof_trace::files::open_regular(&file)
+        prof_os::files::open_regular(&file)
             .map_err(|e| usage(format!("cannot read {}: {e}", file.display())))?;
         let pid = input.parse().ok().filter(|_| !path.exists());
         all.push(Source { path: file, pid: pid.filter(|p| locate(*p).is_some()) });

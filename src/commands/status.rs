@@ -128,7 +128,7 @@ struct Status {
 impl Status {
     /// `None`: the process has ended meanwhile.
     fn of(peek: Peek) -> Option<Self> {
-        let name = prof_inject::process::proc::comm(peek.pid as i32);
+        let name = prof_os::process::comm(peek.pid as i32);
         // The live bytes are known only by replaying the recording, which takes seconds if it is large.
         let kept = Kept::of(&peek);
         let displaced = kept.as_ref().and_then(Kept::describe);
@@ -139,7 +139,7 @@ impl Status {
         let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
-        (!prof_inject::process::proc::has_ended(peek.pid as i32)).then_some(Self {
+        (!prof_os::process::has_ended(peek.pid as i32)).then_some(Self {
             peek,
             name,
             summary,

@@ -127,7 +127,7 @@ impl Recording {
 /// Returns the id of a recording: a hash of the chunk that describes its target, so that it is the same at each start.
 fn id_of(path: &Path) -> Option<String> {
     let mut head = Vec::new();
-    let file = prof_trace::files::open_regular(path).ok()?;
+    let file = prof_os::files::open_regular(path).ok()?;
     file.take(256 << 10).read_to_end(&mut head).ok()?;
     chunk::check_header(&head).ok()?;
     let first = head.get(chunk::FILE_HEADER..)?;

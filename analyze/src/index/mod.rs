@@ -28,7 +28,7 @@ use crate::symbols::SymbolOptions;
 use crate::{Error, Note};
 use build::{Built, Failure, build};
 use format::{HEADER, Identity, Summary};
-use prof_trace::files::open_regular;
+use prof_os::files::open_regular;
 use rows::Store;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Reads whole chunks of a file that may still be growing.
 
 use crate::Error;
+use prof_os::files::open_regular;
 use prof_trace::chunk::{self, HeaderError, Next};
-use prof_trace::files::open_regular;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;

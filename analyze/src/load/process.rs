@@ -1,6 +1,6 @@
 //! Keeps the kernel's figures of the target over time: private memory, processor time, worker processes.
 
-use prof_trace::family::Worker;
+use prof_os::workers::Worker;
 use prof_trace::records::Process;
 
 /// The figures of one moment.

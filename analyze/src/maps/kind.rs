@@ -1,6 +1,8 @@
 //! Names the kind of memory that a mapping is.
 
 use super::Perms;
+use prof_os::maps::memfd_name;
+use prof_trace::shared::MEMFD_NAME;
 use serde::Serialize;
 
 /// Kinds of mappings.
@@ -80,7 +82,7 @@ impl Kind {
             Self::Heap
         } else if name.starts_with("[stack") {
             Self::Stack
-        } else if name.starts_with("/memfd:prof-ring") {
+        } else if memfd_name(name.as_bytes()) == Some(MEMFD_NAME.as_bytes()) {
             Self::Prof
         } else if p.shared && (inode == 0 || shared.iter().any(|s| name.starts_with(s)))
             || name.starts_with("[anon_shmem")

@@ -8,10 +8,10 @@ use super::out::{Out, Passes};
 use crate::load::{ChunkFile, Item, LoadOptions};
 use crate::symbols::{Frame, Symbolizer, paths};
 use crate::{Analysis, Error};
+use prof_os::files::{open_below, open_regular};
 use prof_trace::chunk::MAX_PAYLOAD;
 use prof_trace::derived::{Frames, NamedAddress, NamedFrame, Zipped};
 use prof_trace::event::Event;
-use prof_trace::files::{open_below, open_regular};
 use prof_trace::pack::{self, Unpacker};
 use prof_trace::records::{
     CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target, Thread, kind,

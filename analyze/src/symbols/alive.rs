@@ -1,6 +1,6 @@
 //! Tells whether a recorded process is still there.
 
-use prof_trace::files::read_at_most;
+use prof_os::files::read_at_most;
 use prof_trace::records::Target;
 use std::path::PathBuf;
 

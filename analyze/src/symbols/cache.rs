@@ -6,7 +6,7 @@
 
 use super::Frame;
 use super::elf::Image;
-use prof_trace::files::open_regular;
+use prof_os::files::open_regular;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};

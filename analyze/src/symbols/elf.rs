@@ -11,7 +11,8 @@ use goblin::elf::section_header::{
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
 use memmap2::Mmap;
 use prof_arch::refers::Machine;
-use prof_trace::files::{open_below, open_regular};
+use prof_os::elf::build_id;
+use prof_os::files::{open_below, open_regular};
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -21,7 +22,6 @@ use std::path::{Path, PathBuf};
 
 const ZLIB: u32 = 1;
 const ZSTD: u32 = 2;
-const NT_GNU_BUILD_ID: u32 = 3;
 
 /// A function symbol.
 pub(super) struct Symbol {
@@ -238,22 +238,9 @@ impl Image {
     pub(super) fn build_id(&self) -> &[u8] {
         let notes = self.sections.iter().filter(|s| s.sh_type == SHT_NOTE);
         notes
-            .filter_map(|s| self.bytes(s.sh_offset, s.sh_size))
-            .find_map(|b| self.build_id_in(b))
+            .filter_map(|s| Some((self.bytes(s.sh_offset, s.sh_size)?, s.sh_addralign)))
+            .find_map(|(b, align)| build_id(b, align, self.ctx))
             .unwrap_or_default()
-    }
-
-    fn build_id_in<'a>(&self, mut notes: &'a [u8]) -> Option<&'a [u8]> {
-        loop {
-            let name = self.u32(notes.get(..4)?)? as usize;
-            let desc = self.u32(notes.get(4..8)?)? as usize;
-            let kind = self.u32(notes.get(8..12)?)?;
-            let at = 12 + name.checked_next_multiple_of(4)?;
-            if kind == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") && name == 4 {
-                return notes.get(at..at.checked_add(desc)?);
-            }
-            notes = notes.get(at.checked_add(desc)?.checked_next_multiple_of(4)?..)?;
-        }
     }
 
     /// Returns name and checksum of the separate debug file.

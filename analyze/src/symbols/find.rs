@@ -70,17 +70,10 @@ fn candidates<'a>(
 /// Returns paths under /proc of the files that a module's address range maps.
 fn mapped(target: &Target, module: &Module) -> Vec<PathBuf> {
     let dir = PathBuf::from(format!("/proc/{}", target.pid));
-    let maps = std::fs::read_to_string(dir.join("maps")).unwrap_or_default();
     let mut out = Vec::new();
-    for line in maps.lines() {
-        let Some((range, _)) = line.split_once(' ') else { continue };
-        let Some((start, _)) = range.split_once('-') else { continue };
-        let Ok(at) = u64::from_str_radix(start, 16) else { continue };
-        if (module.start..module.end).contains(&at) {
-            out.push(dir.join("map_files").join(range));
-            break;
-        }
-    }
+    let maps = prof_os::maps::of(target.pid.cast_signed()).unwrap_or_default();
+    let of_module = maps.iter().find(|m| (module.start..module.end).contains(&m.start.0));
+    out.extend(of_module.map(|m| dir.join("map_files").join(format!("{:x}-{:x}", m.start, m.end))));
     if module.path == target.exe {
         out.push(dir.join("exe"));
     }

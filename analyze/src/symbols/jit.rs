@@ -3,7 +3,8 @@
 
 use super::table::Found;
 use crate::Analysis;
-use prof_trace::files::{open_below, open_regular, read_at_most};
+use prof_os::files::{open_below, open_regular};
+use prof_os::status::Status;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -163,11 +164,11 @@ fn open_dump(analysis: &Analysis) -> Option<File> {
     let own = own_pid(target.pid).unwrap_or(target.pid);
     let root = PathBuf::from(format!("/proc/{}/root", target.pid));
     let name = format!("jit-{own}.dump");
-    let maps = read_at_most(Path::new(&format!("/proc/{}/maps", target.pid)), LONGEST).ok()?;
-    let maps = String::from_utf8_lossy(&maps).into_owned();
-    let mapped = maps.lines().filter_map(|l| Some(&l[l.find('/')?..])).find(|p| p.ends_with(&name));
+    let maps = prof_os::maps::of(target.pid.cast_signed()).ok()?;
+    let mapped = maps.iter().find(|m| m.inode != 0 && m.name.ends_with(name.as_bytes()));
     let cwd = std::fs::read_link(format!("/proc/{}/cwd", target.pid)).ok();
-    let paths = mapped.map(PathBuf::from).into_iter().chain(cwd.map(|dir| dir.join(&name)));
+    let paths =
+        mapped.map(|m| m.path().to_owned()).into_iter().chain(cwd.map(|dir| dir.join(&name)));
     paths.filter_map(|p| open_below(&root, &p).ok()).next()
 }
 
@@ -196,10 +197,7 @@ fn open(analysis: &Analysis, before: &str, behind: &str) -> Option<File> {
 
 /// Returns the PID of a process in its own namespace.
 fn own_pid(pid: u32) -> Option<u32> {
-    let status = read_at_most(Path::new(&format!("/proc/{pid}/status")), 1 << 16).ok()?;
-    let status = String::from_utf8_lossy(&status);
-    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-    line.split_whitespace().last()?.parse().ok()
+    Status::of(pid.cast_signed()).ok()?.ns_pid()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! recognised by its bins: an empty bin points to itself. The arenas form a ring. The target runs meanwhile, so a list
 //! may change while it is followed: if it is inconsistent it is read again, and in the end given up.
 
-use crate::maps::Mapping;
 use crate::pages::Pages;
+use prof_os::maps::Map;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ impl<'a> Look<'a> {
     /// Reads the arenas repeatedly, until two readings are alike or it takes too long: the target may allocate and free
     /// meanwhile, and this thread may wait for a processor in the middle of one. Returns the shortest reading, during
     /// which the target could change least; `None` if there are no arenas, or they could not be followed.
-    pub fn walks(&mut self, maps: &[Mapping], now: impl Fn() -> u64) -> Option<Walk> {
+    pub fn walks(&mut self, maps: &[Map], now: impl Fn() -> u64) -> Option<Walk> {
         let main = self.main(maps)?;
         let end = Instant::now() + WALKS;
         let mut best: Option<(Walk, Chunks)> = None;
@@ -182,15 +182,12 @@ impl<'a> Look<'a> {
     }
 
     /// Returns the address of the main arena.
-    fn main(&self, maps: &[Mapping]) -> Option<u64> {
-        let program = maps.first().map_or("", |m| m.path.as_str());
-        let is_libc = |m: &&Mapping| {
-            let name = m.path.rsplit('/').next().unwrap_or_default();
-            let libc = name.starts_with("libc.so") || name.starts_with("libc-2.");
-            (libc || m.path == program)
-                && m.inode != 0
-                && m.perms[1] == b'w'
-                && m.end - m.start <= SEGMENT
+    fn main(&self, maps: &[Map]) -> Option<u64> {
+        let program = maps.first().map_or(&[][..], |m| &m.name);
+        let is_libc = |m: &&Map| {
+            let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+            let libc = name.starts_with(b"libc.so") || name.starts_with(b"libc-2.");
+            (libc || m.name == program) && m.inode != 0 && m.write && m.len() <= SEGMENT
         };
         maps.iter().filter(is_libc).find_map(|m| self.main_arena(m))
     }
@@ -224,9 +221,9 @@ impl<'a> Look<'a> {
     }
 
     /// Searches a segment for the main arena, and returns its address.
-    fn main_arena(&self, m: &Mapping) -> Option<u64> {
-        let mut bytes = vec![0; usize::try_from(m.end - m.start).ok()?];
-        let n = self.mem.read_at(&mut bytes, m.start).ok()?;
+    fn main_arena(&self, m: &Map) -> Option<u64> {
+        let mut bytes = vec![0; usize::try_from(m.len()).ok()?];
+        let n = self.mem.read_at(&mut bytes, m.start.0).ok()?;
         let words: Vec<u64> = bytes[..n]
             .as_chunks::<{ size_of::<usize>() }>()
             .0
@@ -235,7 +232,7 @@ impl<'a> Look<'a> {
             .collect();
         let first = (FIRST_BIN / WORD) as usize;
         let is_one = |i: &usize| {
-            let top = m.start + *i as u64 * WORD;
+            let top = m.start.0 + *i as u64 * WORD;
             // A quick check first: the last bin, of chunks larger than any, is empty.
             let lists = words.get(i + first..).and_then(|w| w.get(..2 * BINS as usize));
             let Some(lists) = lists else { return false };
@@ -251,7 +248,7 @@ impl<'a> Look<'a> {
                 && pairs.iter().enumerate().filter(|p| empty(*p)).count() >= EMPTY
         };
         // Memory in front of the bins may look like another one, so the ring of arenas decides.
-        let arena = |i: usize| (m.start + i as u64 * WORD).checked_sub(TOP);
+        let arena = |i: usize| (m.start.0 + i as u64 * WORD).checked_sub(TOP);
         (0..words.len()).filter(is_one).filter_map(arena).find(|a| self.is_in_ring(*a))
     }
 
@@ -374,17 +371,17 @@ impl<'a> Look<'a> {
     /// Finds blocks of glibc's that have a mapping of their own, within a mapping that may contain others' memory as
     /// well: a chunk header at the start of a page tells. Reading must not allocate pages, so only resident ones are
     /// read.
-    pub fn blocks(&self, m: &Mapping) -> Vec<Range> {
+    pub fn blocks(&self, m: &Map) -> Vec<Range> {
         let mut found = Vec::new();
         let Some(pages) = self.pages else { return found };
-        let (page, mut at, mut asked) = (pages.page(), m.start, 0);
-        while at < m.end && asked < MOST_PAGES && Instant::now() < self.deadline {
+        let (page, mut at, mut asked) = (pages.page(), m.start.0, 0);
+        while at < m.end.0 && asked < MOST_PAGES && Instant::now() < self.deadline {
             let block = Some(at).filter(|at| pages.count_as(*at, at + page, false).resident != 0);
             asked += 1;
             let header = block.and_then(|at| self.words(at));
             let end = header.and_then(|[before, size]| {
                 let end = at.checked_add(size & !7)?;
-                let fits = end % page == 0 && end >= at + LEAST_BLOCK && end <= m.end;
+                let fits = end % page == 0 && end >= at + LEAST_BLOCK && end <= m.end.0;
                 (before == 0 && size & 7 == 2 && fits).then_some(end)
             });
             if let Some(end) = end {

@@ -1,7 +1,8 @@
 //! Calls that change mappings: gathers them from the ring, and finds the files that they have mapped.
 
-use crate::maps::{Mapping, Maps};
+use crate::maps::Maps;
 use crate::output::Output;
+use prof_os::maps::Map;
 use prof_trace::call::{CallKind, MAX_NAME, Part, TEXT_BYTES};
 use prof_trace::records::{Call, CallFile, Calls, kind};
 use std::collections::HashMap;
@@ -73,11 +74,14 @@ fn replaces(call: &Call) -> bool {
     call.errno == 0 && matches!(call.kind, Mmap | Munmap | Mremap | Shmat | Shmdt)
 }
 
+/// Device, inode and name of a mapped file.
+type FileKey = ((u32, u32), u64, Vec<u8>);
+
 /// The files that calls have mapped.
 #[derive(Debug, Default)]
 pub struct Files {
     /// Numbers, by device, inode and path.
-    known: HashMap<(String, u64, String), u32>,
+    known: HashMap<FileKey, u32>,
     last: u32,
     read: Option<(Instant, Duration)>,
 }
@@ -110,7 +114,7 @@ impl Files {
                 call.file = self.number(m, out);
                 if call.kind == CallKind::Shmat {
                     // The call does not say how long the segment is.
-                    call.len = m.end - call.addr;
+                    call.len = m.end.0 - call.addr;
                 }
             }
         }
@@ -122,14 +126,14 @@ impl Files {
     }
 
     /// Returns the number of a mapping's file; announces it in the recording if it is new.
-    fn number(&mut self, m: &Mapping, out: &mut Output) -> u32 {
-        let key = (m.device.clone(), m.inode, m.path.clone());
+    fn number(&mut self, m: &Map, out: &mut Output) -> u32 {
+        let key = (m.device, m.inode, m.name.clone());
         if let Some(id) = self.known.get(&key) {
             return *id;
         }
         self.last = self.last.wrapping_add(1).max(1);
-        let (id, path) = (self.last, m.path.clone());
-        let file = CallFile { id, device: device(&m.device), inode: m.inode, path };
+        let (id, path) = (self.last, m.text().into_owned());
+        let file = CallFile { id, device: device(m), inode: m.inode, path };
         out.put(kind::CALL_FILE, &file.encode());
         if self.known.len() < FILES {
             self.known.insert(key, id);
@@ -144,16 +148,15 @@ impl Files {
 }
 
 /// Returns the mapping that a call has made, if there is one that continues its file's offsets.
-fn place<'a>(maps: &'a Maps, call: &Call) -> Option<&'a Mapping> {
+fn place<'a>(maps: &'a Maps, call: &Call) -> Option<&'a Map> {
     let m = maps.at(call.addr).filter(|m| m.inode != 0)?;
-    (m.offset.checked_add(call.addr - m.start)? == call.offset).then_some(m)
+    (m.offset.checked_add(call.addr - m.start.0)? == call.offset).then_some(m)
 }
 
-/// Returns a device number as CALL_FILE has it.
-fn device(text: &str) -> u64 {
-    let hex = |s: &str| u64::from_str_radix(s, 16).unwrap_or(0);
-    let (major, minor) = text.split_once(':').unwrap_or(("0", "0"));
-    hex(major) << 32 | (hex(minor) & 0xffff_ffff)
+/// Returns the number of a mapped file's device as CALL_FILE and MAPPINGS have it.
+pub fn device(m: &Map) -> u64 {
+    let (major, minor) = m.device;
+    u64::from(major) << 32 | u64::from(minor)
 }
 
 #[cfg(test)]
@@ -187,6 +190,7 @@ mod tests {
 
     #[test]
     fn devices_are_numbers() {
-        assert_eq!((device("fe:01"), device("x")), (0xfe << 32 | 1, 0));
+        let m = Map::parse(b"1000-2000 r--p 0 fe:01 7 /x").expect("a mapping");
+        assert_eq!(device(&m), 0xfe << 32 | 1);
     }
 }

@@ -1,5 +1,6 @@
 //! Reads the recording's clock, as the hook does.
 
+use prof_os::clock::monotonic_ns;
 use prof_trace::shared::{Shared, clock};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -61,11 +62,3 @@ impl Clock {
 /// Longest time of a load that misses all caches, in nanoseconds, with a good margin: the hook's unordered readings of
 /// the counter are not earlier than that (see `Target::early`).
 const LOAD_NS: u64 = 2000;
-
-/// Returns `CLOCK_MONOTONIC` in nanoseconds.
-pub(crate) fn monotonic_ns() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes the result to `t`, which is a valid `timespec`.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}

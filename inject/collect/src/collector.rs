@@ -13,12 +13,12 @@ use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
 use crate::pace::{Brought, Pace};
-use crate::peek::start_time;
 use crate::smaps::Smaps;
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
 use crate::watch::Watch;
+use prof_os::process::start_time;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::protocol::publish_stacks;
@@ -153,8 +153,7 @@ impl<'a> Collector<'a> {
         if matches!(c.state.load(Acquire), state::DETACHED | state::DETACHING) || vss == 0 {
             return (0, 0);
         }
-        // SAFETY: `sysconf` takes no pointers.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+        let page = prof_os::page_size();
         let (mut ours, mut there) = (0u64, 0u64);
         let geometry = self.shared.geometry();
         let more = self.shared.has_more_threads();
@@ -219,7 +218,7 @@ impl<'a> Collector<'a> {
         all.modules.note_cwd(&all.target);
         let c = shared.control();
         let me = std::process::id();
-        c.collector_start.store(start_time(me).unwrap_or(0), Release);
+        c.collector_start.store(start_time(me.cast_signed()).unwrap_or(0), Release);
         c.collector_ns.store(crate::peek::pid_namespace(), Release);
         c.collector_pid.store(me, Release);
         Ok(all)

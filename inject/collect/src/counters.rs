@@ -29,11 +29,7 @@ pub struct Checked {
 
 /// Returns the greatest plausible count: one per nanosecond since the machine was started.
 fn most() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes the result to `t`, which is a valid `timespec`.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut t) };
-    let s = u64::try_from(t.tv_sec).unwrap_or(0);
-    s.saturating_add(1).saturating_mul(1_000_000_000)
+    prof_os::clock::boot_ns().saturating_add(1_000_000_000)
 }
 
 impl Seen {

@@ -5,7 +5,8 @@
 //! recording grow, as readers require. The first time of a segment tells the epoch of its events, as the hook begins
 //! another segment when a thread's own times go back (`hook/src/clock.rs`).
 
-use crate::clock::{Clock, monotonic_ns};
+use crate::clock::Clock;
+use prof_os::clock::monotonic_ns;
 use prof_trace::records::{Epoch, Pass};
 
 /// One of this many parts of a second is added between the last time of an epoch and the first of the next, besides the

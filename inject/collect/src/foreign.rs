@@ -2,8 +2,8 @@
 
 use crate::peek::{alive, heartbeat_age, name_and_module};
 use crate::ring_copy::unreadable;
-use crate::target::proc_dir;
 use crate::{Clock, Error, Peek};
+use prof_os::process::folder;
 use prof_trace::capture::Capture;
 use prof_trace::foreign::{Foreign, has_stable};
 use prof_trace::records::Counters;
@@ -48,7 +48,7 @@ fn u64_at(entry: &[u8], at: u32) -> Option<u64> {
 
 /// Reads the state of process `pid`, which has a ring at `addr`; `None` if the ring is another process's.
 pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
-    let mem = File::open(format!("{}/mem", proc_dir(pid)));
+    let mem = File::open(folder(pid.cast_signed()) + "/mem");
     let page = Page { mem: mem.map_err(Error::io("cannot open its memory"))?, addr };
     let header = match read_header(&page).map_err(|e| unreadable(pid, addr, e)) {
         Err(Error::NoRing) => return Ok(None),

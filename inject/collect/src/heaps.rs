@@ -2,8 +2,8 @@
 
 use crate::arenas::{Look, Range, Walk};
 use crate::clock::Clock;
-use crate::maps::Mapping;
 use crate::pages::Pages;
+use prof_os::maps::Map;
 use prof_trace::records::{Memory, part_kind};
 use std::fs::File;
 
@@ -17,7 +17,7 @@ pub const PIECE: u64 = prof_trace::records::PIECE;
 /// A mapping that allocators may have taken memory from.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    pub map: Mapping,
+    pub map: Map,
     /// It is the heap that `brk` grows.
     pub brk: bool,
     /// Its resident bytes.
@@ -29,7 +29,7 @@ pub fn apart(
     all: &[Candidate],
     mem: Option<&File>,
     pages: Option<&Pages>,
-    maps: &[Mapping],
+    maps: &[Map],
     pieces: bool,
     clock: Clock,
     to: &mut Memory,
@@ -50,10 +50,10 @@ pub fn apart(
     let mut out = Parts { all: &mut to.parts, pages };
     for c in all {
         if c.brk {
-            out.put(c.map.start, c.map.end, c.rss, part_kind::HEAP);
+            out.put(c.map.start.0, c.map.end.0, c.rss, part_kind::HEAP);
             continue;
         }
-        let within = |h: &&Range| h.start < c.map.end && c.map.start < h.end;
+        let within = |h: &&Range| h.start < c.map.end.0 && c.map.start.0 < h.end;
         let mut known: Vec<Range> = heaps.iter().filter(within).copied().collect();
         if known.is_empty() {
             known = look.as_ref().map(|l| l.blocks(&c.map)).unwrap_or_default();
@@ -93,12 +93,13 @@ impl Parts<'_> {
 
     /// Adds a mapping, in which some ranges are known.
     fn mapping(&mut self, c: &Candidate, known: &[Range], pieces: bool) {
-        let (mut at, end) = (c.map.start, c.map.end);
+        let (start, end) = (c.map.start.0, c.map.end.0);
+        let mut at = start;
         let mut left = c.rss;
         for r in known {
             let (from, to) = (r.start.max(at), r.end.min(end));
             self.unknown(at, from, &mut left, pieces, false);
-            let rss = if from == c.map.start && to == end { left } else { self.count(from, to) };
+            let rss = if from == start && to == end { left } else { self.count(from, to) };
             let rss = rss.min(left);
             left -= rss;
             self.put(from, to, rss, if r.block { part_kind::BLOCK } else { part_kind::HEAP });
@@ -138,7 +139,6 @@ impl Parts<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maps::parse_line;
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
@@ -149,7 +149,8 @@ mod tests {
         // SAFETY: the 64 pages that are written to lie inside of the mapping.
         (0..64).for_each(|n| unsafe { (at as *mut u8).add(n * page as usize).write_volatile(1) });
         let pages = Pages::new(File::open("/proc/self/pagemap").expect("pagemap"));
-        let map = parse_line(&format!("{at:x}-{:x} rw-p 0 00:00 0", at + len)).expect("line");
+        let map =
+            Map::parse(format!("{at:x}-{:x} rw-p 0 00:00 0", at + len).as_bytes()).expect("line");
         let c = Candidate { map, brk: false, rss: len };
         let mut all = Vec::new();
         let known = [(8, 16, false), (16, 24, true)].map(|(a, b, block)| Range {
@@ -173,7 +174,7 @@ mod tests {
             let middle = far + len / 2;
             // SAFETY: the address lies inside of the mapping.
             unsafe { (middle as *mut u8).write_volatile(1) };
-            let map = parse_line(&format!("{far:x}-{:x} rw-p 0 00:00 0", far + len));
+            let map = Map::parse(format!("{far:x}-{:x} rw-p 0 00:00 0", far + len).as_bytes());
             let c = Candidate { map: map.expect("line"), brk: false, rss: page };
             all.clear();
             let before = asked.load(Relaxed);

@@ -1,6 +1,7 @@
 //! Follows the target's mappings from one look to the next, and writes only what has changed.
 
-use crate::maps::Mapping;
+use crate::calls::device;
+use prof_os::maps::Map;
 use prof_trace::records::{MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, perms};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ pub struct Used {
 #[derive(Debug)]
 pub struct Mapped {
     lines: Vec<MappingLine>,
-    names: HashMap<String, u64>,
+    names: HashMap<Vec<u8>, u64>,
     used: Vec<Used>,
     ours: Vec<(u64, u64)>,
     stacks: Vec<(u64, u64, u64)>,
@@ -57,7 +58,7 @@ impl Mapped {
     /// Compares a list of mappings with the last one. Returns the changes, if there are any.
     pub fn look(
         &mut self,
-        all: &[Mapping],
+        all: &[Map],
         ours: &[(u64, u64)],
         begun: u64,
         ticks: u64,
@@ -149,30 +150,29 @@ impl Mapped {
 }
 
 /// Converts a mapping, and gives its name a number.
-fn line(m: &Mapping, names: &mut HashMap<String, u64>, new: &mut Vec<String>) -> MappingLine {
-    let bit = |i: usize, c: u8, bit: u64| if m.perms[i] == c { bit } else { 0 };
-    let perms = bit(0, b'r', perms::READ)
-        | bit(1, b'w', perms::WRITE)
-        | bit(2, b'x', perms::EXECUTE)
-        | bit(3, b's', perms::SHARED);
-    let hex = |s: &str| u64::from_str_radix(s, 16).unwrap_or(0);
-    let device = m.device.split_once(':').map_or(0, |(a, b)| hex(a) << 32 | hex(b) & 0xffff_ffff);
-    let name = match names.get(&m.path) {
-        _ if m.path.is_empty() => 0,
+fn line(m: &Map, names: &mut HashMap<Vec<u8>, u64>, new: &mut Vec<String>) -> MappingLine {
+    let bits = [
+        (m.read, perms::READ),
+        (m.write, perms::WRITE),
+        (m.exec, perms::EXECUTE),
+        (m.shared, perms::SHARED),
+    ];
+    let name = match names.get(&m.name) {
+        _ if m.name.is_empty() => 0,
         Some(n) => *n,
         None => {
             let n = names.len() as u64 + 1;
-            names.insert(m.path.clone(), n);
-            new.push(m.path.clone());
+            names.insert(m.name.clone(), n);
+            new.push(m.text().into_owned());
             n
         }
     };
     MappingLine {
-        start: m.start,
-        end: m.end,
-        perms,
+        start: m.start.0,
+        end: m.end.0,
+        perms: bits.iter().filter(|b| b.0).fold(0, |all, b| all | b.1),
         offset: m.offset,
-        device,
+        device: device(m),
         inode: m.inode,
         name,
     }
@@ -181,7 +181,7 @@ fn line(m: &Mapping, names: &mut HashMap<String, u64>, new: &mut Vec<String>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maps::parse_maps;
+    use prof_os::maps::parse;
 
     const FIRST: &str = "\
 1000-3000 r-xp 00001000 fe:01 1234 /opt/x
@@ -197,7 +197,7 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
     #[test]
     fn only_changes_are_written() {
         let mut m = Mapped::new();
-        let first = m.look(&parse_maps(FIRST.as_bytes()), &[(1, 2)], 10, 20).expect("all");
+        let first = m.look(&parse(FIRST.as_bytes()), &[(1, 2)], 10, 20).expect("all");
         assert_eq!((first.flags, first.begun, first.ticks), (MAPPINGS_ANEW, 10, 20));
         assert_eq!(first.names, ["/opt/x", "[heap]", "/dev/zero (deleted)"]);
         let lines: Vec<_> = first.lines().collect();
@@ -206,8 +206,8 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
         assert_eq!((zero.perms, zero.device, zero.inode, zero.name), (11, 1, 7, 3));
         assert_eq!((lines[0].perms, lines[0].device, lines[0].offset), (5, 0xfe << 32 | 1, 0x1000));
         assert_eq!(first.ours, [1, 2]);
-        assert_eq!(m.look(&parse_maps(FIRST.as_bytes()), &[(1, 2)], 30, 40), None);
-        let second = m.look(&parse_maps(SECOND.as_bytes()), &[(1, 2)], 50, 60).expect("changes");
+        assert_eq!(m.look(&parse(FIRST.as_bytes()), &[(1, 2)], 30, 40), None);
+        let second = m.look(&parse(SECOND.as_bytes()), &[(1, 2)], 50, 60).expect("changes");
         assert_eq!((second.flags, second.ours.len()), (0, 0));
         assert_eq!(second.gone_starts().collect::<Vec<_>>(), [0x5000, 0xa000]);
         let new: Vec<_> = second.lines().map(|l| (l.start, l.end, l.name)).collect();
@@ -218,7 +218,7 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
     #[test]
     fn looks_are_rare_while_nothing_changes_and_where_they_are_dear() {
         let mut m = Mapped::new();
-        let all = parse_maps(FIRST.as_bytes());
+        let all = parse(FIRST.as_bytes());
         m.look(&all, &[], 0, 0);
         let ago = |ms| Instant::now() - Duration::from_millis(ms);
         assert!(m.is_due(ago(110), Duration::ZERO));
@@ -228,7 +228,7 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
         }
         assert!(!m.is_due(ago(900), Duration::ZERO));
         assert!(m.is_due(ago(1000), Duration::ZERO));
-        m.look(&parse_maps(SECOND.as_bytes()), &[], 0, 0);
+        m.look(&parse(SECOND.as_bytes()), &[], 0, 0);
         assert!(m.is_due(ago(110), Duration::ZERO));
     }
 

@@ -1,11 +1,13 @@
 //! Describes the target's modules: where they are mapped, their files, and their symbols where those can't be read
 //! later.
 
-use crate::maps::{Mapping, Maps};
+use crate::maps::Maps;
 use crate::output::Output;
 use crate::symbols::Image;
-use crate::target::{Watched, proc_dir};
-use prof_trace::files::{open_below, open_regular};
+use crate::target::Watched;
+use prof_os::files::{open_below, open_regular};
+use prof_os::maps::Map;
+use prof_os::process::folder;
 use prof_trace::modules::{bits, ready};
 use prof_trace::records::{Module, kind};
 use prof_trace::shared::{MODULES, Module as Entry, Shared};
@@ -21,8 +23,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Shortest interval between two reads of the mappings for new modules.
 const MAPS_EVERY: Duration = Duration::from_millis(50);
-/// Suffix that the kernel appends to the path of a deleted file.
-const DELETED: &str = " (deleted)";
 
 /// The modules that contain recorded code addresses.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Modules {
 
     /// Notes the target's working directory, which can't be read after its end.
     pub fn note_cwd(&mut self, target: &Watched) {
-        let link = std::fs::read_link(format!("{}/cwd", proc_dir(target.pid())));
+        let link = std::fs::read_link(format!("{}/cwd", folder(target.pid().cast_signed())));
         self.cwd = link.ok().filter(|p| p.is_absolute()).or(self.cwd.take());
     }
 
@@ -251,9 +251,9 @@ impl Finder<'_> {
             let job = self.by_name(entry, &mut m);
             return Some((m, job));
         };
-        m.path = match mapping.path.is_empty() {
+        m.path = match mapping.name.is_empty() {
             true => name_of(entry),
-            false => mapping.path.strip_suffix(DELETED).unwrap_or(&mapping.path).into(),
+            false => mapping.path().to_string_lossy().into_owned(),
         };
         if m.build_id.is_empty() {
             m.build_id = build_id_of_file(&m.path, mapping).unwrap_or_default();
@@ -275,7 +275,7 @@ impl Finder<'_> {
         let file = match elsewhere {
             false => open_regular(Path::new(&m.path)),
             true => {
-                let root = format!("{}/root", proc_dir(self.target.pid()));
+                let root = format!("{}/root", folder(self.target.pid().cast_signed()));
                 open_below(Path::new(&root), Path::new(&m.path))
             }
         };
@@ -346,9 +346,9 @@ struct Job {
 
 impl Job {
     /// Finds the source of a module's symbols. They are read now unless its file can be found under its path from here.
-    fn of(target: &Watched, mapping: &Mapping, m: &Module) -> Option<Symbols> {
+    fn of(target: &Watched, mapping: &Map, m: &Module) -> Option<Symbols> {
         let number = m.number;
-        if mapping.path == "[vdso]" {
+        if mapping.name == b"[vdso]" {
             let file = target.mem()?.try_clone().ok()?;
             return Some(Symbols::Now(Self { file, memory: Some((m.start, m.bias)), number }));
         }
@@ -393,17 +393,17 @@ impl Job {
 }
 
 /// Reads the build ID from the file if the memory is gone, but the file is the one that was mapped.
-fn build_id_of_file(path: &str, mapping: &Mapping) -> Option<Vec<u8>> {
+fn build_id_of_file(path: &str, mapping: &Map) -> Option<Vec<u8>> {
     let file = open_regular(Path::new(path)).ok().filter(|f| is_file_of(f, mapping, &[]))?;
     Image::file(&file)?.build_id()
 }
 
 /// Returns whether a file is the mapped one: by its build ID or, if it has none, by device and inode.
-fn is_file_of(file: &File, mapping: &Mapping, build_id: &[u8]) -> bool {
+fn is_file_of(file: &File, mapping: &Map, build_id: &[u8]) -> bool {
     if !build_id.is_empty() {
         return Image::file(file).and_then(|i| i.build_id()).is_some_and(|id| id == build_id);
     }
     let Ok(meta) = file.metadata() else { return false };
-    let device = format!("{:02x}:{:02x}", libc::major(meta.dev()), libc::minor(meta.dev()));
+    let device = (libc::major(meta.dev()), libc::minor(meta.dev()));
     meta.is_file() && meta.ino() == mapping.inode && device == mapping.device
 }

@@ -1,11 +1,12 @@
 //! Finishes the recording of a collector that died, with the events that are left in the ring.
 
 use crate::drain::Drain;
-use crate::peek::start_time;
 use crate::ring_copy::RingCopy;
-use crate::target::{proc_dir, switch_off};
+use crate::target::switch_off;
 use crate::tree::Tree;
 use crate::{Collector, Error};
+use prof_os::clock_ticks;
+use prof_os::process::{folder, start_time};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
@@ -88,7 +89,7 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
     }
     let file = options.open(path).map_err(Error::io(what()))?;
     let meta = file.metadata().map_err(Error::io(what()))?;
-    let theirs = std::fs::metadata(proc_dir(pid)).map(|m| m.uid()).ok();
+    let theirs = std::fs::metadata(folder(pid.cast_signed())).map(|m| m.uid()).ok();
     // SAFETY: `geteuid` takes no arguments and always succeeds.
     let ours = unsafe { libc::geteuid() };
     if !meta.is_file() || (meta.uid() != ours && Some(meta.uid()) != theirs) {
@@ -101,9 +102,8 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
 fn began(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let boot: u64 = stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()?;
-    // SAFETY: `sysconf` takes no pointers.
-    let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
-    let since = start_time(pid)?;
+    let hz = clock_ticks();
+    let since = start_time(pid.cast_signed())?;
     boot.checked_mul(NS)?.checked_add((u128::from(since) * u128::from(NS) / u128::from(hz)) as u64)
 }
 

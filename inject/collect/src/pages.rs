@@ -52,10 +52,7 @@ const WAITS: u32 = 10;
 
 /// Returns the processor time of this thread, in nanoseconds.
 pub fn worked() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes the time to the pointer, which is valid.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
-    (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
+    prof_os::clock::thread_ns()
 }
 
 /// `/proc/PID/pagemap`.
@@ -113,8 +110,7 @@ const IS_HUGE: u64 = 1 << 6;
 impl Pages {
     /// Creates it from the open file.
     pub fn new(file: File) -> Self {
-        // SAFETY: `sysconf` takes no pointers.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+        let page = prof_os::page_size();
         Self {
             file,
             page,

@@ -2,12 +2,12 @@
 
 use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
+use prof_os::process::{self, is_running};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
 use prof_trace::records::Counters;
 use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, Stable, flags, state};
 use std::ffi::OsString;
-use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -136,7 +136,7 @@ impl Peek {
 /// heartbeat.
 pub(crate) fn alive(c: &Stable, clock: Clock, collector: (u32, u64)) -> bool {
     if c.collector_ns.load(Acquire) == pid_namespace() {
-        return is_process(collector.0, collector.1);
+        return is_running(collector.0.cast_signed(), collector.1);
     }
     collector.0 != 0 && heartbeat_age(c, clock) < Duration::from_secs(3)
 }
@@ -156,28 +156,9 @@ pub(crate) fn pid_namespace() -> u64 {
 
 /// Returns the recorded processes that can be read from here.
 pub fn all_recorded() -> Vec<Peek> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids: Vec<u32> =
-        pids.filter_map(|e| e.file_name().to_str().and_then(|n| n.parse().ok())).collect();
+    let mut pids = process::all();
     pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| Peek::of(pid).ok().flatten()).collect()
-}
-
-/// Returns the start time of a process, in clock ticks since boot. Together with the PID it identifies a process
-/// uniquely.
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let after = &stat[stat.rfind(')')? + 1..];
-    let mut fields = after.split_whitespace();
-    if matches!(fields.next(), Some("Z" | "X")) {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
-/// Returns whether this very process is running.
-pub fn is_process(pid: u32, start: u64) -> bool {
-    pid != 0 && start_time(pid) == Some(start)
+    pids.into_iter().filter_map(|pid| Peek::of(pid.cast_unsigned()).ok().flatten()).collect()
 }
 
 fn path_of(c: &Control) -> PathBuf {

@@ -4,9 +4,10 @@
 //! those parts of the large tables are read that events refer to.
 
 use crate::Error;
-use crate::maps::{Mapping, Maps};
-use crate::target::proc_dir;
+use crate::maps::Maps;
 use crate::tree::Bits;
+use prof_os::maps::Map;
+use prof_os::process::folder;
 use prof_trace::event::{Codec, DEFINE_NODES, Entry};
 use prof_trace::pcs::pc_parts;
 use prof_trace::ring;
@@ -31,11 +32,8 @@ pub struct RingCopy {
 }
 
 /// Returns the first mapping of the ring among a process's mappings.
-fn ring_mapping(maps: &Maps) -> Option<&Mapping> {
-    let name = format!("/memfd:{MEMFD_NAME}");
-    maps.all
-        .iter()
-        .find(|m| m.offset == 0 && m.path.strip_suffix(" (deleted)").unwrap_or(&m.path) == name)
+fn ring_mapping(maps: &Maps) -> Option<&Map> {
+    maps.all.iter().find(|m| m.offset == 0 && m.is_memfd(MEMFD_NAME))
 }
 
 /// Returns why the ring at `addr` of process `pid` can't be read. A prof that was killed may have left a thread on its
@@ -46,7 +44,7 @@ pub(crate) fn unreadable(pid: u32, addr: u64, errno: io::Error) -> Error {
         return Error::Gone(pid);
     }
     match ring_mapping(&maps) {
-        Some(m) if m.start == addr => Error::io("cannot read the ring")(errno),
+        Some(m) if m.start.0 == addr => Error::io("cannot read the ring")(errno),
         _ => Error::NoRing,
     }
 }
@@ -61,8 +59,9 @@ impl RingCopy {
         if !maps.read() {
             return Err(Error::Gone(pid));
         }
-        let addr = ring_mapping(&maps).ok_or(Error::NoRing)?.start;
-        let mem = OpenOptions::new().read(true).write(true).open(format!("{}/mem", proc_dir(pid)));
+        let addr = ring_mapping(&maps).ok_or(Error::NoRing)?.start.0;
+        let mem =
+            OpenOptions::new().read(true).write(true).open(folder(pid.cast_signed()) + "/mem");
         let mem = mem.map_err(Error::io("cannot open its memory"))?;
         let mut head = [0u8; 16];
         mem.read_exact_at(&mut head, addr).map_err(|e| unreadable(pid, addr, e))?;

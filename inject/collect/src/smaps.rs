@@ -4,10 +4,14 @@ use crate::cgroup;
 use crate::clock::Clock;
 use crate::heaps::{Candidate, apart};
 use crate::mappings::Used;
-use crate::maps::{MAX_TEXT as MAX_MAPS, Mapping, parse_line};
+use crate::maps::MAX_TEXT as MAX_MAPS;
 use crate::pages::{Counted, Pages, worked};
 use crate::stacks::{pointers, stacks};
-use crate::target::proc_dir;
+use prof_os::RemoteAddr;
+use prof_os::maps::{self, Map};
+use prof_os::page_size;
+use prof_os::process::folder;
+use prof_os::status::Status;
 use prof_trace::records::{MappingUse, Memory, map_kind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -72,7 +76,7 @@ struct Files {
     maps: File,
     pages: Option<Pages>,
     mem: Option<File>,
-    tasks: PathBuf,
+    pid: i32,
     cgroup: PathBuf,
 }
 
@@ -110,14 +114,23 @@ struct Sizes {
 impl Smaps {
     /// Opens the files of process `pid`.
     pub fn open(pid: u32) -> Self {
-        let open = |name: &str| File::open(format!("{}/{name}", proc_dir(pid))).ok();
+        let folder = folder(pid.cast_signed());
+        let open = |name: &str| File::open(format!("{folder}/{name}")).ok();
         let files = || {
             let (smaps, statm) = (open("smaps")?, open("statm")?);
             let (status, maps) = (open("status")?, open("maps")?);
             let (pages, mem) = (open("pagemap").map(Pages::new), open("mem"));
-            let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-            let cgroup = PathBuf::from(format!("{}/cgroup", proc_dir(pid)));
-            Some(Arc::new(Files { smaps, statm, status, maps, pages, mem, tasks, cgroup }))
+            let cgroup = PathBuf::from(format!("{folder}/cgroup"));
+            Some(Arc::new(Files {
+                smaps,
+                statm,
+                status,
+                maps,
+                pages,
+                mem,
+                pid: pid.cast_signed(),
+                cgroup,
+            }))
         };
         let (looking, asked) = (None, None);
         let (next, gap, took) = (Instant::now(), GAP.0, Duration::ZERO);
@@ -228,7 +241,7 @@ impl Files {
         let begun = clock.now();
         let before = self.rss();
         let stacks = self.mem.as_ref().map(|m| stacks(m, &known.threads)).unwrap_or_default();
-        let mut at = pointers(&self.tasks);
+        let mut at = pointers(self.pid);
         at.sort_unstable();
         let sum = Sum {
             ours: &known.ours,
@@ -265,9 +278,7 @@ impl Files {
     fn field(&self, name: &str) -> Option<u64> {
         let mut b = [0u8; 4096];
         let n = self.status.read_at(&mut b, 0).unwrap_or(0);
-        let text = String::from_utf8_lossy(&b[..n]);
-        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb.saturating_mul(1024))
+        Status::parse(&b[..n]).bytes(name)
     }
 
     /// Returns whether `smaps` can be read without blocking the target.
@@ -283,21 +294,20 @@ impl Files {
         let mut text = Vec::new();
         (&self.maps).seek(SeekFrom::Start(0)).ok()?;
         (&self.maps).take(MAX_MAPS).read_to_end(&mut text).ok()?;
-        let text = String::from_utf8_lossy(&text);
-        let all = text.lines().filter_map(parse_line).map(|m| {
-            let files = m.inode != 0 || m.perms[3] != b'p';
+        let all = maps::parse(&text).into_iter().map(|m| {
+            let files = m.inode != 0 || m.shared;
             let counted = match has_huge_pages(&m) {
                 true => Counted::default(),
-                false => pages.count_as(m.start, m.end, files),
+                false => pages.count_as(m.start.0, m.end.0, files),
             };
             (m, counted)
         });
-        let mut all: Vec<(Mapping, Counted)> = all.collect();
+        let mut all: Vec<(Map, Counted)> = all.collect();
         without_zeroes(&mut all, self.rss());
         for (m, c) in all {
             sum.begin(m.clone());
             // Shared mappings of devices have pages that are not memory.
-            let rss = if m.perms[3] == b's' { c.file } else { c.resident };
+            let rss = if m.shared { c.file } else { c.resident };
             sum.sizes = Sizes { pss: 0, of: use_of(&m, rss, &c) };
         }
         sum.end();
@@ -310,19 +320,18 @@ impl Files {
         let n = self.statm.read_at(&mut b, 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&b[..n]);
         let pages = text.split(' ').nth(1).and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
-        // SAFETY: `sysconf` takes no pointers.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-        pages.saturating_mul(page)
+        pages.saturating_mul(page_size())
     }
 }
 
 /// Returns the use of a mapping, as far as the page tables show it. They do not say which pages are dirty: anonymous
 /// ones are, and those of shared memory that the process may write to; pages of files are taken for clean.
-fn use_of(m: &Mapping, rss: u64, c: &Counted) -> MappingUse {
+fn use_of(m: &Map, rss: u64, c: &Counted) -> MappingUse {
     let file = c.file.min(rss);
     let alone = c.file_alone.min(file);
     let memory = ["/dev/zero", "/memfd:", "/SYSV", "/dev/shm/", "/run/shm/", "/drm"];
-    let dirty = &m.perms[1..] == b"w-s" && memory.iter().any(|p| m.path.starts_with(p));
+    let names_memory = memory.iter().any(|p| m.name.starts_with(p.as_bytes()));
+    let dirty = m.write && !m.exec && m.shared && names_memory;
     let anonymous = rss - file;
     let of = MappingUse { rss, anonymous, swap: c.swap, huge: c.huge, ..MappingUse::default() };
     match dirty {
@@ -337,13 +346,13 @@ fn use_of(m: &Mapping, rss: u64, c: &Counted) -> MappingUse {
 }
 
 /// Returns whether a mapping consists of huge pages from their pool, which the kernel does not count as resident.
-fn has_huge_pages(m: &Mapping) -> bool {
-    ["/anon_hugepage", "/dev/hugepages/"].iter().any(|p| m.path.starts_with(p))
+fn has_huge_pages(m: &Map) -> bool {
+    ["/anon_hugepage", "/dev/hugepages/"].iter().any(|p| m.name.starts_with(p.as_bytes()))
 }
 
 /// Subtracts the zero page where the kernel does not tell it from others: bytes in excess of `rss`, in which it is not
 /// counted.
-fn without_zeroes(all: &mut [(Mapping, Counted)], rss: u64) {
+fn without_zeroes(all: &mut [(Map, Counted)], rss: u64) {
     let sum =
         |part: fn(&Counted) -> u64| all.iter().fold(0u64, |s, a| s.saturating_add(part(&a.1)));
     let (counted, doubtful) = (sum(|c| c.resident), sum(|c| c.doubtful));
@@ -361,7 +370,7 @@ fn without_zeroes(all: &mut [(Mapping, Counted)], rss: u64) {
 fn sum_up<'a>(mut text: impl BufRead, mut sum: Sum<'a>) -> Option<Sum<'a>> {
     let mut line = Vec::new();
     while text.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        sum.line(&String::from_utf8_lossy(&line));
+        sum.line(&line);
         line.clear();
     }
     sum.end();
@@ -379,14 +388,14 @@ struct Sum<'a> {
     all: Memory,
     any: bool,
     /// The mapping that is being read.
-    now: Option<Mapping>,
+    now: Option<Map>,
     /// The mapping follows the writable data of the program's file.
     bss: bool,
     sizes: Sizes,
     /// Mappings that allocators may use.
     candidates: Vec<Candidate>,
     /// The first mapping, and writable mappings of files.
-    writable: Vec<Mapping>,
+    writable: Vec<Map>,
     /// The use of each mapping.
     used: Vec<Used>,
     /// Stacks of threads that were found, with thread ids.
@@ -394,12 +403,12 @@ struct Sum<'a> {
 }
 
 impl Sum<'_> {
-    fn line(&mut self, line: &str) {
-        let line = line.trim_end_matches('\n');
-        if let Some(m) = parse_line(line) {
+    fn line(&mut self, line: &[u8]) {
+        if let Some(m) = Map::parse(line) {
             self.begin(m);
             return;
         }
+        let line = String::from_utf8_lossy(line);
         let Some((name, rest)) = line.split_once(':') else { return };
         let kilobytes = rest.split_whitespace().next().and_then(|w| w.parse::<u64>().ok());
         let bytes = kilobytes.unwrap_or(0).saturating_mul(1024);
@@ -420,11 +429,11 @@ impl Sum<'_> {
     }
 
     /// Begins another mapping.
-    fn begin(&mut self, m: Mapping) {
+    fn begin(&mut self, m: Map) {
         // The program's zero-initialised variables follow its data segment.
         let bss = self.now.as_ref().is_some_and(|b| {
             let program = self.writable.first().unwrap_or(b);
-            b.end == m.start && b.perms[1] == b'w' && b.inode != 0 && b.inode == program.inode
+            b.end == m.start && b.write && b.inode != 0 && b.inode == program.inode
         });
         self.end();
         self.now = Some(m);
@@ -435,7 +444,7 @@ impl Sum<'_> {
     fn end(&mut self) {
         let s = std::mem::take(&mut self.sizes);
         let Some(m) = self.now.take() else { return };
-        if !self.any || (m.inode != 0 && m.perms[1] == b'w') {
+        if !self.any || (m.inode != 0 && m.write) {
             self.writable.push(m.clone());
         }
         if !self.any {
@@ -447,7 +456,8 @@ impl Sum<'_> {
         all.pss = all.pss.saturating_add(s.pss);
         all.anonymous = all.anonymous.saturating_add(s.of.anonymous);
         all.swap = all.swap.saturating_add(s.of.swap);
-        self.used.push(Used { start: m.start, end: m.end, of: s.of });
+        let (start, end) = (m.start.0, m.end.0);
+        self.used.push(Used { start, end, of: s.of });
         let rss = s.of.rss;
         let stack = self.stack_in(&m).filter(|_| kind == map_kind::ANONYMOUS);
         let Some((from, to, tid)) = stack else {
@@ -455,17 +465,21 @@ impl Sum<'_> {
         };
         self.threads.push((from, to, tid));
         // The kernel merges adjacent mappings: a stack, and other memory around it.
-        let whole = (from, to) == (m.start, m.end);
+        let whole = (from, to) == (start, end);
         let counted = self.pages.filter(|_| !whole).map(|p| p.count_as(from, to, false).resident);
         let of_stack = counted.unwrap_or(rss).min(rss);
-        let piece = |start: u64, end: u64| Mapping { start, end, ..m.clone() };
-        let below = self.pages.filter(|_| m.start < from);
-        let below = below.map_or(0, |p| p.count_as(m.start, from, false).resident);
+        let piece = |start: u64, end: u64| Map {
+            start: RemoteAddr(start),
+            end: RemoteAddr(end),
+            ..m.clone()
+        };
+        let below = self.pages.filter(|_| start < from);
+        let below = below.map_or(0, |p| p.count_as(start, from, false).resident);
         let below = below.min(rss - of_stack);
         let parts = [
-            (m.start, from, below, map_kind::ANONYMOUS),
+            (start, from, below, map_kind::ANONYMOUS),
             (from, to, of_stack, map_kind::STACK),
-            (to, m.end, rss - of_stack - below, map_kind::ANONYMOUS),
+            (to, end, rss - of_stack - below, map_kind::ANONYMOUS),
         ];
         for (start, end, rss, kind) in parts {
             if start < end {
@@ -475,23 +489,23 @@ impl Sum<'_> {
     }
 
     /// Adds a mapping, or a part of one, to its kind.
-    fn book(&mut self, m: Mapping, kind: u64, of_it: u64) {
+    fn book(&mut self, m: Map, kind: u64, of_it: u64) {
         let all = &mut self.all;
         if kind == map_kind::PROF {
             all.prof = all.prof.saturating_add(of_it);
         }
         if let Some([_, size, rss]) = all.maps.as_chunks_mut::<3>().0.get_mut(kind as usize) {
-            *size = size.saturating_add(m.end - m.start);
+            *size = size.saturating_add(m.len());
             *rss = rss.saturating_add(of_it);
         }
-        let heap = kind == map_kind::HEAP || (kind == map_kind::ANONYMOUS && m.perms[1] == b'w');
+        let heap = kind == map_kind::HEAP || (kind == map_kind::ANONYMOUS && m.write);
         if !heap {
             return;
         }
         let room = all.heaps.len() < 3 * MAX_HEAPS;
-        match all.heaps.as_chunks_mut::<3>().0.last_mut().filter(|h| h[1] == m.start) {
-            Some(h) => (h[1], h[2]) = (m.end, h[2].saturating_add(of_it)),
-            None if room => all.heaps.extend([m.start, m.end, of_it]),
+        match all.heaps.as_chunks_mut::<3>().0.last_mut().filter(|h| h[1] == m.start.0) {
+            Some(h) => (h[1], h[2]) = (m.end.0, h[2].saturating_add(of_it)),
+            None if room => all.heaps.extend([m.start.0, m.end.0, of_it]),
             None => {}
         }
         if self.candidates.len() < MAX_HEAPS {
@@ -501,28 +515,29 @@ impl Sum<'_> {
 
     /// Returns the part of a mapping that is a thread's stack. A guard page below does not prove that, as allocators
     /// have them, too.
-    fn stack_in(&self, m: &Mapping) -> Option<(u64, u64, u64)> {
-        let i = self.stacks.partition_point(|s| s.1 <= m.start);
-        if let Some(s) = self.stacks.get(i).filter(|s| s.0 < m.end) {
-            return Some((s.0.max(m.start), s.1.min(m.end), s.2));
+    fn stack_in(&self, m: &Map) -> Option<(u64, u64, u64)> {
+        let (start, end) = (m.start.0, m.end.0);
+        let i = self.stacks.partition_point(|s| s.1 <= start);
+        if let Some(s) = self.stacks.get(i).filter(|s| s.0 < end) {
+            return Some((s.0.max(start), s.1.min(end), s.2));
         }
         // If libc's descriptor is not known, the thread's stack begins with the mapping.
-        let i = self.pointers.partition_point(|p| p.0 < m.start);
-        let (at, tid) = self.pointers.get(i).filter(|p| p.0 < m.end)?;
-        Some((m.start, m.end.min((at + 1).max(m.start.saturating_add(STACK))), *tid))
+        let i = self.pointers.partition_point(|p| p.0 < start);
+        let (at, tid) = self.pointers.get(i).filter(|p| p.0 < end)?;
+        Some((start, end.min((at + 1).max(start.saturating_add(STACK))), *tid))
     }
 
-    fn kind(&self, m: &Mapping) -> u64 {
-        let anonymous = m.inode == 0 && (m.path.is_empty() || m.path.starts_with("[anon"));
-        if self.ours.iter().any(|(from, to)| *from < m.end && m.start < *to) {
+    fn kind(&self, m: &Map) -> u64 {
+        let anonymous = m.is_anonymous();
+        if self.ours.iter().any(|(from, to)| *from < m.end.0 && m.start.0 < *to) {
             map_kind::PROF
-        } else if m.path.starts_with("[heap") {
+        } else if m.name.starts_with(b"[heap") {
             map_kind::HEAP
-        } else if m.path.starts_with("[stack") {
+        } else if m.name.starts_with(b"[stack") {
             map_kind::STACK
-        } else if anonymous && self.bss && m.path.is_empty() {
+        } else if anonymous && self.bss && m.name.is_empty() {
             map_kind::FILE
-        } else if anonymous && m.perms[3] == b'p' {
+        } else if anonymous && !m.shared {
             map_kind::ANONYMOUS
         } else if m.inode != 0 {
             map_kind::FILE

@@ -1,9 +1,10 @@
 //! Finds the stacks of threads.
 
 use prof_arch::native::capture::DESCRIPTOR;
+use prof_os::process;
+use prof_os::task::asleep;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 /// Greatest number of threads whose stacks are looked for.
 const MAX_THREADS: usize = 1 << 16;
@@ -34,15 +35,9 @@ pub fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
     all
 }
 
-/// Returns the stack pointers, with the thread ids, of threads that wait in the kernel.
-pub fn pointers(tasks: &Path) -> Vec<(u64, u64)> {
-    let pointer = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("syscall")).ok()?;
-        // The line ends with stack pointer and program counter, after the system call's number and arguments, or -1.
-        let sp = text.split_whitespace().rev().nth(1)?;
-        let tid = task.file_name().to_str()?.parse().ok()?;
-        Some((u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()?, tid))
-    };
-    let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
-    tasks.take(MAX_THREADS).filter_map(pointer).collect()
+/// Returns the stack pointers, with the thread ids, of threads of a process that wait in the kernel.
+pub fn pointers(pid: i32) -> Vec<(u64, u64)> {
+    let pointer = |tid: i32| Some((asleep(pid, tid)?.sp.0, u64::from(tid.cast_unsigned())));
+    let tids = process::threads(pid).unwrap_or_default();
+    tids.into_iter().take(MAX_THREADS).filter_map(pointer).collect()
 }

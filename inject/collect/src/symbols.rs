@@ -7,6 +7,8 @@ use goblin::elf::program_header::{PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
 use goblin::elf::{Elf, sym};
+use memchr::memchr;
+use prof_os::elf;
 use prof_trace::chunk::MAX_PAYLOAD;
 use prof_trace::records::Symbols;
 use std::fs::File;
@@ -18,8 +20,6 @@ const MAX_TABLE: u64 = 64 << 20;
 const MAX_NOTES: u64 = 64 << 10;
 /// Greatest length of a dynamic section that is searched.
 const MAX_DYNAMIC: u64 = 64 << 10;
-/// Greatest length of a build ID.
-const MAX_BUILD_ID: usize = 64;
 
 /// An ELF image: a file, or a module in a process's memory.
 #[derive(Debug)]
@@ -86,26 +86,9 @@ impl<'a> Image<'a> {
                 Some(bias) => bias.wrapping_add(p.p_vaddr).wrapping_sub(self.at),
                 None => p.p_offset,
             };
-            self.build_id_in(&self.read(at, p.p_filesz.min(MAX_NOTES))?, p.p_align)
+            let notes = self.read(at, p.p_filesz.min(MAX_NOTES))?;
+            elf::build_id(&notes, p.p_align, self.ctx).map(<[u8]>::to_vec)
         })
-    }
-
-    fn build_id_in(&self, notes: &[u8], align: u64) -> Option<Vec<u8>> {
-        let align = if align == 8 { 8 } else { 4 };
-        let mut rest = notes;
-        loop {
-            let (head, after) = rest.split_first_chunk::<12>()?;
-            let word = |i: usize| {
-                let b = [head[i], head[i + 1], head[i + 2], head[i + 3]];
-                if self.ctx.le.is_little() { u32::from_le_bytes(b) } else { u32::from_be_bytes(b) }
-            };
-            let (name, desc) = (word(0) as usize, word(4) as usize);
-            let desc_at = (12 + name).next_multiple_of(align) - 12;
-            if word(8) == 3 && after.get(..name)? == b"GNU\0" && desc <= MAX_BUILD_ID {
-                return Some(after.get(desc_at..desc_at + desc)?.to_vec());
-            }
-            rest = after.get((desc_at + desc).next_multiple_of(align)..)?;
-        }
     }
 
     /// Returns its functions, as the record of module number `module`. A file's are from `.symtab`, or else `.dynsym`;
@@ -122,7 +105,7 @@ impl<'a> Image<'a> {
             .filter(|s| matches!(s.st_type(), STT_FUNC | STT_GNU_IFUNC) && s.st_shndx != 0)
             .filter_map(|s| {
                 let rest = strings.get(s.st_name..)?;
-                let name = &rest[..rest.iter().position(|b| *b == 0)?];
+                let name = &rest[..memchr(0, rest)?];
                 // Bit 0 marks Thumb code, and is not part of the address.
                 let start = s.st_value & !u64::from(self.header.e_machine == EM_ARM);
                 Some((start, s.st_size, name))
@@ -151,35 +134,13 @@ impl<'a> Image<'a> {
         let offset = |addr: u64| addr.wrapping_sub(self.at);
         let section =
             self.read(offset(bias.wrapping_add(p.p_vaddr)), p.p_memsz.min(MAX_DYNAMIC))?;
-        let entries = Dynamic::parse(&section, self.ctx);
+        let entries = elf::dynamic(&section, self.ctx);
         let entry = |tag: u64| entries.iter().find(|d| d.d_tag == tag).map(|d| d.d_val);
         // glibc replaces the section's values by addresses; other linkers, and the vDSO, do not.
         let address = |v: u64| if v < self.at { v.wrapping_add(bias) } else { v };
         let (symbols, strings) = (address(entry(DT_SYMTAB)?), address(entry(DT_STRTAB)?));
         let len = strings.checked_sub(symbols)?;
         Some((self.read(offset(symbols), len)?, self.read(offset(strings), entry(DT_STRSZ)?)?))
-    }
-}
-
-/// An entry of a dynamic section.
-struct Dynamic {
-    d_tag: u64,
-    d_val: u64,
-}
-
-impl Dynamic {
-    fn parse(bytes: &[u8], ctx: Ctx) -> Vec<Self> {
-        let word = |b: &[u8]| {
-            let (mut le, mut be) = (0, 0);
-            for (i, b) in b.iter().enumerate() {
-                le |= u64::from(*b) << (8 * i);
-                be = be << 8 | u64::from(*b);
-            }
-            if ctx.le.is_little() { le } else { be }
-        };
-        let size = if ctx.container.is_big() { 8 } else { 4 };
-        let pairs = bytes.chunks_exact(2 * size);
-        pairs.map(|p| Self { d_tag: word(&p[..size]), d_val: word(&p[size..]) }).collect()
     }
 }
 
@@ -228,13 +189,13 @@ mod tests {
         let mut maps = crate::maps::Maps::open(std::process::id()).expect("maps");
         assert!(maps.read());
         let exe = std::fs::read_link("/proc/self/exe").expect("exe");
-        let first = maps.all.iter().find(|m| m.path == exe.to_string_lossy()).expect("mapped");
+        let first = maps.all.iter().find(|m| m.path() == exe).expect("mapped");
         let mem = File::open("/proc/self/mem").expect("mem");
-        let loaded = Image::memory(&mem, first.start, first.start).expect("ELF in memory");
+        let loaded = Image::memory(&mem, first.start.0, first.start.0).expect("ELF in memory");
         assert_eq!(loaded.build_id(), image.build_id());
 
-        let vdso = maps.all.iter().find(|m| m.path == "[vdso]").expect("a vDSO");
-        let image = Image::memory(&mem, vdso.start, vdso.start).expect("ELF");
+        let vdso = maps.all.iter().find(|m| m.name == b"[vdso]").expect("a vDSO");
+        let image = Image::memory(&mem, vdso.start.0, vdso.start.0).expect("ELF");
         assert!(image.build_id().is_some());
         let s = image.symbols(1).expect("symbols");
         assert!(String::from_utf8_lossy(&s.names).contains("clock_gettime"));

@@ -2,7 +2,10 @@
 
 use crate::Error;
 use crate::pages::Pages;
-use prof_trace::process;
+use prof_os::process::{folder, living_thread};
+use prof_os::stat::Stat;
+use prof_os::status::Status;
+use prof_os::{page_size, process};
 use prof_trace::shared::Shared;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -34,7 +37,7 @@ impl Watched {
         }
         // SAFETY: the descriptor is new, and nothing else owns it.
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        let dir = proc_dir(pid);
+        let dir = folder(pid.cast_signed());
         let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
         let open = |name: &str| File::open(format!("{dir}/{name}")).ok();
         Ok(Self { pid, pidfd, statm: open("statm"), mem, pages: open("pagemap").map(Pages::new) })
@@ -65,7 +68,7 @@ impl Watched {
     pub fn is_elsewhere(&self) -> bool {
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
         let differs = |what: &str| {
-            let theirs = id(format!("{}/{what}", proc_dir(self.pid)));
+            let theirs = id(format!("{}/{what}", folder(self.pid.cast_signed())));
             theirs.is_some() && theirs != id(format!("/proc/self/{what}"))
         };
         differs("ns/mnt") || differs("root")
@@ -75,16 +78,15 @@ impl Watched {
     /// 1 if the kernel does not tell the number (before 5.9).
     pub fn filters(pid: u32) -> u32 {
         const MOST: usize = 64;
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        let of = |t: fs::DirEntry| {
-            let status = fs::read_to_string(t.path().join("status")).unwrap_or_default();
-            let number = |name: &str| -> Option<u32> {
-                status.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
-            };
-            let is_filtered = number("Seccomp:") == Some(2);
-            if is_filtered { number("Seccomp_filters:").unwrap_or(1) } else { 0 }
+        let pid = pid.cast_signed();
+        let of = |tid: i32| {
+            let status = Status::of_thread(pid, tid).unwrap_or_default();
+            let is_filtered = status.number("Seccomp") == Some(2);
+            let count = || status.number("Seccomp_filters").and_then(|n| u32::try_from(n).ok());
+            if is_filtered { count().unwrap_or(1) } else { 0 }
         };
-        tasks.take(MOST).map(of).max().unwrap_or(0)
+        let tids = process::threads(pid).unwrap_or_default();
+        tids.into_iter().take(MOST).map(of).max().unwrap_or(0)
     }
 
     /// Waits until the process has ended, or for this time; returns whether it has ended.
@@ -95,7 +97,7 @@ impl Watched {
         };
         let Some(fd) = &self.pidfd else {
             std::thread::sleep(time);
-            return process::living_thread(self.pid.cast_signed()).is_none();
+            return living_thread(self.pid.cast_signed()).is_none();
         };
         let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the arguments are one valid `pollfd`, a valid time, and no signal mask.
@@ -118,7 +120,8 @@ impl Watched {
             return held;
         }
         // The open file is that of the first thread, which may have ended.
-        File::open(format!("{}/statm", proc_dir(self.pid))).map_or((0, 0), |f| sizes(&f))
+        File::open(format!("{}/statm", folder(self.pid.cast_signed())))
+            .map_or((0, 0), |f| sizes(&f))
     }
 
     /// Returns the resident bytes that are neither file-backed nor shared; 0: not known.
@@ -137,15 +140,14 @@ impl Watched {
     /// Returns whether a process without memory is ending, rather than starting another program. It may wait long for a
     /// processor, or for its core dump.
     pub fn is_ending(&self) -> bool {
-        let status = fs::read_to_string(proc_dir(self.pid) + "/status").unwrap_or_default();
-        !status.lines().any(|l| l.starts_with("VmSize:"))
+        !Status::of(self.pid.cast_signed()).is_ok_and(|s| s.has_memory())
     }
 
     /// Returns how it ended, for [`prof_trace::records::End::reason`]. This is known until its parent has waited for
     /// it, and with newer kernels also after that.
     pub fn how_it_ended(&self) -> String {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let code = exit_code(&stat).or_else(|| reaped_exit_code(self.pidfd.as_ref()?));
+        let code = Stat::of(self.pid.cast_signed()).and_then(|s| s.exit_code());
+        let code = code.or_else(|| reaped_exit_code(self.pidfd.as_ref()?));
         match code {
             Some(c) if c & 0x7f != 0 => format!("killed by signal {}", c & 0x7f),
             Some(_) => "exited".into(),
@@ -157,12 +159,11 @@ impl Watched {
 /// Returns the resident bytes of a process that are neither file-backed nor shared; 0: not known.
 #[must_use]
 pub fn private(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("{}/statm", proc_dir(pid))).unwrap_or_default();
+    let text =
+        fs::read_to_string(format!("{}/statm", folder(pid.cast_signed()))).unwrap_or_default();
     let pages: Vec<u64> = text.split_whitespace().take(3).filter_map(|w| w.parse().ok()).collect();
     let [_, resident, shared] = pages[..] else { return 0 };
-    // SAFETY: `sysconf` takes no pointers.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-    resident.saturating_sub(shared).saturating_mul(page)
+    resident.saturating_sub(shared).saturating_mul(page_size())
 }
 
 /// `struct pidfd_info`, up to the fields of its first version.
@@ -186,19 +187,6 @@ fn reaped_exit_code(pidfd: &OwnedFd) -> Option<i32> {
     (r == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// Returns the exit status of a zombie, from `/proc/PID/stat`.
-fn exit_code(stat: &str) -> Option<i32> {
-    let after = &stat[stat.rfind(')')? + 1..];
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    (fields.first() == Some(&"Z")).then(|| fields.get(49)?.parse().ok())?
-}
-
-/// Returns the folder in `/proc` that has the memory and mappings of a process: its own or, if its first thread has
-/// ended before the others, that of another thread.
-pub fn proc_dir(pid: u32) -> String {
-    process::folder(pid.cast_signed())
-}
-
 /// Switches recording off in the target, from outside.
 ///
 /// # Errors
@@ -219,7 +207,7 @@ mod tests {
     fn resident_pages_are_those_that_were_touched() {
         // SAFETY: `sysconf` takes no pointers, and the memory is new and used by this test alone.
         let (page, at) = unsafe {
-            let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+            let page = page_size() as usize;
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
             let at = libc::mmap(std::ptr::null_mut(), 9000 * page, rw, flags, -1, 0);

@@ -2,13 +2,14 @@
 
 use crate::census::Census;
 use crate::output::Output;
-use prof_trace::process::Sharers;
+use prof_os::process;
+use prof_os::sharers::Sharers;
+use prof_os::status::Status;
 use prof_trace::records::{Thread, kind};
-use prof_trace::shared::{SLOTS, Shared};
+use prof_trace::shared::{MEMFD_NAME, SLOTS, Shared};
 use prof_trace::slots;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Number of names that are read again per second.
@@ -48,10 +49,10 @@ pub struct Threads {
 impl Threads {
     /// Creates an empty list for process `pid`.
     pub fn new(pid: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = Status::of(pid.cast_signed()).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
         let (known, fresh, left, outer) = Default::default();
-        let sharers = Sharers::of(pid.cast_signed());
+        let sharers = Sharers::of(pid.cast_signed(), MEMFD_NAME);
         Self {
             sharers,
             known,
@@ -141,12 +142,13 @@ impl Threads {
 
     fn read_outer(&mut self) {
         self.outer.clear();
-        let folders: Vec<PathBuf> = self.folders().collect();
-        let tasks = folders.iter().flat_map(fs::read_dir).flatten().flatten();
-        for entry in tasks {
-            let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
-            if let Some((outer, inner)) = ns_pids(&status) {
-                self.outer.insert(inner, outer);
+        let pids: Vec<i32> = self.processes().map(u32::cast_signed).collect();
+        for pid in pids {
+            for tid in process::threads(pid).unwrap_or_default() {
+                let status = Status::of_thread(pid, tid).unwrap_or_default();
+                if let Some((outer, inner)) = ns_pids(&status) {
+                    self.outer.insert(inner, outer);
+                }
             }
         }
     }
@@ -181,11 +183,6 @@ impl Threads {
         all.map(i32::cast_unsigned)
     }
 
-    /// Returns the folders that list their threads.
-    fn folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        self.processes().map(|pid| PathBuf::from(format!("/proc/{pid}/task")))
-    }
-
     /// Finds out which threads are alive.
     pub fn census(&mut self, shared: &Shared) -> Census {
         self.sharers.look_again();
@@ -214,12 +211,10 @@ fn has_thread(pid: u32, tid: u32) -> bool {
     r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// Parses `/proc/PID/status`: returns the PID in prof's namespace and in the innermost one.
-fn ns_pids(status: &str) -> Option<(u32, u32)> {
-    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
-    let mut ids = line.split_whitespace().map(|w| w.parse().ok());
-    let first = ids.next()??;
-    Some((first, ids.next_back().flatten().unwrap_or(first)))
+/// Returns the id of a thread in prof's pid namespace and in the innermost one.
+fn ns_pids(status: &Status) -> Option<(u32, u32)> {
+    let ids = status.pids();
+    Some((ids.first()?.cast_unsigned(), ids.last()?.cast_unsigned()))
 }
 
 #[cfg(test)]
@@ -345,9 +340,9 @@ mod tests {
 
     #[test]
     fn namespaces_are_told_apart() {
-        assert_eq!(ns_pids("Name:\tx\nNSpid:\t12\n"), Some((12, 12)));
-        assert_eq!(ns_pids("NSpid:\t120\t7\t1\n"), Some((120, 1)));
-        assert_eq!(ns_pids("Name:\tx\n"), None);
+        assert_eq!(ns_pids(&Status::parse(b"Name:\tx\nNSpid:\t12\n")), Some((12, 12)));
+        assert_eq!(ns_pids(&Status::parse(b"NSpid:\t120\t7\t1\n")), Some((120, 1)));
+        assert_eq!(ns_pids(&Status::parse(b"Name:\tx\n")), None);
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! Unmapped modules are removed from the table, and new ones are entered with copies of their unwind tables. The hook
 //! does the same concurrently; entries that were made after the mappings were read are not compared with them.
 
-use crate::maps::{Mapping, Maps};
+use crate::maps::Maps;
 use crate::target::Watched;
 use prof_arch::unwind::loaded;
+use prof_os::maps::Map;
 use prof_trace::modules::{Modules, New, bits, in_doubt, ready, settle};
 use prof_trace::shared::{Module, Shared, flags};
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Watch {
     /// Device and inode of a module's first mapping.
-    files: BTreeMap<usize, (String, u64)>,
+    files: BTreeMap<usize, ((u32, u32), u64)>,
     looked: Option<Instant>,
     /// Time since when there is doubt.
     asked: Option<Instant>,
@@ -79,8 +80,8 @@ impl Watch {
         let Some(mapping) = maps.at(start) else {
             return false;
         };
-        let file = (mapping.device.clone(), mapping.inode);
-        let known = self.files.entry(index).or_insert_with(|| file.clone());
+        let file = (mapping.device, mapping.inode);
+        let known = self.files.entry(index).or_insert(file);
         // Some programs copy their code to anonymous memory, which they map in place of the file.
         *known == file || (mapping.inode == 0 && is_elf(target, start))
     }
@@ -106,33 +107,33 @@ fn is_elf(target: &Watched, start: u64) -> bool {
 }
 
 /// Enters the module that begins with a mapping, if it is not known.
-fn enter(all: &Modules<'_>, maps: &[Mapping], at: usize, target: &Watched) -> Option<usize> {
+fn enter(all: &Modules<'_>, maps: &[Map], at: usize, target: &Watched) -> Option<usize> {
     let first = maps.get(at)?;
-    if first.inode == 0 || first.offset != 0 || first.perms[0] != b'r' {
+    if first.inode == 0 || first.offset != 0 || !first.read {
         return None;
     }
+    let start = first.start.0;
     let holds =
         |m: &Module, addr: u64| (m.start.load(Relaxed)..m.end.load(Relaxed)).contains(&addr);
     // A module may lie in a gap of the program or of its linker.
     let is_known = |m: &Module| {
-        m.start.load(Relaxed) == first.start
-            || (holds(m, first.start) && m.flags.load(Relaxed) & bits::STAYS == 0)
+        m.start.load(Relaxed) == start
+            || (holds(m, start) && m.flags.load(Relaxed) & bits::STAYS == 0)
     };
     if all.find(is_known).is_some() {
         return None;
     }
     let mem = target.mem()?;
     let mut read = |addr: u64, to: &mut [u8]| mem.read_exact_at(to, addr).is_ok();
-    let l = loaded(first.start, &mut read)?;
+    let l = loaded(start, &mut read)?;
     // A file that was mapped only to be read has no code.
-    let mut rest = maps.get(at..)?.iter().take_while(|m| m.start < l.end);
-    let has_code =
-        rest.any(|m| m.perms[2] == b'x' && m.inode == first.inode && m.device == first.device);
+    let mut rest = maps.get(at..)?.iter().take_while(|m| m.start.0 < l.end);
+    let has_code = rest.any(|m| m.exec && m.inode == first.inode && m.device == first.device);
     // The program and its linker consist of several mappings, each of which may begin with the start of the file.
-    let inside = all.find(|m| holds(m, first.start) && m.end.load(Relaxed) >= l.end);
+    let inside = all.find(|m| holds(m, start) && m.end.load(Relaxed) >= l.end);
     if !has_code || inside.is_some() {
         return None;
     }
     let new = New { start: l.start, end: l.end, bias: l.bias, tables: l.tables };
-    all.add(&new, 0, first.path.as_bytes(), &mut read)
+    all.add(&new, 0, &first.name, &mut read)
 }

@@ -3,6 +3,8 @@
 mod common;
 use common::*;
 use prof_collect::Collector;
+use prof_os::RemoteAddr;
+use prof_os::maps::Map;
 use prof_trace::pack::Compress;
 use prof_trace::ring;
 use prof_trace::shared::{Shared, slot, state};
@@ -142,14 +144,13 @@ fn segments_and_slots_of_ended_threads_come_back() {
 fn names_toggles_and_modules_are_recorded() {
     let shared = new_ring(0);
     let here = names_toggles_and_modules_are_recorded as *const () as u64;
-    let maps = std::fs::read("/proc/self/maps").expect("maps");
-    let all = prof_collect::parse_maps(&maps);
-    let exe = all.iter().find(|m| m.start <= here && here < m.end).expect("mapped").path.clone();
-    let part = |m: &&prof_collect::Mapping| m.path == exe;
-    let vdso = all.iter().find(|m| m.path == "[vdso]").expect("vdso");
-    let own =
-        (all.iter().find(part).expect("first").start, all.iter().rfind(part).expect("last").end);
-    for (i, (start, end)) in [own, (vdso.start, vdso.end)].into_iter().enumerate() {
+    let all = prof_os::maps::of(std::process::id().cast_signed()).expect("maps");
+    let exe = all.iter().find(|m| m.holds(RemoteAddr(here))).expect("mapped").name.clone();
+    let part = |m: &&Map| m.name == exe;
+    let vdso = all.iter().find(|m| m.name == b"[vdso]").expect("vdso");
+    let first = all.iter().find(part).expect("first");
+    let own = (first.start.0, all.iter().rfind(part).expect("last").end.0);
+    for (i, (start, end)) in [own, (vdso.start.0, vdso.end.0)].into_iter().enumerate() {
         let m = shared.module(i).expect("module");
         m.start.store(start, Relaxed);
         m.end.store(end, Relaxed);
@@ -157,7 +158,7 @@ fn names_toggles_and_modules_are_recorded() {
         m.ready.store(1, Release);
     }
     shared.control().modules.store(2, Release);
-    let in_vdso = stack(&shared, vdso.start + 16, 1);
+    let in_vdso = stack(&shared, vdso.start.0 + 16, 1);
     let node = stack(&shared, here, 2);
     let r = collect(shared, "names", || {
         let toggle = |n: usize, on: u64| {
@@ -180,7 +181,7 @@ fn names_toggles_and_modules_are_recorded() {
     assert_eq!(r.threads[&1].name, "worker-7");
     assert_eq!(r.toggles.iter().map(|t| t.on).collect::<Vec<_>>(), [1, 0]);
     let m = &r.modules[&1];
-    assert_eq!((m.path.as_str(), m.start, m.end), (exe.as_str(), own.0, own.1));
+    assert_eq!((m.path.as_str(), m.start, m.end), (&*first.text(), own.0, own.1));
     assert!(m.unloaded > m.loaded && !m.build_id.is_empty(), "{m:?}");
     assert_eq!(r.modules[&2].path, "[vdso]");
     assert!(!r.symbols.contains_key(&1), "its file is there");

@@ -26,8 +26,8 @@ mod write;
 
 pub use live::{Block, Kind, Outstanding, Row};
 pub use names::{Named, Names};
+pub use prof_os::clock::monotonic_ns as now;
 pub use recorder::{Figures, Options, Recorder};
-pub use sys::now;
 pub use tasks::Scope;
 pub use tracepoints::What;
 

@@ -113,13 +113,13 @@ impl Recorder {
     /// # Errors
     /// If the kernel refuses, or the process of the scope is gone.
     pub fn start(options: Options, file: Option<File>, command: &str) -> Result<Self, Error> {
-        let page = sys::page_size();
+        let page = prof_os::page_size();
         let tracepoints = tracepoints::all(&Tracefs::open()?, options.what)?;
         let names = Names::read()?;
         let mut rings = Rings::open(options.ring, page as usize)?;
         sys::go_first(HASTE);
         let event_ns = cost::of_an_event(&tracepoints, &mut rings)?;
-        let started = sys::now();
+        let started = prof_os::clock::monotonic_ns();
         let recording = match file {
             Some(file) => Some(begin(file, &options, &tracepoints, started, command)?),
             None => None,
@@ -143,7 +143,7 @@ impl Recorder {
             figures: Figures { event_ns, ..Figures::default() },
             reported: 0,
             started,
-            cpu_at_start: sys::processor_time(),
+            cpu_at_start: prof_os::clock::process_ns(),
             flushed: started,
             page,
             me: std::process::id(),
@@ -154,7 +154,7 @@ impl Recorder {
     /// Waits until a ring is a quarter full, or for `most`; then reads all rings.
     pub fn pass(&mut self, most: Duration) {
         self.rings.wait(most);
-        let start = sys::now();
+        let start = prof_os::clock::monotonic_ns();
         self.read();
         self.take(self.order.safe());
         self.order.next_pass(start);
@@ -222,7 +222,7 @@ impl Recorder {
 
     /// Reads the kernel's functions again if a new address is in none of them.
     fn new_names(&mut self) {
-        let now = sys::now();
+        let now = prof_os::clock::monotonic_ns();
         if now - self.names_read < NAMES_AGAIN {
             return;
         }
@@ -261,8 +261,8 @@ impl Recorder {
         if allocations + frees == 0 {
             f.lost_allocations = self.reported;
         }
-        f.own_ns = sys::processor_time() - self.cpu_at_start;
-        f.elapsed_ns = sys::now() - self.started;
+        f.own_ns = prof_os::clock::process_ns() - self.cpu_at_start;
+        f.elapsed_ns = prof_os::clock::monotonic_ns() - self.started;
         f
     }
 
@@ -294,7 +294,7 @@ impl Recorder {
             calls,
             ..Counters::default()
         });
-        match recording.end(sys::now(), reason) {
+        match recording.end(prof_os::clock::monotonic_ns(), reason) {
             (Some(e), lost) => {
                 Err(Error::io(format!("the recording lacks its last {lost} events"))(e))
             }
@@ -319,8 +319,8 @@ fn begin(
         comm: "kernel".into(),
         arch: arch().into(),
         pointer_size: size_of::<usize>() as u32,
-        page_size: sys::page_size() as u32,
-        wall_ns: sys::wall(),
+        page_size: prof_os::page_size() as u32,
+        wall_ns: prof_os::clock::wall_ns(),
         start_ticks: started,
         ticks_per_sec: 1_000_000_000,
         prof_version: env!("CARGO_PKG_VERSION").into(),

@@ -2,8 +2,8 @@
 
 use crate::hooked::found::Found;
 use crate::process::elf::Module;
-use crate::process::proc;
 use crate::{Refusal, RemoteMemory, Result};
+use prof_os::process;
 use prof_trace::shared::Kind;
 
 /// Number of arguments that every calling convention known to prof passes in registers.
@@ -100,7 +100,9 @@ impl Named {
         }
         if found.is_empty() {
             let (module, function) = (self.module.clone(), self.function.clone());
-            return Err(Refusal::NoFunction { pid, comm: proc::comm(pid), module, function }.into());
+            return Err(
+                Refusal::NoFunction { pid, comm: process::comm(pid), module, function }.into()
+            );
         }
         Ok(found)
     }
@@ -113,7 +115,7 @@ impl Named {
 pub(crate) fn module<'a>(pid: i32, modules: &'a [Module], name: &str) -> Result<&'a Module> {
     modules.iter().find(|m| m.is_named(name)).ok_or_else(|| {
         let there: Vec<&str> = modules.iter().map(Module::file_name).collect();
-        let (comm, module, there) = (proc::comm(pid), name.to_owned(), there.join(", "));
+        let (comm, module, there) = (process::comm(pid), name.to_owned(), there.join(", "));
         Refusal::NoModule { pid, comm, module, there }.into()
     })
 }

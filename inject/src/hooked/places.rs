@@ -3,7 +3,8 @@
 use crate::RemoteAddr;
 use crate::hooked::plan::Planned;
 use crate::process::elf::Module;
-use crate::process::proc::{self, Map};
+use prof_os::maps::Map;
+use prof_os::{limits, process};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Area;
 use std::ops::Range;
@@ -49,7 +50,7 @@ impl Growth {
     /// Reads the values from `/proc/PID`.
     #[must_use]
     pub fn of(pid: i32) -> Self {
-        let (start_brk, stack_limit) = (proc::start_brk(pid), proc::stack_limit(pid));
+        let (start_brk, stack_limit) = (process::start_brk(pid), limits::stack(pid));
         Growth { start_brk, stack_limit, stack_limited: false }
     }
 
@@ -66,7 +67,7 @@ impl Growth {
         match self.stack_limit.filter(|_| self.stack_limited) {
             Some(limit) => {
                 let lowest = end.saturating_sub(limit).min(start);
-                lowest.saturating_sub(STACK_GUARD * proc::page_size())
+                lowest.saturating_sub(STACK_GUARD * prof_os::page_size())
             }
             None => start.saturating_sub(STACK_REACH),
         }
@@ -84,7 +85,7 @@ pub fn place(
     tried: usize,
 ) -> Vec<Area> {
     let mut areas: Vec<(Area, u64)> = Vec::new();
-    let (len, page) = (area_len(), proc::page_size());
+    let (len, page) = (area_len(), prof_os::page_size());
     let spare = SPARE << tried.min(6);
     planned.retain_mut(|p| {
         let fits = |(a, used): &(Area, u64)| {
@@ -119,7 +120,7 @@ pub fn place(
 }
 
 fn area_len() -> u64 {
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     AREA.next_multiple_of(page) + 2 * page
 }
 
@@ -137,7 +138,7 @@ pub fn ring_places(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u6
 }
 
 fn below_others(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> Vec<u64> {
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     let clear =
         |at: u64, other: Range<u64>| at + len + page <= other.start || other.end + page <= at;
     let heap = start_brk..start_brk.saturating_add(HEAP_REACH);
@@ -171,7 +172,7 @@ fn gap(
     len: u64,
     spare: u64,
 ) -> Option<u64> {
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     // The heap grows up from its start and the first stack grows down; both are left space.
     let heap = if growth.start_brk == 0 { u64::MAX } else { growth.start_brk };
     let heap = heap..heap.saturating_add(HEAP_REACH);
@@ -229,12 +230,12 @@ mod tests {
 
     fn map(start: u64, end: u64) -> Map {
         let text = format!("{start:x}-{end:x} r-xp 00000000 00:00 0 \n");
-        proc::parse_maps(text.as_bytes()).remove(0)
+        prof_os::maps::parse(text.as_bytes()).remove(0)
     }
 
     fn named(start: u64, end: u64, name: &str) -> Map {
         let text = format!("{start:x}-{end:x} rw-p 00000000 00:00 0 {name}\n");
-        proc::parse_maps(text.as_bytes()).remove(0)
+        prof_os::maps::parse(text.as_bytes()).remove(0)
     }
 
     #[test]
@@ -267,7 +268,7 @@ mod tests {
         let place = |g: Growth| gap(&maps, &g, &[], &region, libs.start, len, SPARE);
         assert_eq!(place(growth(Some(8 << 20))), None);
         let at = place(growth(Some(8 << 20)).no_more_than_must()).expect("a place");
-        let bottom = 0xff_ffd2_0000 - (8 << 20) - STACK_GUARD * proc::page_size();
+        let bottom = 0xff_ffd2_0000 - (8 << 20) - STACK_GUARD * prof_os::page_size();
         assert!(libs.end <= at && at + len <= bottom, "{at:x}");
         // A stack without a limit, or with a limit of most of that space, keeps the space.
         assert_eq!(place(growth(None).no_more_than_must()), None);
@@ -282,7 +283,7 @@ mod tests {
         let maps = [map(0x40_0000, 0x50_0000), map(libs.start, libs.end), stack];
         let windows = [window.clone()];
         let at = below_others(&maps, 0x100_0000, &windows, len)[0];
-        assert!(at.is_multiple_of(RING_ALIGN) && at + len + proc::page_size() <= window.start);
+        assert!(at.is_multiple_of(RING_ALIGN) && at + len + prof_os::page_size() <= window.start);
         assert!(window.start - at < len + 2 * RING_ALIGN);
         // If that place is taken, the next is below whatever takes it.
         let [code, libs, stack] = maps;

@@ -5,7 +5,7 @@ use crate::hooked::found::Found;
 use crate::hooked::probed::Code;
 use crate::hooked::watched;
 use crate::process::elf::Module;
-use crate::process::proc;
+
 use crate::target::Target;
 use crate::{Refusal, RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{PatchPlan, Probed, plan_at_entry, plan_free, plan_patch, uprobe};
@@ -102,7 +102,7 @@ fn plan_one(mem: &RemoteMemory, m: &Module, f: &Found) -> Result<OnePlan, String
 const FRONT: usize = 32;
 
 fn in_one_page(f: &Found, plan: &PatchPlan) -> Result<(), String> {
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     let patch = code_at(f.addr.0) + plan.patch_offset as u64;
     let last = patch + PATCH_LEN as u64 - 1;
     if patch / page == last / page {

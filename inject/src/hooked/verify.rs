@@ -1,8 +1,8 @@
 //! Compares code with its file.
 
 use crate::process::elf::Module;
-use crate::process::proc::{self, Map};
 use crate::{RemoteAddr, RemoteMemory};
+use prof_os::maps::Map;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -23,7 +23,7 @@ pub(crate) fn text_differs(
     if m.path.as_os_str() == "[vdso]" {
         return None;
     }
-    let pagemap = File::open(prof_trace::process::folder(pid) + "/pagemap").ok();
+    let pagemap = File::open(prof_os::process::folder(pid) + "/pagemap").ok();
     for map in
         maps.iter().filter(|p| p.exec && p.inode != 0 && m.start <= p.start && p.end <= m.end)
     {
@@ -57,7 +57,7 @@ fn own_pages(pagemap: &File, map: &Map) -> Option<Vec<(u64, u64)>> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
     const OF_FILE: u64 = 1 << 61;
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     let RemoteAddr(start) = map.start;
     let mut own = Vec::new();
     for first in (0..map.len() / page).step_by(ENTRIES as usize) {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn only_pages_that_were_written_are_the_processs_own() {
-        let page = proc::page_size() as usize;
+        let page = prof_os::page_size() as usize;
         let mut file = tempfile();
         file.write_all(&vec![7; 4 * page]).expect("write");
         // SAFETY: the mapping is new and private, its file keeps its size, and only this test uses it.
@@ -100,7 +100,7 @@ mod tests {
             at as u64
         };
         let pid = std::process::id() as i32;
-        let maps = proc::maps(pid).expect("maps");
+        let maps = prof_os::maps::of(pid).expect("maps");
         let map = maps.iter().find(|m| m.start.0 == at).expect("mapped");
         let pagemap = File::open("/proc/self/pagemap").expect("pagemap");
         let page = page as u64;

@@ -10,10 +10,10 @@
 use crate::RemoteMemory;
 use crate::hooked::found::is_libc;
 use crate::process::elf::Module;
-use crate::process::proc;
 use crate::stopped::tables::Tables;
 use prof_arch::native::bridge::{BRIDGE_LEN, Bridge, bridges};
 use prof_arch::native::jump::code_at;
+use prof_os::maps;
 
 /// Maximum number of bytes that are searched in each mapping of code.
 const MOST: u64 = 64 << 20;
@@ -23,7 +23,7 @@ const LASTING: [&str; 3] = ["libstdc++.so", "libgcc_s.so", "libc++abi.so"];
 /// Finds a bridge in libc, or else in another module that is never unloaded. Within a module, the smallest suitable
 /// frame is chosen.
 pub(crate) fn find(mem: &RemoteMemory, modules: &[Module]) -> Option<Bridge> {
-    let maps = proc::maps(mem.pid()).ok()?;
+    let maps = maps::of(mem.pid()).ok()?;
     let lasting = |m: &&Module| LASTING.iter().any(|n| m.file_name().starts_with(n));
     let libc = modules.iter().filter(|m| is_libc(m));
     let rest = modules.iter().take(1).chain(modules.iter().filter(lasting));

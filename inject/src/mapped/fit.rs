@@ -2,9 +2,9 @@
 
 use crate::installed::Options;
 use crate::process::cgroup::{Level, levels};
-use crate::process::proc;
 use crate::target::Target;
 use crate::{Refusal, Result};
+use prof_os::process;
 use prof_trace::shared::{Geometry, MAX_SEGMENTS, SEGMENT_SIZE};
 use prof_trace::values::text::bytes;
 use std::cmp::Ordering;
@@ -59,7 +59,7 @@ pub(crate) fn fit(
     tables: (usize, usize),
     notes: &mut Vec<String>,
 ) -> Result<Geometry> {
-    let threads = proc::threads(target.pid)?.len();
+    let threads = process::threads(target.pid)?.len();
     let all = levels(target.pid, std::process::id() as i32);
     fit_in(target, options.ring_size, threads, tables, &all, notes)
 }

@@ -33,7 +33,7 @@ impl Image {
     pub fn new() -> Result<Self> {
         let elf = Elf::parse(HOOK).map_err(|e| broken(&e.to_string()))?;
         let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
-        let page = crate::process::proc::page_size() as usize;
+        let page = prof_os::page_size() as usize;
         let end = loads().map(|p| p.p_vaddr + p.p_memsz).max().unwrap_or(0) as usize;
         let mut bytes = vec![0; end.next_multiple_of(page)];
         let (mut code, mut data) = ((0, 0), (0, 0));

@@ -13,7 +13,6 @@ use crate::hooked::places::remote_place;
 use crate::mapped::bits;
 use crate::mapped::image::Image;
 use crate::mapped::ring::{Ring, grow};
-use crate::process::proc::{self, Map};
 use crate::process::rings::has_parts;
 use crate::recorded::{Patched, Recorded};
 use crate::stopped::candidates::{with_all_stopped, with_caller};
@@ -23,6 +22,7 @@ use crate::stopped::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
+use prof_os::maps::{self, Map};
 use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
 use std::fs::File;
 use std::mem::offset_of;
@@ -143,7 +143,7 @@ impl<'a> Site<'a> {
             c.ask("prctl", nr::PRCTL, [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0]);
             advise(c, m.ring, libc::MADV_DONTDUMP)
         })?;
-        let page = proc::page_size();
+        let page = prof_os::page_size();
         for (k, addr) in [m.ring.addr - page, m.ring.addr + m.ring.len].into_iter().enumerate() {
             let note = |a| {
                 control.guards[k].set(a);
@@ -169,7 +169,7 @@ impl<'a> Site<'a> {
             match self.map_stubs_at(&stubs, control, m) {
                 Err(e) if is_taken(&e) && tried < TRIES => {
                     for (a, noted) in std::mem::take(&mut m.stubs).iter().zip(&control.stubs) {
-                        let there = left_of(&proc::maps(self.pid)?, *a, Kind::Code);
+                        let there = left_of(&maps::of(self.pid)?, *a, Kind::Code);
                         if there.is_none_or(|a| self.unmap(a.addr, a.len)) {
                             noted.set(Area::default());
                         } else if let Some(e) = self.failed.take() {
@@ -189,7 +189,7 @@ impl<'a> Site<'a> {
         m: &mut Mapped,
     ) -> Result<()> {
         use bits::{EXEC, READ};
-        let page = proc::page_size();
+        let page = prof_os::page_size();
         m.stubs = vec![Area::default(); stubs.len()];
         for ((a, to), done) in stubs.iter().zip(&control.stubs).zip(&mut m.stubs) {
             let note = |a| {
@@ -205,13 +205,13 @@ impl<'a> Site<'a> {
     /// Maps the hook and the flag page in one area, with guard pages before, between and behind them.
     fn map_hook(&mut self, image: &Image, control: &mut Control, m: &mut Mapped) -> Result<()> {
         use bits::{EXEC, READ, WRITE};
-        let page = proc::page_size();
+        let page = prof_os::page_size();
         // The note for forked children lies behind the hook.
         let hook_len = image.len() as u64 + inherited::room();
         let all = hook_len + 4 * page;
         let mut tried = 0;
         loop {
-            let Some(addr) = remote_place(&proc::maps(self.pid)?, all, page) else {
+            let Some(addr) = remote_place(&maps::of(self.pid)?, all, page) else {
                 return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
             };
             tried += 1;
@@ -349,7 +349,7 @@ impl<'a> Site<'a> {
     /// target's maps tell what remains, since another prof may have been killed in the middle of this. Returns whether
     /// nothing remains.
     pub(crate) fn unmap_ring(&mut self, addr: u64) -> bool {
-        let maps = proc::maps(self.pid).unwrap_or_default();
+        let maps = maps::of(self.pid).unwrap_or_default();
         let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return true };
         for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
             let mut left = m.len();
@@ -366,8 +366,8 @@ impl<'a> Site<'a> {
 
     /// Returns how many of the `left` bytes from `start` are kept for later stops.
     fn rest(&self, start: u64, left: u64) -> u64 {
-        let page = proc::page_size();
-        let pagemap = File::open(prof_trace::process::folder(self.pid) + "/pagemap");
+        let page = prof_os::page_size();
+        let pagemap = File::open(prof_os::process::folder(self.pid) + "/pagemap");
         let present = |from: u64, to: u64| {
             let mut entries = vec![0u8; ((to - from) / page * 8) as usize];
             let read =
@@ -389,7 +389,7 @@ impl<'a> Site<'a> {
     /// Unmaps the private memory that a forked child may have where its parent has the ring (`hook/src/fork.rs`). Returns
     /// whether it is gone.
     pub(crate) fn unmap_copies(&mut self, ring: Area) -> bool {
-        let maps = proc::maps(self.pid).unwrap_or_default();
+        let maps = maps::of(self.pid).unwrap_or_default();
         let mut gone = true;
         for part in parts_around(&maps, ring, Area::default()) {
             gone &= self.unmap(part.addr, part.len);
@@ -402,7 +402,7 @@ impl<'a> Site<'a> {
         if a.len == 0 {
             return true;
         }
-        let there = proc::maps(self.pid).ok().and_then(|maps| left_of(&maps, *a, kind));
+        let there = maps::of(self.pid).ok().and_then(|maps| left_of(&maps, *a, kind));
         if there.is_some_and(|a| !self.unmap(a.addr, a.len)) {
             return false;
         }
@@ -424,7 +424,7 @@ impl<'a> Site<'a> {
     /// Unmaps an area except for the page `kept`, and clears its entry. A prof that was killed may already have
     /// unmapped a part of it.
     fn take_back_around(&mut self, ring: Area, a: &mut Area, kept: Area, entry: usize) -> bool {
-        let maps = proc::maps(self.pid).unwrap_or_default();
+        let maps = maps::of(self.pid).unwrap_or_default();
         for part in parts_around(&maps, *a, kept) {
             if !self.unmap(part.addr, part.len) {
                 return false;
@@ -505,7 +505,7 @@ fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
     if is_ours(maps, a, kind) {
         return Some(a);
     }
-    let first = Area { addr: a.addr, len: proc::page_size() };
+    let first = Area { addr: a.addr, len: prof_os::page_size() };
     let rest = first.addr + first.len..a.addr.saturating_add(a.len);
     let alone = maps.iter().all(|m| m.end.0 <= rest.start || rest.end <= m.start.0);
     (alone && a.len > first.len && is_ours(maps, first, Kind::Code)).then_some(first)
@@ -520,7 +520,7 @@ fn is_taken(e: &Error) -> bool {
 /// locked memory is too low for this one (EAGAIN), maps a single page, unlocks it and lets it grow.
 fn fixed(c: &mut Caller<'_>, a: Area, prot: u64) -> Result<()> {
     use bits::{ANON, FIXED_NOREPLACE, NO_FD};
-    let first = Area { addr: a.addr, len: proc::page_size() };
+    let first = Area { addr: a.addr, len: prof_os::page_size() };
     let mut last = c.failed("mmap", Errno::EAGAIN);
     for part in [a, first] {
         match map(c, part.addr, part.len, prot, ANON | FIXED_NOREPLACE, NO_FD) {

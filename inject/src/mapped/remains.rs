@@ -1,14 +1,15 @@
 //! Looks for what a detach has left in a process.
 
 use crate::mapped::mapping::{Kind, Mapped, is_ours};
-use crate::process::proc::Status;
+use crate::process::elf;
 use crate::process::rings::{ring_in, still_open};
-use crate::process::{elf, proc};
 use crate::recorded::{Patched, Recorded};
 use crate::report::DetachReport;
 use crate::stopped::candidates::with_caller;
 use crate::stopped::gadgets::Gadgets;
 use crate::{again, signal};
+use prof_os::maps;
+use prof_os::status::Status;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub(crate) fn verify(
     {
         e.warn(pid, "a jump to prof has come back");
     }
-    let Ok(maps) = proc::maps(pid) else { return };
+    let Ok(maps) = maps::of(pid) else { return };
     if ring_in(&maps).is_some() {
         report.left.push("prof's shared memory (still mapped)".into());
     }

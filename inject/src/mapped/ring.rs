@@ -9,12 +9,12 @@
 use crate::hooked::places;
 use crate::mapped::mapping::{Site, advise, map, unmap_at};
 use crate::mapped::{bits, ring_file};
-use crate::process::proc;
 use crate::process::rings::{is_named, left};
 use crate::stopped::remote::Caller;
 use crate::{Error, RemoteAddr, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
+use prof_os::{maps, process};
 use prof_trace::shared::{Area, Geometry, MAGIC, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
 use std::fs::{File, Metadata};
 use std::mem::offset_of;
@@ -45,8 +45,8 @@ impl Site<'_> {
     pub fn make_ring(&mut self, geometry: Geometry, windows: &[Range<u64>]) -> Result<Ring> {
         let pid = self.pid;
         let len = geometry.size() as u64;
-        let maps = proc::maps(pid)?;
-        let places = places::ring_places(&maps, proc::start_brk(pid), windows, len);
+        let maps = maps::of(pid)?;
+        let places = places::ring_places(&maps, process::start_brk(pid), windows, len);
         let ring = self.alone(|c| in_one_stop(pid, c, geometry, &places))?;
         if let Err(e) = ring_file::allocate_ring(pid, &ring.fd, geometry) {
             self.unmap_ring(ring.at.addr);
@@ -71,7 +71,7 @@ fn in_one_stop(pid: i32, c: &mut Caller<'_>, geometry: Geometry, places: &[u64])
 /// Makes the ring at one place. On an error the target is as before.
 fn make_at(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Ring> {
     let file = enter(pid, c, geometry, at)?;
-    let first = Area { addr: at, len: proc::page_size() };
+    let first = Area { addr: at, len: prof_os::page_size() };
     let at = Area { addr: at, len: geometry.size() as u64 };
     let made = complete(pid, c, &file, geometry, at);
     match made {
@@ -96,7 +96,7 @@ fn enter(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Fi
     });
     let closed = close(c, number, &path);
     if closed.is_err() && entered.is_ok() {
-        let _ = unmap_at(c, Area { addr: at, len: proc::page_size() });
+        let _ = unmap_at(c, Area { addr: at, len: prof_os::page_size() });
     }
     closed.and(entered)
 }
@@ -173,7 +173,7 @@ fn mark(file: &File, at: u64, geometry: Geometry) -> std::io::Result<()> {
 fn map_first(pid: i32, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
     use bits::{FIXED_NOREPLACE, NORESERVE, READ, SHARED, WRITE};
     let flags = SHARED | NORESERVE | FIXED_NOREPLACE;
-    match map(c, at, proc::page_size(), READ | WRITE, flags, number) {
+    match map(c, at, prof_os::page_size(), READ | WRITE, flags, number) {
         Ok(got) if got.addr != at => {
             // A kernel before 4.17 takes the address as a hint.
             unmap_at(c, got)?;
@@ -201,7 +201,7 @@ fn complete(
     if !is_ring(c, at) {
         return Err(exchanged(pid, "another file was"));
     }
-    let first = Area { addr: at.addr, len: proc::page_size() };
+    let first = Area { addr: at.addr, len: prof_os::page_size() };
     // As early as possible: a child of a fork has nothing of it.
     advise(c, first, libc::MADV_DONTFORK)?;
     let shared = ring_file::map_ring(file, geometry)?;

@@ -1,6 +1,6 @@
 //! The room for threads in the shared memory.
 
-use crate::process::proc::Status;
+use prof_os::status::Status;
 use prof_trace::shared::MORE_SLOTS;
 use std::fs;
 use std::path::{Path, PathBuf};

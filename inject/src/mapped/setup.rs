@@ -7,11 +7,12 @@ use crate::mapped::mapping::Mapped;
 use crate::mapped::thread_id::tid_offset;
 use crate::process::elf;
 use crate::process::linked::List;
-use crate::process::proc::{Map, Status};
 use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, Result, sandbox};
 use prof_arch::native::Rule;
 use prof_arch::unwind::function_range;
+use prof_os::maps::Map;
+use prof_os::status::Status;
 use prof_trace::modules::{Modules, New, bits};
 use prof_trace::protocol::{self, Candidate, publish_stacks};
 use prof_trace::ring;
@@ -42,7 +43,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.main_tid = status.ns_pid().unwrap_or(pid as u32);
     let stack = maps.iter().find(|m| m.name == b"[stack]");
     // If the first thread has ended, its stack belongs to nobody.
-    let stack = stack.filter(|_| prof_trace::process::lives(pid));
+    let stack = stack.filter(|_| prof_os::process::lives(pid));
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
     let per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
     c.ticks_per_sec.store(per_sec, Relaxed);
@@ -67,7 +68,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.first_segments.store(first_segments, Relaxed);
     c.ring_beside = beside.first().is_some_and(|l| l.shared).into();
     // Each of these threads may hold a segment before the collector frees any.
-    let holders = crate::process::proc::threads(i.target.pid).map_or(0, |t| t.len() as u64);
+    let holders = prof_os::process::threads(i.target.pid).map_or(0, |t| t.len() as u64);
     if holders > first_segments / 4 {
         c.more_segments.store(2 * holders, Relaxed);
     }
@@ -192,16 +193,10 @@ fn modules(i: &mut Installed) {
 
 /// Publishes the stacks to the hook.
 fn stacks(shared: &Shared, maps: &[Map]) {
-    let bit = |set: bool, c: u8| if set { c } else { b'-' };
     let all = maps.iter().map(|m| Candidate {
         start: m.start.0,
         end: m.end.0,
-        perms: [
-            bit(m.read, b'r'),
-            bit(m.write, b'w'),
-            bit(m.exec, b'x'),
-            if m.shared { b's' } else { b'p' },
-        ],
+        perms: m.perms(),
         inode: m.inode,
         name: &m.name,
     });

@@ -1,12 +1,12 @@
 //! Finds the place in libc's thread descriptor that holds a thread's id.
 
 use crate::installed::Installed;
-use crate::process::proc::Status;
 use crate::stopped::candidates::{Fitness, candidates};
 use crate::stopped::tracee::Tracee;
 use crate::{RemoteAddr, RemoteMemory, Result};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::capture::DESCRIPTOR;
+use prof_os::status::Status;
 use prof_trace::records::NotHooked;
 use std::time::{Duration, Instant};
 

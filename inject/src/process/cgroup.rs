@@ -5,7 +5,7 @@
 //! thread states and the tables as they grow, so they are charged to the target's. If prof runs in the target's
 //! cgroup, as in a container, everything counts there.
 
-use prof_trace::process::folder;
+use prof_os::process::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 

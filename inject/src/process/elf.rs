@@ -1,7 +1,6 @@
 //! Finds the target's modules: their addresses, unwind tables, dynamic sections and symbols.
 
 use crate::process::elf_file::{ElfFile, container, each};
-use crate::process::proc::{self, Map};
 use crate::stopped::memory::{WORD, words};
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::container::Ctx;
@@ -10,7 +9,8 @@ use goblin::elf::program_header::{PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
-use prof_trace::files::{open_below, open_regular};
+use prof_os::files::{open_below, open_regular};
+use prof_os::maps::Map;
 use prof_trace::shared::MODULES;
 use std::fs::File;
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub fn modules(mem: &RemoteMemory, maps: &[Map]) -> Vec<Module> {
     for (i, m) in maps.iter().enumerate() {
         let named = (m.inode != 0 && m.name.starts_with(b"/")) || m.name == b"[vdso]";
         let around = found.iter().position(|f| f.end > m.start);
-        let own = around.is_some_and(|at| found[at].path == proc::path_of(&m.name));
+        let own = around.is_some_and(|at| found[at].path == m.path());
         if !named || m.offset != 0 || !m.read || own {
             continue;
         }
@@ -94,7 +94,7 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
     )
     .ok()?;
     let loads = || headers.iter().filter(|p| p.p_type == PT_LOAD);
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     let low = loads().map(|p| p.p_vaddr & !(page - 1)).min()?;
     let high = loads().map(|p| p.p_vaddr.saturating_add(p.p_memsz)).max()?;
     // A file that was mapped only to be read has no executable mapping.
@@ -133,7 +133,7 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
         extab = (RemoteAddr(p.p_vaddr.wrapping_add(bias)), p.p_filesz);
     }
     let mut found = Module {
-        path: proc::path_of(&m.name),
+        path: m.path().to_owned(),
         start: m.start,
         end,
         bias,
@@ -173,7 +173,7 @@ impl Module {
             return ElfFile::of_bytes(mem.read_some(self.start, len.min(1 << 20) as usize));
         }
         let (a, b) = self.first;
-        let proc = PathBuf::from(prof_trace::process::folder(pid));
+        let proc = PathBuf::from(prof_os::process::folder(pid));
         let head = mem.read_some(self.start, (b - a).min(4096) as usize);
         // Compares the beginning of a file with memory, to know whether it is the mapped one. Code is left out, as a
         // uprobe or another tool may have changed it in memory.

@@ -1,8 +1,8 @@
 //! Decides what can be done about a recording by another build of prof.
 
-use crate::process::proc::{self, Map};
 use crate::process::rings::ring_in;
 use crate::{Refusal, Result};
+use prof_os::maps::{self, Map};
 use prof_trace::foreign::{Foreign, has_stable};
 use prof_trace::shared::{EDITION, Header};
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn collector_exe(pid: i32, ring: &Map) -> Option<PathBuf> {
     let dir = std::fs::read_dir("/proc").ok()?;
     let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let maps_it =
-        |p: &i32| proc::maps(*p).is_ok_and(|m| ring_in(&m).is_some_and(|m| m.inode == ring.inode));
+        |p: &i32| maps::of(*p).is_ok_and(|m| ring_in(&m).is_some_and(|m| m.inode == ring.inode));
     let collector = pids.filter(|p| *p != pid).find(maps_it)?;
     std::fs::read_link(format!("/proc/{collector}/exe")).ok()
 }

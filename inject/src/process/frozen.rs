@@ -2,16 +2,16 @@
 //! nor make a system call, until the cgroup is thawed.
 
 use crate::process::cgroup::{V2, place_in};
-use crate::process::proc;
 use crate::{Refusal, Result};
-use prof_trace::process::folder;
+use prof_os::process;
+use prof_os::process::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Checks that no cgroup of a process is frozen.
 pub(crate) fn thawed(pid: i32) -> Result<()> {
     match frozen_by(pid) {
-        Some(file) => Err(Refusal::Frozen { pid, comm: proc::comm(pid), file }.into()),
+        Some(file) => Err(Refusal::Frozen { pid, comm: process::comm(pid), file }.into()),
         None => Ok(()),
     }
 }

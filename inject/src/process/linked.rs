@@ -103,13 +103,13 @@ fn start_at(modules: &[Module], entries: &[Entry]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::proc;
+    use prof_os::maps;
 
     #[test]
     fn the_list_of_this_process_is_understood() {
         let pid = std::process::id() as i32;
         let mem = RemoteMemory::open(pid).expect("memory");
-        let modules = elf::modules(&mem, &proc::maps(pid).expect("mappings"));
+        let modules = elf::modules(&mem, &maps::of(pid).expect("mappings"));
         let list = List::of(&mem, &modules);
         let stays = |name: &str| {
             let at = modules.iter().position(|m| m.file_name().starts_with(name));

@@ -1,6 +1,7 @@
 //! What prof learns of a process from outside: its mappings, files, filters, cgroup, and who shares its memory.
 
 pub mod cgroup;
+pub(crate) mod code;
 pub(crate) mod debug_frame;
 pub mod elf;
 pub mod elf_file;
@@ -9,7 +10,6 @@ pub(crate) mod foreign;
 pub(crate) mod frozen;
 pub(crate) mod linked;
 pub(crate) mod mips_got;
-pub mod proc;
 pub mod program;
 pub mod rings;
 pub mod runtimes;

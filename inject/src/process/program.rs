@@ -1,6 +1,6 @@
 //! Detects that a process has executed another program.
 
-use crate::process::proc;
+use prof_os::status::Status;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ impl Program {
     #[must_use]
     pub(crate) fn is_replaced(&self) -> bool {
         let gone = self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)));
-        gone && proc::Status::of(self.pid).is_ok_and(|s| s.field("VmSize").is_some())
+        gone && Status::of(self.pid).is_ok_and(|s| s.has_memory())
     }
 
     /// Waits up to `time` for the program to be replaced, and returns whether it was. This is for errors that an exec

@@ -81,7 +81,7 @@ fn is_off(runtime: Runtime, environment: &[u8]) -> bool {
 
 fn environment(pid: i32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let folder = prof_trace::process::folder(pid);
+    let folder = prof_os::process::folder(pid);
     if let Ok(file) = std::fs::File::open(folder + "/environ") {
         let _ = file.take(LONGEST).read_to_end(&mut bytes);
     }

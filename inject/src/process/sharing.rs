@@ -3,16 +3,18 @@
 //! patched code, and are stopped together with the target's own threads.
 
 use crate::permission::{may_trace, untraced};
-use crate::process::proc::{self, Status};
 use crate::{Error, Refusal, Result};
-use prof_trace::process::Sharers;
+use prof_os::process;
+use prof_os::sharers::Sharers;
+use prof_os::status::Status;
+use prof_trace::shared::MEMFD_NAME;
 
 /// Checks that all processes that share the memory of a process can be stopped with it.
 ///
 /// # Errors
 /// If one can't, with the reason.
 pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
-    let sharers = Sharers::of(pid);
+    let sharers = Sharers::of(pid, MEMFD_NAME);
     for other in sharers.others().iter().copied() {
         if let Err(e) = stoppable(other)
             && sharers.still_shares(other)
@@ -26,7 +28,7 @@ pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
 
 fn stoppable(pid: i32) -> Result<()> {
     let status = Status::of(pid)?;
-    let comm = proc::comm(pid);
+    let comm = process::comm(pid);
     untraced(&status, &comm)?;
     may_trace(pid)?;
     if status.number("Seccomp") == Some(1) {
@@ -40,7 +42,7 @@ pub(crate) fn about(target: i32, other: i32, e: Error) -> Error {
     match e {
         Error::Refused(_) | Error::Sys { .. } if target != other => {
             let why = e.to_string();
-            Refusal::Shared { pid: target, comm: proc::comm(target), other, why }.into()
+            Refusal::Shared { pid: target, comm: process::comm(target), other, why }.into()
         }
         e => e,
     }

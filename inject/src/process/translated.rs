@@ -2,7 +2,8 @@
 //! hooks in data.
 
 use crate::Refusal;
-use crate::process::proc::{self, Map};
+use prof_os::maps::{self, Map};
+use prof_os::process;
 use std::path::Path;
 
 /// A program that translates the code of another.
@@ -60,7 +61,7 @@ const EMULATORS: [&str; 7] =
 
 /// Returns what translates the code of a process, if anything known does.
 pub(crate) fn of(pid: i32, maps: &[Map]) -> Option<Translator> {
-    recognise(&proc::exe(pid), maps)
+    recognise(&process::exe(pid), maps)
 }
 
 fn recognise(exe: &Path, maps: &[Map]) -> Option<Translator> {
@@ -105,14 +106,14 @@ impl Translator {
                 "record the program on a machine of its own architecture, or a virtual one",
             ),
         };
-        Refusal::Translated { pid, comm: proc::comm(pid), by, advice }
+        Refusal::Translated { pid, comm: process::comm(pid), by, advice }
     }
 }
 
 /// Returns what the user has to know of a process that executes a program of another architecture.
 #[must_use]
 pub fn note(pid: i32) -> Option<String> {
-    let maps = proc::maps(pid).ok()?;
+    let maps = maps::of(pid).ok()?;
     let Some(Translator::Emulator(by)) = of(pid, &maps) else { return None };
     Some(format!(
         "process {pid} is {by}, which translates the code of the program that it runs: prof records what {by} itself \
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     fn of_exe(exe: &str, maps: &str) -> Option<Translator> {
-        recognise(Path::new(exe), &proc::parse_maps(maps.as_bytes()))
+        recognise(Path::new(exe), &maps::parse(maps.as_bytes()))
     }
 
     #[test]

@@ -10,12 +10,12 @@
 //!   handler's return. So the note is believed only if it names a descriptor of a kind for which such calls wait.
 //! * If the program has no handlers, or only for signals that a thread's own instructions cause, none has run.
 
-use crate::process::proc::Status;
 use crate::{RemoteAddr, RemoteMemory};
 use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use prof_arch::blocked::Blocked;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
+use prof_os::status::Status;
 
 /// Length of each piece of memory that is read below the stack pointer. All pieces together exceed a signal frame.
 const PIECE: u64 = 4096;

@@ -1,6 +1,5 @@
 //! Chooses the thread of the target that makes system calls for prof.
 
-use crate::process::proc::{self, Status};
 use crate::sandbox::{self, Pass};
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::remote::{Caller, layout};
@@ -8,6 +7,8 @@ use crate::stopped::threads::{StopTimes, stop_all};
 use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use prof_arch::native::call::is_never_restarted;
+use prof_os::status::Status;
+use prof_os::{maps, process, task};
 use std::time::{Duration, Instant};
 
 /// Time for which prof waits for a moment in which the target does not catch its system calls, and the interval at
@@ -36,11 +37,11 @@ pub(crate) enum Fitness {
 /// Returns at most 64 living threads, in the order in which to try them.
 pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
     let mut all = Vec::new();
-    for tid in proc::threads(pid)?.into_iter().take(64) {
+    for tid in process::threads(pid)?.into_iter().take(64) {
         let status = Status::of_thread(pid, tid).unwrap_or_default();
         let state = status.field("State").and_then(|f| f.chars().next());
         let fragile =
-            || proc::asleep(pid, tid).and_then(|a| a.call).is_some_and(is_never_restarted);
+            || task::asleep(pid, tid).and_then(|a| a.call).is_some_and(is_never_restarted);
         let fitness = match state {
             // The first thread may have ended before the others.
             None | Some('Z' | 'X') => continue,
@@ -97,7 +98,7 @@ fn try_callers<T>(
 ) -> Result<T> {
     let mut last = Error::NoThread(pid);
     layout();
-    let maps = proc::maps(pid)?;
+    let maps = maps::of(pid)?;
     let deadline = Instant::now() + timeout;
     let fit = candidates(pid)?;
     for (k, (_, tid)) in fit.iter().copied().enumerate() {
@@ -107,7 +108,7 @@ fn try_callers<T>(
         if filtered {
             sandbox::look_ahead(pid, &status);
         }
-        let waits_in = proc::waits_in(pid, tid);
+        let waits_in = task::waits_in(pid, tid);
         let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
         let mut since = Instant::now();
         t.interrupt();
@@ -139,7 +140,7 @@ fn try_callers<T>(
         };
         let dispatch = t.dispatch();
         if gadgets.code().any(|at| dispatch.catches(mem, at)) {
-            last = Refusal::Dispatched(pid, proc::comm(pid)).into();
+            last = Refusal::Dispatched(pid, process::comm(pid)).into();
             continue;
         }
         match Caller::new(t, mem, &maps, gadgets, &waits_in, pass) {
@@ -179,7 +180,7 @@ fn try_with_all_stopped<T>(
 ) -> Result<T> {
     let mut last = Error::NoThread(pid);
     layout();
-    let maps = proc::maps(pid)?;
+    let maps = maps::of(pid)?;
     let deadline = Instant::now() + timeout;
     for tid in of_one_table(candidates(pid)?).into_iter().take(MOST_CALLERS) {
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
@@ -187,7 +188,7 @@ fn try_with_all_stopped<T>(
         if filtered {
             sandbox::look_ahead(pid, &status);
         }
-        let waits_in = proc::waits_in(pid, tid);
+        let waits_in = task::waits_in(pid, tid);
         let mut stopped = stop_all(pid, deadline.saturating_duration_since(Instant::now()))?;
         let at = stopped.threads.iter().position(|t| t.tid == tid && t.is_stopped());
         let Some(t) = at.map(|at| stopped.threads.swap_remove(at)) else {
@@ -196,7 +197,7 @@ fn try_with_all_stopped<T>(
         };
         let dispatch = t.dispatch();
         let caller = if gadgets.code().any(|at| dispatch.catches(mem, at)) {
-            Err(Refusal::Dispatched(pid, proc::comm(pid)).into())
+            Err(Refusal::Dispatched(pid, process::comm(pid)).into())
         } else {
             Pass::of(&t, filtered.then_some(&status))
                 .and_then(|pass| Caller::new(t, mem, &maps, gadgets, &waits_in, pass))

@@ -6,14 +6,15 @@
 //! original has returned. So prof searches all private writable memory for frames, if the slots say that there may be
 //! any at all.
 
-use crate::process::proc::{self, Map};
 use crate::recorded::Recorded;
 use crate::stopped::tracee::Tracee;
 use crate::{RemoteAddr, Result};
 use core::mem::offset_of;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::capture::Call;
-use prof_trace::shared::{FUNCTIONS, Function, LAYOUT, SLOTS, Shared, Slot};
+use prof_os::maps::{self, Map};
+use prof_os::process;
+use prof_trace::shared::{FUNCTIONS, Function, LAYOUT, MEMFD_NAME, SLOTS, Shared, Slot};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -83,9 +84,8 @@ pub(crate) fn may_be(r: &Recorded) -> bool {
 /// Searches for frames, in the smallest mappings first.
 pub(crate) fn find(r: &Recorded) -> Result<Frames> {
     let deadline = Instant::now() + SEARCH;
-    let mut maps = proc::maps(r.pid)?;
-    let ours = |m: &Map| m.name.starts_with(b"/memfd:prof-ring");
-    maps.retain(|m| m.read && m.write && !m.shared && !ours(m));
+    let mut maps = maps::of(r.pid)?;
+    maps.retain(|m| m.read && m.write && !m.shared && !m.is_memfd(MEMFD_NAME));
     maps.sort_by_key(Map::len);
     let pagemap = File::open(format!("/proc/{}/pagemap", r.pid)).ok();
     let shape = Shape::of(r);
@@ -118,7 +118,7 @@ pub(crate) fn is_under_way(r: &Recorded, at: u64) -> bool {
 
 /// Returns the parts of a range that have pages. Reading the others would make the kernel allocate pages for them.
 fn present(pagemap: Option<&File>, all: Range<u64>) -> Vec<Range<u64>> {
-    let page = proc::page_size();
+    let page = prof_os::page_size();
     let pages = ((all.end - all.start) / page) as usize;
     let mut entries = vec![0u8; pages * 8];
     let read = pagemap.map(|f| f.read_exact_at(&mut entries, all.start / page * 8));
@@ -163,7 +163,7 @@ fn look(r: &Recorded, shape: &Shape, part: Range<u64>, end: u64, found: &mut Vec
 /// the kernel names it as the process's stack.
 fn tops(r: &Recorded, maps: &[Map]) -> Result<Vec<Range<u64>>> {
     let mut dead = Vec::new();
-    for tid in proc::threads(r.pid)? {
+    for tid in process::threads(r.pid)? {
         let Some(mut t) = Tracee::seize(r.pid, tid)? else { continue };
         t.interrupt();
         if let Ok(true) = t.wait_stopped(Instant::now() + Duration::from_secs(1))

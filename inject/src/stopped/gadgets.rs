@@ -1,12 +1,14 @@
 //! Instructions in the target's own code with which its threads make system calls for prof.
 
-use crate::process::proc::{self, Map};
+use crate::process::code::linker;
 use crate::stopped::memory::WORD;
 use crate::{RemoteAddr, RemoteMemory, Result};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall;
+use prof_os::maps::Map;
+use prof_os::process;
 
 /// Instructions that stand in the target's code.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +67,7 @@ impl Gadgets {
         let kernels = |m: &Map| m.name == b"[vdso]" || m.name == b"[sigpage]";
         let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || kernels(m));
         let mut code: Vec<&Map> = maps.iter().filter(lasting).collect();
-        let linker = proc::linker(pid, maps);
+        let linker = linker(pid, maps);
         code.sort_by_cached_key(|m| {
             let is_linkers = linker.is_some_and(|l| l.inode == m.inode && l.name == m.name);
             let distance = linker.map_or(0, |l| l.start.0.abs_diff(m.start.0));
@@ -97,7 +99,7 @@ impl Gadgets {
         if let (Some(&syscall), Some(sigreturn)) = (calls.first(), sigreturn) {
             return Ok(Self { syscall, other: calls.get(1).copied(), popped, sigreturn });
         }
-        Err(crate::Refusal::NoSigreturn(pid, proc::comm(pid)).into())
+        Err(crate::Refusal::NoSigreturn(pid, process::comm(pid)).into())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::{Error, RemoteAddr, Result};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
-use prof_trace::process::folder;
+use prof_os::process::folder;
 use prof_trace::protocol::Memory;
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice};

@@ -7,7 +7,6 @@
 
 use crate::process::elf;
 use crate::process::elf_file::ElfFile;
-use crate::process::proc::{self, Map};
 use crate::stopped::gadgets::Sigreturn;
 use crate::stopped::memory::{WORD, words};
 use crate::{RemoteAddr, RemoteMemory};
@@ -15,6 +14,7 @@ use goblin::elf::program_header::{PF_W, PT_LOAD};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::capture::DESCRIPTOR;
+use prof_os::maps::Map;
 
 /// Alignment of frames.
 const ALIGN: u64 = 64;
@@ -81,7 +81,7 @@ impl Finder<'_> {
         let (start, end) = (start.max(m.start.0), end.min(m.end.0));
         let bytes = self.mem.read_some(RemoteAddr(start), end.checked_sub(start)? as usize);
         let all: Vec<u64> = words(&bytes).collect();
-        let page = proc::page_size() - 1;
+        let page = prof_os::page_size() - 1;
         all.windows(2).find_map(|w| {
             let (base, len) = (w[0], w[1]);
             let top = base.checked_add(len)?;
@@ -124,7 +124,7 @@ impl Finder<'_> {
     }
 
     fn padding_of(&self, first: &Map, need: u64) -> Option<Place> {
-        let page = proc::page_size();
+        let page = prof_os::page_size();
         let head = ElfFile::of_bytes(self.mem.read_some(first.start, 4096))?;
         let loads = head.segments().iter().filter(|s| s.p_type == PT_LOAD);
         let base = loads.clone().find(|s| s.p_offset < page)?;

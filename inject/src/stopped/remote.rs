@@ -7,7 +7,6 @@
 //! end is another: prof stops the thread once more in the kernel's signal path and puts the registers
 //! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
-use crate::process::proc::{self, Map};
 use crate::sandbox::Pass;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::place::{Finder, Place};
@@ -19,6 +18,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
+use prof_os::maps::{self, Map};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Prepares a stopped thread, which slept in `waits_in` before (see [`crate::process::proc::waits_in`]), and
+    /// Prepares a stopped thread, which slept in `waits_in` before (see [`prof_os::task::waits_in`]), and
     /// whose filters let `pass` what they do. On failure the thread is let go, untouched.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl<'a> Caller<'a> {
         let finder = Finder { pid, tid, mem, maps, sigreturn };
         let place = finder.find(&before, KEPT, ROOM + len as u64).or_else(|| {
             // Its stack may have grown since the mappings were read.
-            let maps = &proc::maps(pid).ok()?;
+            let maps = &maps::of(pid).ok()?;
             Finder { pid, tid, mem, maps, sigreturn }.find(&before, KEPT, ROOM + len as u64)
         });
         let Place { low, covered } = place.ok_or(Error::NoThread(pid))?;

@@ -4,7 +4,6 @@
 //! later prof waits for it before anything else: a mapping that such a call makes must not appear after the search
 //! for prof's mappings.
 
-use crate::process::proc;
 use crate::stopped::gadgets::{Gadgets, Sigreturn};
 use crate::stopped::tracee::Tracee;
 use crate::{Error, RemoteAddr, Result};
@@ -12,6 +11,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::call::is_remote;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::SYSCALL_INSN;
+use prof_os::{process, task};
 use std::time::{Duration, Instant};
 
 /// Upper bound on the length of a restorer.
@@ -33,7 +33,7 @@ pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()
         };
         gadgets.calls().any(in_call) || (back..back.saturating_add(RESTORER)).contains(&pc)
     };
-    for tid in proc::threads(pid)? {
+    for tid in process::threads(pid)? {
         while is_on_the_way(pid, tid, deadline, &there)? {
             if Instant::now() >= deadline {
                 return Err(Error::NotStopping { pid, tid, ms: began.elapsed().as_millis() });
@@ -45,7 +45,7 @@ pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()
 }
 
 fn is_on_the_way(pid: i32, tid: i32, end: Instant, there: &impl Fn(u64) -> bool) -> Result<bool> {
-    if let Some(a) = proc::asleep(pid, tid) {
+    if let Some(a) = task::asleep(pid, tid) {
         return Ok(there(a.pc.0) && a.call.is_some_and(is_remote));
     }
     let Some(mut t) = Tracee::seize(pid, tid)? else { return Ok(false) };

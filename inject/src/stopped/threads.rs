@@ -1,11 +1,12 @@
 //! Stops all threads of the target, for as short a time as possible.
 
-use crate::process::proc;
 use crate::process::sharing::about;
 use crate::stopped::patience::Patience;
 use crate::stopped::tracee::{Tracee, wait_stopped_again};
 use crate::{Error, Result};
-use prof_trace::process::Sharers;
+use prof_os::process;
+use prof_os::sharers::Sharers;
+use prof_trace::shared::MEMFD_NAME;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,7 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
     let deadline = Instant::now() + timeout;
     let mut span = FIRST_TRY;
     let mut tries = Vec::new();
-    let mut sharers = Sharers::of(pid);
+    let mut sharers = Sharers::of(pid, MEMFD_NAME);
     loop {
         let began = Instant::now();
         let mut threads = Vec::new();
@@ -159,14 +160,14 @@ fn wait_for(threads: &mut [Tracee], (span, deadline): (Duration, Instant)) -> Re
 }
 
 fn seize_new(sharers: &Sharers, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Result<()> {
-    for tid in proc::threads(sharers.pid())? {
+    for tid in process::threads(sharers.pid())? {
         if seen.insert(tid) {
             threads.extend(Tracee::seize(sharers.pid(), tid)?);
         }
     }
     for other in sharers.others() {
         // A process that has ended or runs another program shares nothing.
-        for tid in proc::threads(*other).unwrap_or_default() {
+        for tid in process::threads(*other).unwrap_or_default() {
             if !seen.insert(tid) {
                 continue;
             }

@@ -4,7 +4,6 @@
 //! prof dies, the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
 use crate::permission::explain_denial;
-use crate::process::proc::Status;
 use crate::stopped::asleep;
 use crate::stopped::dispatch::{Dispatch, GET_DISPATCH};
 use crate::stopped::patience::{Patience, SLEEPS};
@@ -17,6 +16,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};
+use prof_os::status::Status;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 

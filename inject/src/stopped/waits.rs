@@ -10,11 +10,13 @@
 //! a thread that may have done so waits its whole time: a wait may end late, but not early.
 
 use crate::RemoteAddr;
-use crate::process::proc;
 use crate::stopped::memory::RemoteMemory;
 use prof_arch::blocked::{Blocked, Timeout};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::{UserRegs, call, insn};
+use prof_os::stat::Stat;
+use prof_os::status::Status;
+use prof_os::{maps, task};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -71,14 +73,12 @@ struct Done {
 
 impl Done {
     fn of(pid: i32, tid: i32) -> Option<Self> {
-        let status = proc::Status::of_thread(pid, tid).ok()?;
+        let status = Status::of_thread(pid, tid).ok()?;
         let number = |name: &str| status.number(name).and_then(|n| u64::try_from(n).ok());
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok();
-        let ran = text.and_then(|t| t.split(' ').next()?.parse().ok());
         Some(Self {
             slept: number("voluntary_ctxt_switches")?,
             preempted: number("nonvoluntary_ctxt_switches")?,
-            ran: ran.map(Duration::from_nanos),
+            ran: task::ran(pid, tid),
         })
     }
 
@@ -205,7 +205,7 @@ impl Wait {
 fn room(pid: i32, tid: i32, regs: &UserRegs) -> RemoteAddr {
     let (sp, tp) = (regs.sp(), regs.thread_pointer());
     let near = (sp - RED_ZONE - ROOM / 2) & !15;
-    let maps = proc::maps(pid).unwrap_or_default();
+    let maps = maps::of(pid).unwrap_or_default();
     let deep = near.saturating_sub(DEEP);
     let own = maps.iter().find(|m| m.holds(RemoteAddr(sp)) && m.holds(RemoteAddr(deep)));
     let is_stack = own.is_some_and(|m| {
@@ -244,23 +244,11 @@ fn encode(d: Duration, wide: bool) -> Option<Vec<u8>> {
     Some([u32::try_from(s).ok()?, ns].into_iter().flat_map(u32::to_ne_bytes).collect())
 }
 
-/// Returns when a thread ran last, in nanoseconds of the clock of its processor (`se.exec_start`).
-fn last_ran(sched: &str) -> Option<u64> {
-    let line = sched.lines().find_map(|l| l.strip_prefix("se.exec_start"))?;
-    let (ms, rest) = line.split(':').nth(1)?.trim().split_once('.')?;
-    let ns = format!("{rest:0<6}").get(..6)?.parse::<u64>().ok()?;
-    ms.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(ns)
-}
-
 /// Returns a lower bound on the time that a sleeping thread has slept. The clock stands still while the processor
 /// serves interrupts or another virtual machine.
 fn slept(pid: i32, tid: i32) -> Option<Duration> {
-    let of = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{what}")).ok();
-    let began = last_ran(&of("sched")?)?;
-    let stat = of("stat")?;
-    // The processor is field 39. The fields behind the name are counted from 3 on.
-    let fields = stat.get(stat.rfind(')')? + 2..)?;
-    let processor = fields.split(' ').nth(39 - 3)?.parse().ok()?;
+    let began = task::last_ran(pid, tid)?;
+    let processor = Stat::of_thread(pid, tid)?.processor()?;
     let known = with_memory(|m| m.clocks.get(&processor).copied()).filter(|c| c.0 >= began);
     let (clock, at) = match known {
         Some(known) => known,
@@ -290,8 +278,7 @@ fn read_clock(processor: usize) -> Option<(u64, Instant)> {
             libc::sched_yield();
             there
         };
-        let text = std::fs::read_to_string("/proc/thread-self/sched").unwrap_or_default();
-        if let Some(clock) = last_ran(&text).filter(|_| there) {
+        if let Some(clock) = task::own_last_ran().filter(|_| there) {
             let _ = to.send((clock, Instant::now()));
         }
     };
@@ -306,7 +293,7 @@ fn is_forgotten(pid: i32, pc: u64, timeout: Timeout) -> bool {
     if let Some(known) = with_memory(|m| m.code.get(&key).copied()) {
         return known;
     }
-    let maps = proc::maps(pid).unwrap_or_default();
+    let maps = maps::of(pid).unwrap_or_default();
     let libc = maps.iter().find(|m| m.holds(RemoteAddr(pc))).is_some_and(|m| {
         let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
         let is = |start: &[u8]| name.starts_with(start);
@@ -335,9 +322,6 @@ mod tests {
         }
         assert_eq!(encode(Duration::from_secs(1 << 40), false), None);
         assert_eq!(decode(&[0xff; 16]), None);
-        let sched = "a (1, #threads: 1)\n---\nse.exec_start     :       1308751.086284\nse.vruntime : 1.0\n";
-        assert_eq!(last_ran(sched), Some(1_308_751_086_284));
-        assert_eq!(last_ran("nothing"), None);
     }
 
     #[test]

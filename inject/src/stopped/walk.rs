@@ -1,7 +1,6 @@
 //! Unwinds a stopped thread from outside, to see whether prof's code is on its stack.
 
 use crate::process::elf::Module;
-use crate::process::proc::{Asleep, Map};
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};
@@ -9,6 +8,8 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
 use prof_arch::unwind::{CfiContext, CfiRule, FullStep, RegisterSet, compile, step_full};
+use prof_os::maps::Map;
+use prof_os::task::Asleep;
 use std::collections::HashMap;
 use std::ops::Range;
 

@@ -32,10 +32,6 @@ pub mod chunk;
 pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
-pub mod family;
-#[cfg(feature = "std")]
-pub mod files;
-#[cfg(feature = "std")]
 pub mod foreign;
 #[cfg(feature = "std")]
 mod model;
@@ -43,8 +39,6 @@ pub mod modules;
 #[cfg(feature = "std")]
 pub mod pack;
 pub mod pcs;
-#[cfg(feature = "std")]
-pub mod process;
 pub mod protocol;
 #[cfg(feature = "std")]
 pub mod records;

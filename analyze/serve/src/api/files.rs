@@ -157,7 +157,7 @@ fn read_below(root: &Path, path: &Path) -> Option<String> {
     let parts: Vec<_> = path.components().filter(|c| matches!(c, Component::Normal(_))).collect();
     for skip in 0..parts.len() {
         let below: PathBuf = parts[skip..].iter().collect();
-        if let Ok(file) = prof_trace::files::open_below(root, &below) {
+        if let Ok(file) = prof_os::files::open_below(root, &below) {
             let mut bytes = Vec::new();
             file.take(LONGEST).read_to_end(&mut bytes).ok()?;
             return Some(String::from_utf8_lossy(&bytes).into_owned());

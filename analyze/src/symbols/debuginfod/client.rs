@@ -58,7 +58,7 @@ fn trusted() -> RootCerts {
     let named = std::env::var_os("SSL_CERT_FILE");
     let files = named.iter().map(Path::new).chain(TRUSTED.iter().map(Path::new));
     for file in files {
-        let Ok(pem) = prof_trace::files::read_at_most(file, 16 << 20) else { continue };
+        let Ok(pem) = prof_os::files::read_at_most(file, 16 << 20) else { continue };
         let certificate = |item| match item {
             Ok(PemItem::Certificate(c)) => Some(c),
             _ => None,

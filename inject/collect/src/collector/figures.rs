@@ -2,7 +2,8 @@
 
 use super::{Collector, FAMILY_GAP, SECOND, areas, has_other_allocator};
 use crate::smaps::{Known, LAST};
-use prof_trace::family::{self, Stat};
+use prof_os::stat::Stat;
+use prof_os::workers::workers;
 use prof_trace::records::{Process, kind};
 use prof_trace::shared::state;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -95,13 +96,13 @@ impl Collector<'_> {
         }
         let pid = self.target.pid();
         let private = self.target.private();
-        let Some(stat) = Stat::of(pid.cast_signed()).filter(|_| private != 0) else {
+        let Some(stat) = Stat::living(pid.cast_signed()).filter(|_| private != 0) else {
             return; // it is ending, and has no memory any more
         };
         let children = if self.family_next <= Instant::now() {
             self.family_next = Instant::now() + self.family_gap;
             self.family_gap = (self.family_gap * 2).min(FAMILY_GAP);
-            let workers = family::workers(pid.cast_signed()).into_iter();
+            let workers = workers(pid.cast_signed()).into_iter();
             workers.flat_map(|w| [w.pid as u64, w.start, w.rss]).collect()
         } else {
             Vec::new()

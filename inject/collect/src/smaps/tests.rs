@@ -140,7 +140,9 @@ fn pieces_add_up_to_what_smaps_says() {
 
 #[test]
 fn the_page_of_zeroes_is_taken_out_where_it_may_be() {
-    let map = |at: u64| parse_line(&format!("{at:x}-{:x} rw-p 0 00:00 0", at + 1)).expect("line");
+    let map = |at: u64| {
+        Map::parse(format!("{at:x}-{:x} rw-p 0 00:00 0", at + 1).as_bytes()).expect("line")
+    };
     let counted = |resident, doubtful| Counted { resident, doubtful, ..Counted::default() };
     let mut all = vec![(map(1), counted(100 << 20, 80 << 20)), (map(2), counted(60 << 20, 0))];
     without_zeroes(&mut all, 150 << 20);

@@ -60,9 +60,9 @@ fn quickest() -> u64 {
 
 /// Opens and closes pipes; returns the processor time in ns.
 fn pipes() -> u64 {
-    let begin = crate::sys::thread_time();
+    let begin = prof_os::clock::thread_ns();
     for _ in 0..PIPES {
         drop(std::io::pipe());
     }
-    crate::sys::thread_time() - begin
+    prof_os::clock::thread_ns() - begin
 }

@@ -1,54 +1,14 @@
-//! Queries about processes that several crates need: a living thread of a process, and the processes that
-//! share its memory.
+//! Finds the processes that share the address space of another one.
 
-use crate::shared::MEMFD_NAME;
+use crate::maps::{self, Map};
+use crate::process::{all as processes, exe, living_thread, process_of};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::string::{String, ToString};
-use std::vec::Vec;
 
 /// Type of `kcmp` that compares address spaces (`linux/kcmp.h`).
 const KCMP_VM: i32 = 1;
-
-/// Returns the state letter of a process or thread from its folder in `/proc`; `None` if there is none.
-fn state(folder: &str) -> Option<u8> {
-    let stat = fs::read(std::format!("{folder}/stat")).ok()?;
-    // The process name, in parentheses, may contain any byte.
-    let after = stat.iter().rposition(|b| *b == b')')?;
-    stat.get(after + 2).copied()
-}
-
-/// Returns whether a process or thread with this id exists and has not ended.
-#[must_use]
-pub fn lives(pid: i32) -> bool {
-    !matches!(state(&std::format!("/proc/{pid}")), None | Some(b'Z' | b'X'))
-}
-
-/// Returns a thread through which `/proc` shows a process's memory and files: the first one, or another if
-/// the first has ended alone. `None`: all have ended.
-#[must_use]
-pub fn living_thread(pid: i32) -> Option<i32> {
-    if lives(pid) {
-        return Some(pid);
-    }
-    tasks(pid).into_iter().find(|t| lives(*t))
-}
-
-fn tasks(pid: i32) -> Vec<i32> {
-    let tasks = fs::read_dir(std::format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|t| t.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// Returns the folder in `/proc` that shows a process's memory, files and limits: that of [`living_thread`].
-#[must_use]
-pub fn folder(pid: i32) -> String {
-    match living_thread(pid) {
-        Some(tid) if tid != pid => std::format!("/proc/{pid}/task/{tid}"),
-        _ => std::format!("/proc/{pid}"),
-    }
-}
 
 /// Returns whether two threads have the same address space; `None` if the kernel does not tell: it was built
 /// without `kcmp`, forbids it, or a thread is gone. Two ended threads count as having the same, as neither
@@ -73,6 +33,8 @@ const BEFORE: (i32, i32) = (4096, 32);
 #[derive(Debug)]
 pub struct Sharers {
     pid: i32,
+    /// Name of the memfd that tells address spaces apart where `kcmp` does not.
+    memfd: &'static str,
     others: Vec<i32>,
     /// Last id that the kernel had assigned before the last look.
     last: Option<i32>,
@@ -82,9 +44,13 @@ pub struct Sharers {
 
 impl Sharers {
     /// Checks all processes, at some microseconds each. It stops none of them.
+    ///
+    /// Where the kernel has no `kcmp`, those that map the memfd with this name at the same place have the same memory,
+    /// provided that children don't inherit its mapping.
     #[must_use]
-    pub fn of(pid: i32) -> Self {
-        let mut all = Self { pid, others: Vec::new(), last: last_id(), strangers: BTreeSet::new() };
+    pub fn of(pid: i32, memfd: &'static str) -> Self {
+        let (others, strangers) = (Vec::new(), BTreeSet::new());
+        let mut all = Self { pid, memfd, others, last: last_id(), strangers };
         if let Some(own) = living_thread(pid) {
             all.add(own, &processes());
             let ids = all.new_ids(BEFORE.0);
@@ -128,7 +94,7 @@ impl Sharers {
     fn add(&mut self, own: i32, pids: &[i32]) {
         let me = std::process::id().cast_signed();
         let kcmp = same_memory(own, own) == Some(true);
-        let ring = if kcmp { None } else { Ring::of(self.pid) };
+        let mark = if kcmp { None } else { Mark::of(self.pid, self.memfd) };
         for pid in pids.iter().copied() {
             if pid == self.pid || pid == me || self.others.contains(&pid) {
                 continue;
@@ -136,14 +102,14 @@ impl Sharers {
             if self.strangers.contains(&pid) {
                 continue;
             }
-            let shares = match &ring {
+            let shares = match &mark {
                 _ if kcmp => has_memory_of(own, pid),
-                Some(ring) => Some(ring.is_in(pid)),
+                Some(mark) => Some(mark.is_in(pid)),
                 None => None,
             };
             match shares {
                 // Thread ids are among the new ids, too.
-                Some(true) if is_process(pid) => self.others.push(pid),
+                Some(true) if process_of(pid) == Some(pid) => self.others.push(pid),
                 Some(_) => drop(self.strangers.insert(pid)),
                 // Most new ids belong to no process any more.
                 None => {}
@@ -169,7 +135,7 @@ impl Sharers {
     pub fn still_shares(&self, other: i32) -> bool {
         living_thread(self.pid).is_some_and(|own| match same_memory(own, own) {
             Some(true) => has_memory_of(own, other) == Some(true),
-            _ => Ring::of(self.pid).is_some_and(|r| r.is_in(other)),
+            _ => Mark::of(self.pid, self.memfd).is_some_and(|m| m.is_in(other)),
         })
     }
 }
@@ -181,48 +147,29 @@ fn has_memory_of(own: i32, pid: i32) -> Option<bool> {
     }
     // A process whose first thread has ended alone is compared by another thread. An ended process and a
     // kernel thread have no executable either, but no such thread.
-    let ended = fs::read_link(std::format!("/proc/{pid}/exe")).is_err();
+    let ended = fs::read_link(format!("/proc/{pid}/exe")).is_err();
     let other = if ended { living_thread(pid).filter(|t| *t != pid) } else { None };
     Some(other.is_some_and(|tid| same_memory(own, tid) == Some(true)))
 }
 
-/// Substitute for `kcmp`. Children do not inherit the mapping of prof's ring, so a process that has it at the
-/// same place shares the memory.
-struct Ring {
-    line: Vec<u8>,
+/// Substitute for `kcmp`: a mapping that children don't inherit, so that a process that has it at the same place shares
+/// the memory.
+struct Mark {
+    map: Map,
     exe: PathBuf,
 }
 
-impl Ring {
-    fn of(pid: i32) -> Option<Self> {
-        let name = std::format!("/memfd:{MEMFD_NAME}");
-        let maps = fs::read(folder(pid) + "/maps").ok()?;
-        let has_name = |l: &&[u8]| l.windows(name.len()).any(|w| w == name.as_bytes());
-        let line = maps.split(|b| *b == b'\n').find(has_name)?.to_vec();
-        Some(Self { line, exe: exe(pid)? })
+impl Mark {
+    fn of(pid: i32, memfd: &str) -> Option<Self> {
+        let map = maps::of(pid).ok()?.into_iter().find(|m| m.is_memfd(memfd))?;
+        let exe = Some(exe(pid)).filter(|e| !e.as_os_str().is_empty())?;
+        Some(Self { map, exe })
     }
 
     fn is_in(&self, pid: i32) -> bool {
         // The executable is a property of the address space.
-        exe(pid).as_ref() == Some(&self.exe)
-            && fs::read(folder(pid) + "/maps")
-                .is_ok_and(|maps| maps.split(|b| *b == b'\n').any(|l| l == self.line))
+        exe(pid) == self.exe && maps::of(pid).is_ok_and(|all| all.contains(&self.map))
     }
-}
-
-fn exe(pid: i32) -> Option<PathBuf> {
-    fs::read_link(folder(pid) + "/exe").ok()
-}
-
-fn processes() -> Vec<i32> {
-    let dir = fs::read_dir("/proc").into_iter().flatten().flatten();
-    dir.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
-}
-
-fn is_process(pid: i32) -> bool {
-    let status = fs::read_to_string(std::format!("/proc/{pid}/status")).unwrap_or_default();
-    let group = status.lines().find_map(|l| l.strip_prefix("Tgid:"));
-    group.is_some_and(|g| g.trim() == pid.to_string())
 }
 
 /// Returns the id assigned last in this pid namespace. `/proc/loadavg` shows it, too, but in a container may
@@ -247,27 +194,6 @@ fn highest_id() -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_thread_stands_for_a_process_that_lives() {
-        let me = std::process::id() as i32;
-        assert!(lives(me));
-        assert_eq!(living_thread(me), Some(me));
-        assert_eq!(folder(me), std::format!("/proc/{me}"));
-    }
-
-    #[test]
-    fn an_ended_process_has_no_thread() {
-        let mut child = std::process::Command::new("true").spawn().expect("true");
-        let pid = child.id() as i32;
-        while lives(pid) {
-            std::thread::yield_now();
-        }
-        assert_eq!(living_thread(pid), None);
-        child.wait().expect("wait");
-        assert_eq!(living_thread(pid), None);
-        assert_eq!(same_memory(std::process::id() as i32, pid), None);
-    }
 
     #[test]
     fn threads_share_memory_and_children_do_not() {

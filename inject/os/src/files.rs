@@ -10,8 +10,6 @@ use std::io::{self, Error, ErrorKind, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
-use std::vec::Vec;
-use std::{format, vec};
 
 /// Maximum number of symbolic links on one path, as in the kernel.
 const LINKS: usize = 40;
@@ -139,7 +137,6 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::string::String;
 
     fn text(file: io::Result<File>) -> String {
         let mut s = String::new();

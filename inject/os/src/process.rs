@@ -1,0 +1,192 @@
+//! Questions about one process: its folder in `/proc`, its threads, its name and program, and whether it lives.
+
+use crate::stat::Stat;
+use crate::status::Status;
+use crate::{Error, Result, files};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Maximum length of a command line; a process can make its own as long as its memory.
+const MAX_CMDLINE: u64 = 1 << 20;
+
+/// Reads a file in `/proc` that belongs to a process.
+pub(crate) fn read(pid: i32, path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|errno| match errno.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
+        _ => Error::File { path: path.into(), errno },
+    })
+}
+
+/// Returns whether a process or thread with this id exists and has not ended.
+#[must_use]
+pub fn lives(pid: i32) -> bool {
+    Stat::living(pid).is_some()
+}
+
+/// Returns a thread through which `/proc` shows a process's memory and files: the first one, or another if the first
+/// has ended alone. `None`: all have ended.
+#[must_use]
+pub fn living_thread(pid: i32) -> Option<i32> {
+    if lives(pid) {
+        return Some(pid);
+    }
+    threads(pid).unwrap_or_default().into_iter().find(|t| lives(*t))
+}
+
+/// Returns the folder in `/proc` that shows a process's memory, files and limits: that of [`living_thread`].
+#[must_use]
+pub fn folder(pid: i32) -> String {
+    match living_thread(pid) {
+        Some(tid) if tid != pid => format!("/proc/{pid}/task/{tid}"),
+        _ => format!("/proc/{pid}"),
+    }
+}
+
+/// Returns the ids of all processes.
+#[must_use]
+pub fn all() -> Vec<i32> {
+    numbers_in(Path::new("/proc")).unwrap_or_default()
+}
+
+/// Returns the ids of a process's threads.
+///
+/// # Errors
+/// If the process is gone.
+pub fn threads(pid: i32) -> Result<Vec<i32>> {
+    numbers_in(Path::new(&format!("/proc/{pid}/task"))).ok_or(Error::Gone(pid))
+}
+
+/// Returns the names in a folder that are numbers; `None` if there is no such folder.
+fn numbers_in(folder: &Path) -> Option<Vec<i32>> {
+    let entries = fs::read_dir(folder).ok()?;
+    Some(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Returns the lowest number that is no open descriptor of a process. It may lie above the process's limit, where the
+/// limit was lowered after the process had opened others.
+#[must_use]
+pub fn lowest_descriptor(pid: i32) -> u64 {
+    let all = numbers_in(Path::new(&(folder(pid) + "/fd"))).unwrap_or_default();
+    let open: BTreeSet<i32> = all.into_iter().collect();
+    (0..).find(|n| !open.contains(n)).map_or(0, i32::unsigned_abs).into()
+}
+
+/// Returns the process that a thread or process belongs to; `None` if there is no such thread.
+#[must_use]
+pub fn process_of(tid: i32) -> Option<i32> {
+    Status::of(tid).ok()?.number("Tgid").and_then(|pid| i32::try_from(pid).ok())
+}
+
+/// Returns the name of a process; empty if the process is gone. A process may give itself any name, so control
+/// characters are escaped, which could begin a new line where the name is printed.
+#[must_use]
+pub fn comm(pid: i32) -> String {
+    let text = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    printable(text.strip_suffix(b"\n").unwrap_or(&text))
+}
+
+fn printable(name: &[u8]) -> String {
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.into(),
+    };
+    String::from_utf8_lossy(name).chars().map(escape).collect()
+}
+
+/// Returns the path of the executable, as the kernel names it; empty if it is not known.
+#[must_use]
+pub fn exe(pid: i32) -> PathBuf {
+    fs::read_link(folder(pid) + "/exe").unwrap_or_default()
+}
+
+/// Returns the command-line arguments.
+#[must_use]
+pub fn cmdline(pid: i32) -> Vec<String> {
+    let path = PathBuf::from(folder(pid) + "/cmdline");
+    arguments(&files::read_at_most(&path, MAX_CMDLINE).unwrap_or_default())
+}
+
+/// Splits the text of a `cmdline` file, in which each argument ends with NUL.
+fn arguments(text: &[u8]) -> Vec<String> {
+    let text = text.strip_suffix(&[0]).unwrap_or(text);
+    text.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
+}
+
+/// Returns the start time in clock ticks since boot, which tells a process from a later one with the same id.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    Stat::of(pid)?.start()
+}
+
+/// Returns whether the process that began at `start` still runs.
+#[must_use]
+pub fn is_running(pid: i32, start: u64) -> bool {
+    pid != 0 && Stat::living(pid).and_then(|s| s.start()) == Some(start)
+}
+
+/// Returns whether a process has ended, or is about to end and has already released its memory.
+#[must_use]
+pub fn has_ended(pid: i32) -> bool {
+    let Ok(status) = Status::of(pid) else { return true };
+    status.is_dead() || (!status.has_memory() && !is_kernel_thread(pid))
+}
+
+/// Returns whether a process is a thread of the kernel.
+#[must_use]
+pub fn is_kernel_thread(pid: i32) -> bool {
+    Stat::of(pid).is_some_and(|s| s.is_kernel_thread())
+}
+
+/// Returns the start of the heap; 0 if it is not known.
+#[must_use]
+pub fn start_brk(pid: i32) -> u64 {
+    Stat::read(Path::new(&(folder(pid) + "/stat"))).and_then(|s| s.start_brk()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_thread_stands_for_a_process_that_lives() {
+        let me = std::process::id() as i32;
+        assert!(lives(me));
+        assert_eq!(living_thread(me), Some(me));
+        assert_eq!(folder(me), format!("/proc/{me}"));
+    }
+
+    #[test]
+    fn an_ended_process_has_no_thread() {
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let pid = child.id() as i32;
+        while lives(pid) {
+            std::thread::yield_now();
+        }
+        assert_eq!(living_thread(pid), None);
+        assert!(has_ended(pid));
+        assert_eq!(Stat::of(pid).and_then(|s| s.exit_code()), Some(0));
+        child.wait().expect("wait");
+        assert_eq!(living_thread(pid), None);
+        assert!(threads(pid).is_err() && has_ended(pid));
+    }
+
+    #[test]
+    fn this_process_is_understood() {
+        let me = std::process::id() as i32;
+        assert!(threads(me).expect("threads").contains(&me) && all().contains(&me));
+        assert_eq!(process_of(me), Some(me));
+        let start = start_time(me).expect("a start time");
+        assert!(is_running(me, start) && !is_running(me, start + 1) && !is_running(0, start));
+        assert!(!has_ended(me) && !is_kernel_thread(me));
+        assert_eq!(cmdline(me), std::env::args().collect::<Vec<_>>());
+        assert!(lowest_descriptor(me) > 2);
+    }
+
+    #[test]
+    fn names_and_arguments_are_made_printable_and_kept_apart() {
+        assert_eq!(printable(b"a\nb\x1b[31m\xff "), "a\\nb\\u{1b}[31m\u{fffd} ");
+        assert_eq!(arguments(b"a b\0\0c\nd\0"), ["a b", "", "c\nd"]);
+        assert_eq!(arguments(b"cut"), ["cut"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Reads `/proc/PID/status`, the named fields of a process or thread.
+
+use crate::process::{folder, read};
+use crate::{Error, Result};
+use std::fs;
+use std::path::Path;
+
+/// The fields of a `status` file, by the names that proc_pid_status(5) gives them.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    text: String,
+}
+
+impl Status {
+    /// Reads the status of a process: that of its first thread, or of another one if the first has ended alone.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn of(pid: i32) -> Result<Self> {
+        Ok(Self::parse(&read(pid, Path::new(&(folder(pid) + "/status")))?))
+    }
+
+    /// Reads the status of one thread of a process.
+    ///
+    /// # Errors
+    /// If the thread is gone.
+    pub fn of_thread(pid: i32, tid: i32) -> Result<Self> {
+        let path = format!("/proc/{pid}/task/{tid}/status");
+        Ok(Self::parse(&fs::read(path).map_err(|_| Error::Gone(pid))?))
+    }
+
+    /// Parses the text of a `status` file, or of its beginning. Other files of `/proc` have the same form.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Self {
+        Self { text: String::from_utf8_lossy(text).into_owned() }
+    }
+
+    /// Returns the text of a field.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// Returns the first number of a field; `None` if it does not fit.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Returns the value of a field that counts kilobytes, in bytes.
+    #[must_use]
+    pub fn bytes(&self, name: &str) -> Option<u64> {
+        let kilobytes: u64 = self.field(name)?.split_whitespace().next()?.parse().ok()?;
+        Some(kilobytes.saturating_mul(1024))
+    }
+
+    /// Returns whether the process or thread has ended, even if its parent has not yet reaped it.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.field("State").is_some_and(|s| s.starts_with(['Z', 'X']))
+    }
+
+    /// Returns whether the process has memory of its own; it has none once it is ending, and as a thread of the kernel.
+    #[must_use]
+    pub fn has_memory(&self) -> bool {
+        self.field("VmSize").is_some()
+    }
+
+    /// Returns the number of context switches, of both kinds.
+    #[must_use]
+    pub fn context_switches(&self) -> u64 {
+        let of = |name| self.number(name).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        of("voluntary_ctxt_switches").wrapping_add(of("nonvoluntary_ctxt_switches"))
+    }
+
+    /// Returns a field that is a set of signals, of which there may be 128.
+    #[must_use]
+    pub fn signals(&self, name: &str) -> u128 {
+        self.field(name).and_then(|f| u128::from_str_radix(f, 16).ok()).unwrap_or(0)
+    }
+
+    /// Returns whether a signal is pending that is not blocked.
+    #[must_use]
+    pub fn signal_due(&self) -> bool {
+        (self.signals("SigPnd") | self.signals("ShdPnd")) & !self.signals("SigBlk") != 0
+    }
+
+    /// Returns the ids of the process or thread, from the pid namespace that `/proc` shows to the innermost.
+    #[must_use]
+    pub fn pids(&self) -> Vec<i32> {
+        let text = self.field("NSpid").or(self.field("Pid")).unwrap_or_default();
+        text.split_whitespace().filter_map(|n| n.parse().ok()).collect()
+    }
+
+    /// Returns the id in the innermost pid namespace.
+    #[must_use]
+    pub fn ns_pid(&self) -> Option<u32> {
+        self.field("NSpid").or(self.field("Pid"))?.split_whitespace().last()?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"Name:\ta) b\\nTgid:\\t1\xff\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t70\nPid:\t71\n\
+        NSpid:\t71\t9\t2\nVmSize:\t  12 kB\nVmSwap:\t18446744073709551615 kB\nVmPTE:\t99999999999999999999 kB\n\
+        SigPnd:\t0000000000000002\nShdPnd:\t0\nSigBlk:\tnonsense\nSeccomp:\t2\n\
+        voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6";
+
+    #[test]
+    fn fields_are_found_by_their_whole_name() {
+        let s = Status::parse(TEXT);
+        assert_eq!((s.number("Tgid"), s.number("Pid"), s.number("Tg")), (Some(70), Some(71), None));
+        assert_eq!((s.field("State"), s.is_dead()), (Some("S (sleeping)"), false));
+        assert_eq!((s.pids(), s.ns_pid()), (vec![71, 9, 2], Some(2)));
+        assert_eq!((s.bytes("VmSize"), s.has_memory()), (Some(12 << 10), true));
+        assert_eq!((s.context_switches(), s.signal_due()), (11, true));
+    }
+
+    #[test]
+    fn truncated_files_and_huge_numbers_are_bounded() {
+        let s = Status::parse(TEXT);
+        assert_eq!((s.bytes("VmSwap"), s.bytes("VmPTE")), (Some(u64::MAX), None));
+        for cut in 0..TEXT.len() {
+            let s = Status::parse(&TEXT[..cut]);
+            assert!(s.number("Tgid").is_none_or(|n| n == 70 || n == 7), "{cut}");
+            assert!(s.pids().len() <= 3 && s.ns_pid().is_none_or(|n| [7, 71, 9, 2].contains(&n)));
+        }
+        let none = Status::parse(b"");
+        assert_eq!((none.pids(), none.ns_pid(), none.has_memory()), (vec![], None, false));
+        assert!(Status::parse(b"State:\tZ (zombie)").is_dead());
+    }
+
+    #[test]
+    fn this_process_is_understood() {
+        let me = std::process::id().cast_signed();
+        assert_eq!(Status::of(me).expect("status").number("Tgid"), Some(i64::from(me)));
+        assert!(Status::of_thread(me, me).expect("status").has_memory());
+    }
+}

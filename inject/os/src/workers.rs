@@ -1,0 +1,111 @@
+//! Worker processes: descendants of a process that run the same executable.
+
+use crate::page_size;
+use crate::process::{self, folder, threads};
+use crate::stat::Stat;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+/// Maximum number of workers returned.
+const MOST: usize = 256;
+/// Maximum number of threads per process whose children are read.
+const MOST_THREADS: usize = 1024;
+
+/// A worker process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Process id.
+    pub pid: i32,
+    /// Start time, in clock ticks since boot.
+    pub start: u64,
+    /// Resident set size, in bytes.
+    pub rss: u64,
+}
+
+/// Returns the descendants of a process that run the same executable, as do all processes between; oldest
+/// first.
+#[must_use]
+pub fn workers(pid: i32) -> Vec<Worker> {
+    let Some(own) = program(pid) else { return Vec::new() };
+    let by_parent = match fs::metadata(format!("/proc/{pid}/task/{pid}/children")) {
+        Ok(_) => None,
+        Err(_) => Some(all_by_parent()),
+    };
+    let (mut found, mut ask): (Vec<Worker>, Vec<i32>) = (Vec::new(), vec![pid]);
+    while let Some(parent) = ask.pop() {
+        let children = match &by_parent {
+            Some(all) => all.get(&parent).cloned().unwrap_or_default(),
+            None => children(parent),
+        };
+        for child in children {
+            if found.len() >= MOST || found.iter().any(|w| w.pid == child) {
+                continue;
+            }
+            let Some(worker) = Worker::of(child).filter(|_| program(child) == Some(own)) else {
+                continue;
+            };
+            found.push(worker);
+            ask.push(child);
+        }
+    }
+    found.sort_unstable_by_key(|w| (w.start, w.pid));
+    found
+}
+
+impl Worker {
+    /// Reads the current state of a process; returns `None` if it has ended.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = Stat::living(pid)?;
+        Some(Self { pid, start: stat.start()?, rss: stat.rss()?.saturating_mul(page_size()) })
+    }
+}
+
+/// Returns device and inode of a process's executable.
+fn program(pid: i32) -> Option<(u64, u64)> {
+    fs::metadata(folder(pid) + "/exe").ok().map(|m| (m.dev(), m.ino()))
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let tasks = threads(pid).unwrap_or_default().into_iter().take(MOST_THREADS);
+    let text = |tid| fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok();
+    tasks.filter_map(text).flat_map(|t| numbers(&t)).collect()
+}
+
+fn numbers(text: &str) -> Vec<i32> {
+    text.split_whitespace().filter_map(|w| w.parse().ok()).collect()
+}
+
+/// Returns all processes by parent, for kernels without `CONFIG_PROC_CHILDREN`.
+fn all_by_parent() -> BTreeMap<i32, Vec<i32>> {
+    let mut all: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for pid in process::all() {
+        if let Some(parent) = Stat::living(pid).and_then(|s| s.parent()) {
+            all.entry(parent).or_default().push(pid);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_of_another_program_is_no_worker() {
+        let me = std::process::id() as i32;
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = other.id() as i32;
+        let own = program(me);
+        let began = std::time::Instant::now();
+        // Until its exec the child runs the same executable.
+        while program(pid) == own && began.elapsed().as_secs() < 10 {
+            std::thread::yield_now();
+        }
+        assert!(children(me).contains(&pid) || all_by_parent()[&me].contains(&pid));
+        assert!(workers(me).iter().all(|w| w.pid != pid));
+        other.kill().expect("kill");
+        other.wait().expect("wait");
+    }
+}
