@@ -151,7 +151,7 @@ pub struct FunctionArgs {
     )]
     pub free_fn: Vec<Named>,
     /// Do not record the calls that change mappings or the allocator's settings: mmap, munmap, mremap, brk, sbrk,
-    /// shmat, shmdt, madvise, mprotect, mallopt and malloc_trim
+    /// shmat, shmdt, madvise, mprotect, mallopt, malloc_trim, malloc_info and mallctl
     #[arg(long, help_heading = "Functions")]
     pub no_maps: bool,
 }

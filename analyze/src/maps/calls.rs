@@ -4,6 +4,7 @@ use super::table::Of;
 use super::{Perms, Source};
 use crate::load::MapEvent;
 use prof_trace::call::CallKind;
+use prof_trace::records::Call;
 use std::sync::Arc;
 
 /// A change of the mappings by a call.
@@ -24,6 +25,9 @@ pub enum What {
     Detach { start: u64 },
     /// A range is moved, or made longer or shorter.
     Remap { old: (u64, u64), new: (u64, u64) },
+    /// Memory appears at a second place: at the old one it stays mapped. An empty old range stands for all that is mapped
+    /// there from its address on.
+    Copy { old: (u64, u64), new: (u64, u64) },
     /// A range gets other permissions.
     Protect { range: (u64, u64), read: bool, write: bool, execute: bool },
     /// The heap becomes longer.
@@ -40,14 +44,46 @@ const MAP_TYPE: u32 = 0xf;
 const MAP_SHARED_VALIDATE: u32 = 3;
 /// `SHM_RDONLY`.
 const SHM_RDONLY: u32 = 0o10000;
+/// `MREMAP_DONTUNMAP`.
+const DONTUNMAP: u32 = 4;
+/// Flags of `mmap` that hold the exponent of the size of huge pages from their pool; 0: the usual size.
+const HUGE_SHIFT: u32 = 26;
+const HUGE_USUAL: u32 = 21;
+
+/// Sizes of pages, and the flag that asks for huge ones.
+#[derive(Clone, Copy, Debug)]
+pub struct PageSizes {
+    page: u64,
+    huge_flag: u32,
+}
+
+impl PageSizes {
+    /// Returns those of an architecture, given the page size in bytes.
+    pub fn of(arch: &str, page: u64) -> Self {
+        let page = if page.is_power_of_two() { page } else { 4096 };
+        // `MAP_HUGETLB`.
+        let huge_flag = if arch.starts_with("mips") { 0x8_0000 } else { 0x4_0000 };
+        Self { page, huge_flag }
+    }
+
+    /// Returns the page size of a call's mapping, in bytes: for huge pages from their pool, the kernel rounds lengths up to
+    /// whole ones.
+    fn of_call(&self, c: &Call) -> u64 {
+        if c.kind != CallKind::Mmap || c.flags & self.huge_flag == 0 {
+            return self.page;
+        }
+        let exponent = c.flags >> HUGE_SHIFT;
+        1 << if exponent == 0 { HUGE_USUAL } else { exponent.min(40) }
+    }
+}
 
 /// Returns what a call changes, given the page size; a failed call changes nothing.
-pub fn changes(e: &MapEvent, page: u64) -> Option<Change> {
+pub fn changes(e: &MapEvent, sizes: PageSizes) -> Option<Change> {
     let c = &e.call;
     if c.errno != 0 {
         return None;
     }
-    let page = if page.is_power_of_two() { page } else { 4096 };
+    let page = sizes.of_call(c);
     let up = |n: u64| n.checked_next_multiple_of(page);
     let range = |start: u64, len: u64| {
         let end = up(start.checked_add(len)?)?;
@@ -80,8 +116,14 @@ pub fn changes(e: &MapEvent, page: u64) -> Option<Change> {
         CallKind::Munmap => What::Unmap { range: range(c.addr, c.len)? },
         CallKind::Shmdt => What::Detach { start: c.addr },
         CallKind::Mremap => {
-            let (old, new) = (range(c.old_addr, c.old_len)?, range(c.addr, c.len)?);
-            What::Remap { old, new }
+            let new = range(c.addr, c.len)?;
+            match range(c.old_addr, c.old_len) {
+                // A length of 0 asks for another mapping of what is shared there.
+                None if c.old_len == 0 => What::Copy { old: (c.old_addr, c.old_addr), new },
+                None => return None,
+                Some(old) if c.flags & DONTUNMAP != 0 => What::Copy { old, new },
+                Some(old) => What::Remap { old, new },
+            }
         }
         CallKind::Mprotect => What::Protect { range: range(c.addr, c.len)?, read, write, execute },
         CallKind::Brk | CallKind::Sbrk => {
@@ -99,7 +141,51 @@ pub fn changes(e: &MapEvent, page: u64) -> Option<Change> {
             let text = if c.name.is_empty() { String::new() } else { format!("[anon:{}]", c.name) };
             What::Name { range: range(c.addr, c.len)?, name: text.into() }
         }
-        CallKind::Madvise | CallKind::Mallopt | CallKind::MallocTrim => return None,
+        CallKind::Madvise
+        | CallKind::Mallopt
+        | CallKind::MallocTrim
+        | CallKind::MallocInfo
+        | CallKind::Mallctl
+        | CallKind::MallctlByMib => return None,
     };
     Some(Change { source: Source { ticks: c.at(), thread: e.thread, node: c.node }, what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(call: Call, arch: &str) -> Option<What> {
+        changes(&MapEvent { thread: 1, call, file: None }, PageSizes::of(arch, 4096))
+            .map(|c| c.what)
+    }
+
+    #[test]
+    fn huge_pages_are_mapped_whole() {
+        let mmap = |len, flags| Call { addr: 0x4000_0000, len, flags, ..Call::default() };
+        let end = |call, arch| match of(call, arch) {
+            Some(What::Map { range, .. }) => range.1 - range.0,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(end(mmap(1, 0x4_0022), "x86_64"), 2 << 20);
+        assert_eq!(end(mmap(1, 0x4_0022 | 30 << 26), "aarch64"), 1 << 30);
+        // There the flag is another, and this one asks for a stack.
+        assert_eq!(end(mmap(1, 0x4_0022), "mips64"), 4096);
+        assert_eq!(end(mmap(1, 0x8_0022), "mips64"), 2 << 20);
+        assert_eq!(end(mmap(1, 0x22 | 21 << 26), "x86_64"), 4096);
+    }
+
+    #[test]
+    fn memory_that_is_mapped_twice_stays_at_the_old_place() {
+        let mremap = |old_len, flags| {
+            let (old_addr, kind) = (0x1000, CallKind::Mremap);
+            Call { kind, addr: 0x9000, len: 0x2000, old_addr, old_len, flags, ..Call::default() }
+        };
+        let new = (0x9000, 0xb000);
+        let old = (0x1000, 0x3000);
+        assert_eq!(of(mremap(0x2000, 1), "arm"), Some(What::Remap { old, new }));
+        assert_eq!(of(mremap(0x2000, 1 | 4), "arm"), Some(What::Copy { old, new }));
+        let old = (0x1000, 0x1000);
+        assert_eq!(of(mremap(0, 1), "arm"), Some(What::Copy { old, new }));
+    }
 }

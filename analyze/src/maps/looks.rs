@@ -98,6 +98,10 @@ impl Looks {
                 self.table.remap(*old, *new, when);
                 vec![*old, *new]
             }
+            What::Copy { old, new } => {
+                self.table.copy(old.0, *new, when);
+                vec![*old, *new]
+            }
             What::Protect { range, read, write, execute } => {
                 self.table.protect(range.0, range.1, (*read, *write, *execute), when);
                 vec![*range]

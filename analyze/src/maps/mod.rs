@@ -233,7 +233,8 @@ impl Maps {
     /// If the recording can't be read.
     pub fn of(analysis: &Analysis) -> Result<Self, crate::Error> {
         let meta = analysis.meta();
-        let page = u64::from(meta.target.page_size);
+        let target = &meta.target;
+        let page = calls::PageSizes::of(&target.arch, u64::from(target.page_size));
         let mut changes = Vec::new();
         crate::load::calls(&analysis.path(), |e| changes.extend(calls::changes(e, page)))?;
         // A release counts from its begin on, but is read when it has ended, perhaps behind calls that began later.

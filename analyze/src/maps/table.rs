@@ -231,6 +231,17 @@ impl Table {
         }
     }
 
+    /// Maps what is mapped at `old` at a second place, where it replaces what is there.
+    pub fn copy(&mut self, old: u64, new: (u64, u64), when: When) {
+        let there = self.live.range(..=old).next_back().filter(|(_, l)| l.end > old);
+        let of = there.map(|(at, l)| l.of.later(old - at));
+        match of {
+            Some(of) => _ = self.map(new.0, new.1, of, when),
+            // It is not known: a look will show what is there now.
+            None => self.unmap(new.0, new.1, when),
+        }
+    }
+
     /// Makes the mapping of the region that begins at `at` longer, to the addresses from `start` to `end`, which adjoin
     /// the region and where nothing else is.
     pub fn grow(&mut self, at: u64, start: u64, end: u64, of: Of, when: When) {
@@ -350,6 +361,20 @@ mod tests {
         assert_eq!(sources, [Some(0), Some(0), Some(1), None]);
         t.remap((0x21000, 0x22000), (0x20800, 0x21800), at(6)); // the ranges overlap
         assert_eq!(live(&t), [(0x20000, 0x20800, 1), (0x20800, 0x21800, 0)]);
+    }
+
+    #[test]
+    fn a_second_place_leaves_the_first() {
+        let mut t = Table::default();
+        let file = Of { offset: 0x5000, inode: 7, ..of("/f") };
+        t.map(0x1000, 0x4000, file, at(1));
+        t.map(0x8000, 0xa000, of("b"), at(2));
+        t.copy(0x2000, (0x8000, 0x9000), at(3));
+        assert_eq!(live(&t), [(0x1000, 0x4000, 0), (0x8000, 0x9000, 2), (0x9000, 0xa000, 1)]);
+        let copied = &t.maps[2];
+        assert_eq!((copied.regions[0].offset, copied.source), (0x6000, at(3).source));
+        t.copy(0x7000, (0x9000, 0xa000), at(4));
+        assert_eq!(live(&t), [(0x1000, 0x4000, 0), (0x8000, 0x9000, 2)]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ const FILES: usize = 1 << 14;
 #[derive(Debug, Default)]
 pub struct Gathered {
     calls: Vec<(u32, Call)>,
-    /// Names of calls that are still to come, by thread.
+    /// Last bytes of the texts since each thread's last call.
     names: HashMap<u32, Vec<u8>>,
 }
 
@@ -32,15 +32,18 @@ impl Gathered {
             match part {
                 Part::Text(bytes, n) => {
                     let name = self.names.entry(thread).or_default();
-                    let room = MAX_NAME.saturating_sub(name.len());
-                    name.extend_from_slice(&bytes[..n.min(TEXT_BYTES).min(room)]);
+                    name.extend_from_slice(&bytes[..n.min(TEXT_BYTES)]);
+                    name.drain(..name.len().saturating_sub(MAX_NAME));
                 }
                 Part::Call(raw, node) => {
-                    let name = match self.names.is_empty() {
+                    let text = match self.names.is_empty() {
                         true => Vec::new(),
                         false => self.names.remove(&thread).unwrap_or_default(),
                     };
-                    let name = String::from_utf8_lossy(&name).into_owned();
+                    // What precedes the name belongs to a call that the hook has lost.
+                    let len = usize::try_from(raw.second).ok().filter(|_| raw.kind.has_name());
+                    let name = len.and_then(|n| text.get(text.len().checked_sub(n)?..));
+                    let name = String::from_utf8_lossy(name.unwrap_or(&[])).into_owned();
                     self.calls.push((thread, Call::from_raw(&raw, node, name)));
                 }
             }
@@ -172,10 +175,14 @@ mod tests {
             bytes[..s.len()].copy_from_slice(s.as_bytes());
             Part::Text(bytes, s.len())
         };
+        let named = |addr, len| {
+            let kind = CallKind::NameVma;
+            Part::Call(RawCall { kind, addr, second: len, ..RawCall::default() }, 3)
+        };
         let call = |addr| Part::Call(RawCall { addr, ..RawCall::default() }, 3);
         all.add(1, [text("first "), text("name")].into_iter());
         all.add(2, [call(20)].into_iter());
-        all.add(1, [call(10), call(11)].into_iter());
+        all.add(1, [named(10, 10), call(11)].into_iter());
         assert_eq!(all.len(), 3);
         let payloads = all.take();
         let calls = Calls::decode(&payloads[0]).expect("calls").calls;
@@ -183,9 +190,30 @@ mod tests {
         assert_eq!(names, [(2, 20, ""), (1, 10, "first name"), (1, 11, "")]);
         assert_eq!((all.len(), payloads.len(), calls[0].1.node), (0, 1, 3));
         // A target may write any number of texts.
-        all.add(7, std::iter::repeat_n(text("0123456789"), 100).chain([call(1)]));
+        all.add(7, std::iter::repeat_n(text("0123456789"), 100).chain([named(1, 79)]));
+        all.add(7, std::iter::repeat_n(text("0123456789"), 100).chain([named(1, 800)]));
         let calls = Calls::decode(&all.take()[0]).expect("calls").calls;
-        assert_eq!(calls[0].1.name.len(), MAX_NAME);
+        assert_eq!((calls[0].1.name.len(), calls[1].1.name.len()), (MAX_NAME, 0));
+    }
+
+    #[test]
+    fn the_name_of_a_lost_call_is_no_other_calls() {
+        let text = |s: &str| {
+            let mut bytes = [0; TEXT_BYTES];
+            bytes[..s.len()].copy_from_slice(s.as_bytes());
+            Part::Text(bytes, s.len())
+        };
+        let of = |kind, len| Part::Call(RawCall { kind, second: len, ..RawCall::default() }, 1);
+        let mut all = Gathered::default();
+        // The calls of the first two texts were lost.
+        let named = [text("lost"), text("too"), text("its own"), of(CallKind::NameVma, 7)];
+        all.add(1, named.into_iter());
+        all.add(1, [text("lost"), of(CallKind::Mmap, 4), of(CallKind::NameVma, 0)].into_iter());
+        // The text was lost, and the call was not.
+        all.add(1, [of(CallKind::Mallctl, 9)].into_iter());
+        let calls = Calls::decode(&all.take()[0]).expect("calls").calls;
+        let names: Vec<&str> = calls.iter().map(|(_, c)| c.name.as_str()).collect();
+        assert_eq!(names, ["its own", "", "", ""]);
     }
 
     #[test]

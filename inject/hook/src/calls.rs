@@ -12,7 +12,7 @@ use crate::named::{FRAME, named_frame};
 use crate::original::{function, pass};
 use crate::record;
 use crate::state::Thread;
-use crate::{clock, entry, header, memory, sys, thread};
+use crate::{clock, entry, extent, header, memory, sys, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go};
 use prof_trace::call::{CallKind, MAX_NAME, RawCall, TEXT_BYTES, pack_prot};
@@ -45,6 +45,9 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     }
     if takes_own_frame(f, call) {
         add(&slot.lost, 1);
+        return pass(f);
+    }
+    if control_of(f, call).is_some_and(|c| c.is_read()) {
         return pass(f);
     }
     if f.kind == Kind::Brk as u32 && f.break_at != 0 {
@@ -103,10 +106,119 @@ extern "C" fn after_call(call: &mut Call) -> u64 {
         // SAFETY: set from a reference by `before_call` of the same call, but for the lowest bit.
         unsafe { (*((slot & !MARKED) as *const Slot)).inner_sp.store(0, Relaxed) };
     }
-    if let Some(slot) = record(shared, call, begin, &[]) {
-        entry::count(slot, function(call));
+    let f = function(call);
+    let slot = match control_of(f, call) {
+        None => record(shared, call, begin, &[]),
+        Some(control) => record_control(shared, call, begin, &control),
+    };
+    if let Some(slot) = slot {
+        entry::count(slot, f);
     }
     0
+}
+
+/// Arguments of `mallctl` or `mallctlbymib`.
+struct Control {
+    /// Address of the name, or of the numbers of its parts.
+    name: u64,
+    /// Number of parts; `None`: the name is text.
+    parts: Option<u64>,
+    /// Address for the old value, address of the new value, and length of that.
+    old: u64,
+    new: u64,
+    len: u64,
+}
+
+/// Greatest number of parts of a name that are recorded.
+const PARTS: usize = 8;
+
+impl Control {
+    /// Returns whether the call only asks for a value. A call that neither writes nor asks is an order.
+    fn is_read(&self) -> bool {
+        self.new == 0 && self.old != 0
+    }
+
+    /// Returns the new value as a number: an integer of 8 bytes as a signed one.
+    fn value(&self, shared: &Shared) -> i64 {
+        let mut bytes = [0; 8];
+        let len = usize::try_from(self.len).unwrap_or(usize::MAX);
+        let Some(to) = bytes.get_mut(..len) else { return 0 };
+        if self.new == 0 || len == 0 || !memory::read(shared, self.new, to) {
+            return 0;
+        }
+        match bytes {
+            [a, ..] if len == 1 => i64::from(a),
+            [a, b, c, d, ..] if len == 4 => i64::from(u32::from_ne_bytes([a, b, c, d])),
+            all if len == 8 => i64::from_ne_bytes(all),
+            _ => 0,
+        }
+    }
+
+    /// Writes the name, or the numbers of its parts with points between; returns its length.
+    fn name(&self, shared: &Shared, to: &mut [u8; MAX_NAME]) -> usize {
+        let Some(parts) = self.parts else { return read_text(shared, self.name, to) };
+        let mut len = 0;
+        for i in 0..parts.min(PARTS as u64) {
+            let Some(part) = memory::word(shared, self.name + i * memory::WORD) else { break };
+            if i > 0 {
+                len = put_digits(None, to, len);
+            }
+            len = put_digits(Some(part), to, len);
+        }
+        len
+    }
+}
+
+/// Writes a number in decimal, or a point, at `at`; returns the end of it.
+fn put_digits(number: Option<u64>, to: &mut [u8; MAX_NAME], mut at: usize) -> usize {
+    let mut put = |byte: u8| {
+        if let Some(b) = to.get_mut(at) {
+            (*b, at) = (byte, at + 1);
+        }
+    };
+    let Some(number) = number else {
+        put(b'.');
+        return at;
+    };
+    let mut unit = 1u64;
+    while number / unit >= 10 {
+        unit *= 10;
+    }
+    while unit > 0 {
+        put(b'0' + (number / unit % 10) as u8);
+        unit /= 10;
+    }
+    at
+}
+
+/// Returns the arguments of a call of `mallctl` or `mallctlbymib`; `None` of another function.
+#[inline(always)]
+fn control_of(f: &Function, call: &Call) -> Option<Control> {
+    let [name, a, b, c, d, e, ..] = call.args;
+    if f.kind == Kind::Mallctl as u32 {
+        return Some(Control { name, parts: None, old: a, new: c, len: d });
+    }
+    (f.kind == Kind::MallctlByMib as u32).then_some(Control {
+        name,
+        parts: Some(a),
+        old: b,
+        new: d,
+        len: e,
+    })
+}
+
+/// Records a call of jemalloc's functions for its settings, with the setting's name.
+#[cold]
+#[inline(never)]
+fn record_control(
+    shared: &Shared,
+    call: &Call,
+    begin: u64,
+    control: &Control,
+) -> Option<&'static Slot> {
+    let mut bytes = [0; MAX_NAME];
+    let n = control.name(shared, &mut bytes);
+    record(shared, call, begin, bytes.get(..n).unwrap_or(&[]))
 }
 
 /// Records a call, unless the thread is inside the hook, whose work a signal handler has interrupted. Returns the
@@ -121,15 +233,35 @@ fn record(shared: &Shared, call: &Call, begin: u64, name: &[u8]) -> Option<&'sta
     slot.busy_sp.store(sp, Relaxed);
     let time = clock::after(shared);
     let time = clock::not_before(shared, t, time);
+    if let Some((start, len)) = taken_away(function(call), call) {
+        extent::release(t, start, len);
+    }
     if name.is_empty() || put_name(shared, slot, t, name) {
         // The stack is taken first: while the calls that this takes are in progress, nothing of the event is on the
         // thread's own stack, which may be small.
         if let Some(node) = entry::stack_node(shared, slot, t, call) {
-            put(shared, slot, t, call, [begin, time], node);
+            put(shared, slot, t, call, [begin, time], node, name.len());
         }
     }
     slot.busy_sp.store(0, Relaxed);
     Some(slot)
+}
+
+/// Returns the start and length of the memory that a call has taken away, or replaced by other memory. Stacks may have
+/// been there.
+#[inline(always)]
+fn taken_away(f: &Function, call: &Call) -> Option<(u64, u64)> {
+    const PROT_READ: u64 = 1;
+    const MAP_FIXED: u64 = 0x10;
+    let a = &call.args;
+    match Kind::from_u32(f.kind)? {
+        Kind::Munmap | Kind::Mremap => Some((a[0], a[1])),
+        // The length is not known; a segment does not begin within a stack.
+        Kind::Shmdt => Some((a[0], 1)),
+        Kind::Mprotect => (a[2] & PROT_READ == 0).then_some((a[0], a[1])),
+        Kind::Mmap | Kind::Mmap64 => (a[3] & MAP_FIXED != 0).then_some((a[0], a[1])),
+        _ => None,
+    }
 }
 
 /// Writes the name in front of a call; returns false if there is no room for it.
@@ -150,10 +282,21 @@ fn put_name(shared: &Shared, slot: &Slot, t: &mut Thread, name: &[u8]) -> bool {
 }
 
 #[inline(never)]
-fn put(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, times: [u64; 2], node: u32) {
+fn put(
+    shared: &Shared,
+    slot: &Slot,
+    t: &mut Thread,
+    call: &Call,
+    times: [u64; 2],
+    node: u32,
+    name: usize,
+) {
     let [begin, time] = times;
     let took = time.saturating_sub(begin);
-    let raw = RawCall { time, took, node, ..describe(function(call), call) };
+    let mut raw = RawCall { time, took, node, ..describe(function(call), call) };
+    if raw.kind.has_name() {
+        raw.second = name as u64;
+    }
     record::event(shared, slot, t, |codec, at| {
         // SAFETY: `event` passes a place of MAX_EVENT bytes.
         unsafe { codec.put_call(at, &raw) }
@@ -219,6 +362,11 @@ fn describe(f: &Function, call: &Call) -> RawCall {
             let (kind, second) = (CallKind::MallocTrim, u64::from(result as u32));
             (RawCall { kind, len: a[0], second, ..RawCall::default() }, false)
         }
+        Some(Kind::MallocInfo) => {
+            let (kind, second) = (CallKind::MallocInfo, u64::from(result as u32));
+            (RawCall { kind, flags: a[0] as u32, second, ..RawCall::default() }, false)
+        }
+        Some(Kind::Mallctl | Kind::MallctlByMib) => return controlled(f, call),
         Some(Kind::Sandbox) => {
             // Of prctl, or of syscall with prctl's number in front. The result is not known.
             let at = if f.size_arg != 0 { 2 } else { 3 };
@@ -228,6 +376,17 @@ fn describe(f: &Function, call: &Call) -> RawCall {
         _ => (RawCall { kind: CallKind::Munmap, ..range }, failed),
     };
     RawCall { errno: if failed { error_number(f) } else { 0 }, ..raw }
+}
+
+/// Returns the call of a function for jemalloc's settings, which returns an error number.
+#[cold]
+#[inline(never)]
+fn controlled(f: &Function, call: &Call) -> RawCall {
+    let Some(control) = control_of(f, call) else { return RawCall::default() };
+    let kind = if control.parts.is_none() { CallKind::Mallctl } else { CallKind::MallctlByMib };
+    let errno = u16::try_from(call.result as u32).map_or(UNKNOWN_ERROR, |e| e.min(UNKNOWN_ERROR));
+    let (len, first) = (control.len, zigzag(control.value(header::shared())));
+    RawCall { kind, len, first, errno, ..RawCall::default() }
 }
 
 /// Returns the call of `brk` with its caller, and with the break that there is now, which is the old one after an

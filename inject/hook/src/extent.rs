@@ -54,6 +54,26 @@ pub fn enter(shared: &Shared, tid: u32, t: &mut Thread, sp: u64) {
     t.extents.swap(0, i);
 }
 
+/// Forgets the stacks of which memory was taken away: something else may be there next, and end elsewhere. Only stacks
+/// that this thread has run on are forgotten.
+#[inline(always)]
+pub fn release(t: &mut Thread, start: u64, len: u64) {
+    let end = start.saturating_add(len);
+    if t.extents.iter().any(|e| e.start < end && start < e.end) {
+        forget(t, start, end);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn forget(t: &mut Thread, start: u64, end: u64) {
+    for e in t.extents.iter_mut().filter(|e| e.start < end && start < e.end) {
+        *e = Extent { start: 0, end: 0 };
+    }
+    // Its words may be on those stacks.
+    t.forget();
+}
+
 /// Returns whether the known part of a stack has grown downwards to `sp`.
 fn continues(shared: &Shared, e: &Extent, sp: u64) -> bool {
     if e.end == 0 || sp >= e.start {

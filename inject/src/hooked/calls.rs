@@ -1,6 +1,7 @@
 //! Functions that change mappings, or the settings of the allocator: libc's, and the dynamic linker's own copies.
 
 use crate::hooked::found::{Found, is_libc, is_linker};
+use crate::hooked::functions::{JEMALLOC, JEMALLOC_MARK};
 use crate::process::elf::{Module, Symbol};
 use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};
@@ -10,7 +11,7 @@ use prof_arch::unwind::function_range;
 use prof_trace::shared::{Area, Kind};
 
 /// Functions of libc. Of several names of one function, the first counts.
-const TABLE: [(&str, Kind); 20] = [
+const TABLE: [(&str, Kind); 22] = [
     ("mmap", Kind::Mmap),
     ("mmap64", Kind::Mmap64),
     ("munmap", Kind::Munmap),
@@ -22,6 +23,7 @@ const TABLE: [(&str, Kind); 20] = [
     ("mprotect", Kind::Mprotect),
     ("mallopt", Kind::Mallopt),
     ("malloc_trim", Kind::MallocTrim),
+    ("malloc_info", Kind::MallocInfo),
     // Programs that are linked statically may only have these names.
     ("__mmap", Kind::Mmap),
     ("__mmap64", Kind::Mmap64),
@@ -32,6 +34,7 @@ const TABLE: [(&str, Kind); 20] = [
     ("__mprotect", Kind::Mprotect),
     ("__libc_mallopt", Kind::Mallopt),
     ("__malloc_trim", Kind::MallocTrim),
+    ("__malloc_info", Kind::MallocInfo),
 ];
 /// Function that returns the address of the calling thread's error number.
 const ERRNO: &str = "__errno_location";
@@ -40,10 +43,35 @@ const BREAK: &str = "__curbrk";
 /// Names of the function that calls `brk` for the program.
 const SBRK: [&str; 2] = ["sbrk", "__sbrk"];
 
+/// jemalloc's functions for its settings; a prefix may stand in front.
+const CONTROLS: [(&str, Kind); 2] =
+    [(JEMALLOC_MARK, Kind::Mallctl), ("mallctlbymib", Kind::MallctlByMib)];
+
 /// Returns whether a function is one of these.
 #[must_use]
 pub fn is_call(name: &str) -> bool {
-    TABLE.iter().any(|(n, _)| *n == name)
+    TABLE.iter().any(|(n, _)| *n == name) || control(name).is_some()
+}
+
+/// Returns the kind of one of jemalloc's functions for its settings.
+fn control(name: &str) -> Option<Kind> {
+    let plain = JEMALLOC.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
+    CONTROLS.iter().find(|(n, _)| *n == plain).map(|(_, kind)| *kind)
+}
+
+/// Returns whether a function is jemalloc's, for its settings.
+pub(crate) fn is_control(name: &str) -> bool {
+    control(name).is_some()
+}
+
+/// Adds jemalloc's functions for its settings among these symbols of a module.
+pub(crate) fn add_controls(index: usize, symbols: &[Symbol], found: &mut Vec<Found>) {
+    for s in symbols.iter().filter(|s| !s.indirect) {
+        let Some(kind) = control(&s.name) else { continue };
+        if !found.iter().any(|f| f.addr == s.addr) {
+            found.push(Found::new(s, kind, index));
+        }
+    }
 }
 
 /// Returns names of functions for a message, each once; of those that change mappings only the first, if there are

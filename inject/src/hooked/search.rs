@@ -147,8 +147,11 @@ pub fn find(
             if COLLECTORS.contains(&n) {
                 collects.set(true);
             }
-            names.split(n).is_some() || names.marks(n)
+            names.split(n).is_some() || names.marks(n) || calls::is_control(n)
         });
+        if choice.mappings {
+            calls::add_controls(index, &symbols, &mut found);
+        }
         for prefix in &names.prefixes {
             let own = Own { index, module: m, symbols: &symbols, names: &names, alone };
             own.add(prefix, &mut found, &mut not);

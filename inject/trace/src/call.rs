@@ -30,11 +30,17 @@ pub enum CallKind {
     Mallopt = 11,
     /// `malloc_trim`.
     MallocTrim = 12,
+    /// `malloc_info`.
+    MallocInfo = 13,
+    /// jemalloc's `mallctl`, if it writes a value or asks for none.
+    Mallctl = 14,
+    /// As `Mallctl`, by jemalloc's `mallctlbymib`.
+    MallctlByMib = 15,
 }
 
 impl CallKind {
     /// All kinds, with the names of the functions.
-    pub const ALL: [(Self, &'static str); 12] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Mmap, "mmap"),
         (Self::Munmap, "munmap"),
         (Self::Mremap, "mremap"),
@@ -47,6 +53,9 @@ impl CallKind {
         (Self::NameVma, "prctl"),
         (Self::Mallopt, "mallopt"),
         (Self::MallocTrim, "malloc_trim"),
+        (Self::MallocInfo, "malloc_info"),
+        (Self::Mallctl, "mallctl"),
+        (Self::MallctlByMib, "mallctlbymib"),
     ];
 
     /// Returns the kind with a number.
@@ -67,9 +76,22 @@ impl CallKind {
     pub fn is_release(self) -> bool {
         matches!(self, Self::Munmap | Self::Shmdt)
     }
+
+    /// Returns whether the function changes the allocator's settings, or asks it to do something, rather than
+    /// mappings.
+    #[must_use]
+    pub fn is_of_allocator(self) -> bool {
+        self as u8 >= Self::Mallopt as u8
+    }
+
+    /// Returns whether calls have a name in front of them: the one that is given to a mapping, or that of a setting.
+    #[must_use]
+    pub fn has_name(self) -> bool {
+        matches!(self, Self::NameVma | Self::Mallctl | Self::MallctlByMib)
+    }
 }
 
-/// Greatest length of a name that is given to a mapping, in bytes (the kernel's limit, without the NUL).
+/// Greatest length of a name, in bytes: the kernel's limit on those of mappings, without the NUL.
 pub const MAX_NAME: usize = 79;
 /// Bytes of text in one entry of a segment.
 pub const TEXT_BYTES: usize = 28;
@@ -89,10 +111,12 @@ pub struct RawCall {
     pub addr: u64,
     /// See `Call::len` in the records.
     pub len: u64,
-    /// Depends on the kind: the offset in the file, the old address, the old break, or mallopt's value in zigzag
-    /// coding.
+    /// Depends on the kind: the offset in the file, the old address, the old break, or the value that `mallopt` or
+    /// `mallctl` was given, in zigzag coding.
     pub first: u64,
-    /// Depends on the kind: the descriptor or id plus one, the old length, or the result of the allocator's function.
+    /// Depends on the kind: the descriptor or id plus one, the old length, the result of the allocator's function, or,
+    /// where the call [has a name](CallKind::has_name), the length of that. A part of a name that belongs to a lost call
+    /// is so told from this call's.
     pub second: u64,
     /// Protection, see [`pack_prot`].
     pub prot: u8,

@@ -18,7 +18,7 @@ pub struct Call {
     /// `shmdt`, `madvise`, `mprotect`, `prctl`), or the new break (`brk`, `sbrk`).
     pub addr: u64,
     /// Length in bytes, as given, of the new mapping or of the range; that of the segment, as far as the collector has found
-    /// it (`shmat`); the pad of `malloc_trim`. 0 if the call has none, as `brk` and `shmdt`.
+    /// it (`shmat`); the pad of `malloc_trim`; the length of the value of `mallctl`. 0 if the call has none, as `brk` and `shmdt`.
     pub len: u64,
     /// Address before `mremap`; the break before `brk` and `sbrk`, 0 if that is unknown.
     pub old_addr: u64,
@@ -26,7 +26,8 @@ pub struct Call {
     pub old_len: u64,
     /// Protection of `mmap` and `mprotect` (`PROT_*`).
     pub prot: u32,
-    /// Flags of `mmap`, `mremap` and `shmat`, the advice of `madvise`, the parameter of `mallopt`.
+    /// Flags of `mmap`, `mremap` and `shmat`, the advice of `madvise`, the parameter of `mallopt`, the options of
+    /// `malloc_info`.
     pub flags: u32,
     /// Descriptor of `mmap` (-1: none), id of `shmat`.
     pub fd: i32,
@@ -34,15 +35,16 @@ pub struct Call {
     pub offset: u64,
     /// Error number; 0: the call has succeeded.
     pub errno: u16,
-    /// Result of `mallopt` and `malloc_trim`.
+    /// Result of `mallopt`, `malloc_trim` and `malloc_info`. `mallctl` returns an error number.
     pub result: u64,
-    /// Value that `mallopt` was given.
+    /// Value that `mallopt` or `mallctl` was given.
     pub value: i64,
     /// Stack node; 0: none.
     pub node: u32,
     /// Number of the file, see [`CallFile`]; 0: none, or not known.
     pub file: u32,
-    /// Name that `prctl` has given to the range.
+    /// Name that `prctl` has given to the range, or name of the setting of `mallctl`; `mallctlbymib` has the numbers of
+    /// the name's parts, as in `0.4096.3`.
     pub name: String,
 }
 
@@ -99,7 +101,8 @@ impl Call {
             CallKind::Mremap => (call.old_addr, call.old_len) = (raw.first, raw.second),
             CallKind::Brk | CallKind::Sbrk => call.old_addr = raw.first,
             CallKind::Mallopt => (call.value, call.result) = (unzigzag(raw.first), raw.second),
-            CallKind::MallocTrim => call.result = raw.second,
+            CallKind::MallocTrim | CallKind::MallocInfo => call.result = raw.second,
+            CallKind::Mallctl | CallKind::MallctlByMib => call.value = unzigzag(raw.first),
             CallKind::Munmap
             | CallKind::Shmdt
             | CallKind::Madvise

@@ -27,8 +27,9 @@ pub const DISTANCE: u16 = 23;
 pub const CALLS: u16 = 24;
 pub const CALL_FILE: u16 = 25;
 pub const MAPPINGS: u16 = 26;
+pub const ALLOCATORS: u16 = 27;
 
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "target",
     "pass",
     "events",
@@ -55,6 +56,7 @@ const NAMES: [&str; 26] = [
     "calls",
     "call file",
     "mappings",
+    "allocators",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

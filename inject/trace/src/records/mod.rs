@@ -4,6 +4,7 @@
 mod define; // first: the modules below use its macro
 
 mod added;
+mod allocators;
 mod calls;
 mod events;
 mod hooks;
@@ -15,6 +16,7 @@ mod target;
 
 pub use crate::call::CallKind;
 pub use added::*;
+pub use allocators::*;
 pub use calls::*;
 pub use events::*;
 pub use hooks::*;

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 27;
+pub const LAYOUT: u32 = 28;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");

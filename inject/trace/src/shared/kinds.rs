@@ -113,6 +113,12 @@ kinds! {
     Mallopt: call Call;
     /// glibc's `malloc_trim`.
     MallocTrim: call Call;
+    /// glibc's `malloc_info`.
+    MallocInfo: call Call;
+    /// jemalloc's `mallctl`. Only calls are recorded that write a value, or ask for none.
+    Mallctl: call Call;
+    /// jemalloc's `mallctlbymib`.
+    MallctlByMib: call Call;
 }
 
 impl Kind {
