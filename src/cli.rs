@@ -1,5 +1,6 @@
 //! Declares the command line: every command and option.
 
+use crate::commands::allocator::AllocatorArgs;
 use crate::commands::attach::AttachArgs;
 use crate::commands::check::CheckArgs;
 use crate::commands::collect::{CleanArgs, CollectArgs};
@@ -70,6 +71,7 @@ pub enum Command {
     Info(InfoArgs),
     Fragmentation(Box<FragmentationArgs>),
     Maps(Box<MapsArgs>),
+    Allocator(Box<AllocatorArgs>),
     Strip(StripArgs),
     Pack(PackArgs),
     Extract(ExtractArgs),

@@ -41,6 +41,22 @@ fn a_fiber_returns_into_the_hook_on_another_thread() {
     a_fiber_returns("moved", "move");
 }
 
+/// What is known of a stack's extent must end with the stack.
+#[test]
+fn a_stack_that_was_given_back_is_not_read() {
+    let scene = Scene::new("restacked");
+    let mut target = Target::start(&program("restacked.c"), &[]);
+    let recording = scene.attach(&target);
+    for _ in 0..3 {
+        assert_eq!(target.ask("go"), "done");
+    }
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    let sum: u64 = r.asked_by("allocate").iter().map(|g| g.number("allocations")).sum();
+    assert_eq!(sum, 6, "{}", r.askers());
+}
+
 /// Frames of calls that have returned must not prevent a detach, wherever they are.
 #[test]
 fn fibers_that_have_returned_hold_nothing_up() {

@@ -203,9 +203,32 @@ fn the_allocators_own_calls_are_inside_of_it() {
     assert_eq!(e.call.len, ((64 << 20) + 2 * size_of::<usize>() as u64).next_multiple_of(page()));
     let stack = r.stack(e.call.node);
     assert!(stack.iter().any(|f| f.0.contains("malloc")), "{stack:?}");
+    // prof's own code, through which malloc was called, is left out.
+    let pcs = r.analysis.meta().stack(e.call.node);
+    assert!(pcs.iter().all(|pc| pc.module != 0), "{pcs:#x?} {stack:?}");
     let unmapped = r.of(CallKind::Munmap);
     assert!(unmapped.iter().any(|m| (m.call.addr, m.call.len) == (e.call.addr, e.call.len)));
     assert_eq!((r.analysis.meta().counters.lost, r.analysis.events()), (0, 2), "malloc and free");
+}
+
+#[test]
+fn a_static_program_is_recorded_from_its_beginning() {
+    let scene = Scene::new("static");
+    let program = program_with(SOURCE, &["-O1", "-static"]);
+    let input = scene.path("commands");
+    std::fs::write(&input, "regions\nquit\n").expect("written");
+    let mut c = std::process::Command::new("sh");
+    c.current_dir(&scene.dir).args(["-c", "exec \"$0\" run -o r.prof -- \"$1\" <commands"]);
+    c.arg(Scene::binary()).arg(&program);
+    let out = scene.run(c).ok("prof run");
+    let said = out.stdout.lines().find(|l| l.starts_with("done")).expect("an answer");
+    let r = Recorded::read(&scene.path("r.prof"), said);
+    let e = &r.one(CallKind::Mmap, "anonymous").call;
+    assert_eq!((e.addr, e.len), (r.said("anonymous"), 3 * page()));
+    r.one(CallKind::Mremap, "mremap");
+    r.one(CallKind::Munmap, "munmap");
+    let not_hooked = &r.meta.hooks.not_hooked;
+    assert!(!not_hooked.iter().any(|h| h.reason.contains("thread pointer")), "{not_hooked:?}");
 }
 
 #[test]

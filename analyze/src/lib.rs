@@ -21,6 +21,7 @@
 //! A recording is untrusted input: if it is cut off, damaged or made up, the result is an [`Error`], or the figures of
 //! its whole part with a [`Note`], but never a panic.
 
+pub mod allocator;
 pub mod answers;
 mod askers;
 mod change;

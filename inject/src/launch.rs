@@ -192,9 +192,36 @@ pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
     let modules = elf::modules(&mem, &maps::of(t.pid)?);
     let linker = modules.iter().find_map(|m| linker_symbols(t.pid, &mem, m));
     let Some((stop_at, debug)) = linker else {
-        return run_to(t, &mem, entry_point(t.pid, &mem, &modules)?, || true);
+        run_to(t, &mem, entry_point(t.pid, &mem, &modules)?, || true)?;
+        let has_libc = |m: &Module| !m.symbols(t.pid, &mem, |n| n == LIBC_START).is_empty();
+        return if modules.iter().any(has_libc) { run_to_thread_pointer(t) } else { Ok(()) };
     };
     run_to(t, &mem, stop_at, || debug.is_complete(&mem))
+}
+
+/// Function of glibc and musl that a program's entry code calls. It sets up the thread pointer first.
+const LIBC_START: &str = "__libc_start_main";
+/// Number of stops at system calls after which a program has its thread pointer, or none is awaited: libc makes a few
+/// before, for the program's own relocations and its memory.
+const CALLS_BEFORE: usize = 64;
+
+/// Runs a static program until libc has set up its thread pointer, by which the hook knows threads. libc makes system
+/// calls right before and behind that, so the thread is looked at when it enters or leaves one.
+fn run_to_thread_pointer(t: &mut Tracee) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut signal = 0;
+    for _ in 0..CALLS_BEFORE {
+        t.resume(libc::PTRACE_SYSCALL, signal)?;
+        signal = match t.wait(deadline)? {
+            Some(Stop::Signal(s)) => s,
+            Some(_) => 0,
+            None => return Err(Error::Gone(t.pid)),
+        };
+        if t.regs()?.thread_pointer() != 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Where the dynamic linker's `r_debug` is.

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod allocator;
 pub mod attach;
 pub mod check;
 pub mod collect;
@@ -63,6 +64,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Info(a) => info::run(a, &locate),
         Command::Replay(a) => replay::run(a),
         Command::Maps(a) => maps::run(a, &locate),
+        Command::Allocator(a) => allocator::run(a, &locate),
         Command::Fragmentation(a) => fragmentation::run(a, &locate),
         Command::Strip(a) => rewrite::run_strip(a, &locate),
         Command::Pack(a) => rewrite::run_pack(a, &locate),

@@ -6,9 +6,9 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, Mappings, Memory, Module,
-    NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols, Target,
-    Thread, Toggle, kind,
+    Allocators, Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, Mappings, Memory,
+    Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols,
+    Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -107,6 +107,8 @@ pub struct Meta {
     pub memory: Memories,
     /// Location of the looks at the target's mappings, see [`Maps`](crate::maps::Maps).
     pub mappings: Vec<SymbolsAt>,
+    /// What is known of the allocators.
+    pub allocators: Option<Allocators>,
     /// Functions that were hooked or not.
     pub hooks: Hooks,
     /// The hook's counters.
@@ -215,6 +217,7 @@ impl Meta {
             }),
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
             kind::MAPPINGS => Mappings::decode(payload).map(|_| self.mappings.push(place)),
+            kind::ALLOCATORS => Allocators::decode(payload).map(|a| self.allocators(a)),
             kind::RUNTIMES => Runtimes::decode(payload).map(|r| {
                 self.runtimes = r.names.iter().filter_map(|n| Runtime::from_name(n)).collect();
             }),
@@ -230,6 +233,19 @@ impl Meta {
         };
         self.bad_chunks += good.is_none() as u64;
         began
+    }
+
+    /// Keeps what was read last. A look that found no arenas, or did not search as long, takes nothing away.
+    fn allocators(&mut self, mut new: Allocators) {
+        if let Some(old) = self.allocators.take() {
+            if new.arenas.is_empty() {
+                (new.arena_len, new.arenas) = (old.arena_len, old.arenas);
+            }
+            if new.found.len() < old.found.len() {
+                new.found = old.found;
+            }
+        }
+        self.allocators = Some(new);
     }
 
     fn distance(&mut self, d: &Distance) {

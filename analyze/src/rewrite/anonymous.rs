@@ -1,7 +1,9 @@
 //! Removes names from a recording before it is given away, as bytehound does: partially, by reducing paths to their
 //! last component, or fully, by replacing every name by a number.
 
-use prof_trace::records::{CallFile, Calls, Hooks, Mappings, Module, Symbols, Target, Thread};
+use prof_trace::records::{
+    Allocators, CallFile, Calls, Hooks, Mappings, Module, Symbols, Target, Thread, setting,
+};
 use std::collections::HashMap;
 
 /// The degree to which names are removed.
@@ -74,6 +76,21 @@ impl Names {
             Anonymize::None => path.to_owned(),
             Anonymize::Partial => base(path),
             Anonymize::Full => self.modules.name("lib_", path),
+        }
+    }
+
+    /// Values of the environment may contain paths.
+    pub(super) fn allocators(&mut self, a: &mut Allocators) {
+        if self.how == Anonymize::None {
+            return;
+        }
+        for f in a.found.as_chunks_mut::<3>().0 {
+            f[2] = self.module_path(&f[2]);
+        }
+        for s in a.settings.as_chunks_mut::<3>().0 {
+            if s[0] == setting::ENVIRONMENT {
+                s[2] = "(removed)".into();
+            }
         }
     }
 

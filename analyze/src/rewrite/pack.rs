@@ -14,7 +14,8 @@ use prof_trace::derived::{Frames, NamedAddress, NamedFrame, Zipped};
 use prof_trace::event::Event;
 use prof_trace::pack::{self, Unpacker};
 use prof_trace::records::{
-    CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target, Thread, kind,
+    Allocators, CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target,
+    Thread, kind,
 };
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -141,6 +142,11 @@ impl Packer<'_> {
                 let Some(mut m) = Mappings::decode(payload) else { return Ok(()) };
                 names.mappings(&mut m);
                 self.to.put_zipped(kind, &m.encode())?;
+            }
+            kind::ALLOCATORS => {
+                let Some(mut a) = Allocators::decode(payload) else { return Ok(()) };
+                names.allocators(&mut a);
+                return Ok(self.to.put(kind, &a.encode())?);
             }
             kind::CALL_FILE => {
                 let Some(mut f) = CallFile::decode(payload) else { return Ok(()) };

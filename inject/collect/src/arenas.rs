@@ -7,6 +7,7 @@
 
 use crate::pages::Pages;
 use prof_os::maps::Map;
+use prof_trace::records::Arena;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -67,6 +68,8 @@ pub struct Arenas {
     pub free_resident: u64,
     /// Heaps of arenas other than the main one, ascending.
     pub heaps: Vec<Range>,
+    /// The arenas, the main one first. Chunks that moved from one list to another meanwhile may count twice.
+    pub each: Vec<Arena>,
 }
 
 /// One reading of the arenas, which the target may have changed from its begin to its end.
@@ -199,8 +202,23 @@ impl<'a> Look<'a> {
         let mut at = main;
         for _ in 0..MOST_ARENAS {
             let before = self.system(at)?;
-            self.add(at, main, &mut all)?;
+            let so_far = (all.free, all.free_resident, all.heaps.len(), self.seen.len());
+            let (top, fast) = self.add(at, main, &mut all)?;
             let after = self.system(at)?;
+            let [threads, _, most] = self.words(at + TOP + NEXT + 2 * WORD)?;
+            let free = all.free.saturating_sub(so_far.0);
+            all.each.push(Arena {
+                address: at,
+                heaps: (all.heaps.len() - so_far.2) as u64,
+                mapped: before.max(after),
+                most_mapped: most.max(before).max(after),
+                free: free.min(before.max(after)),
+                dirty: all.free_resident.saturating_sub(so_far.1).min(free),
+                top,
+                fast,
+                free_chunks: (self.seen.len() - so_far.3).saturating_sub(1) as u64,
+                threads,
+            });
             all.system = all.system.saturating_add(before.max(after));
             changed = changed.saturating_add(before.abs_diff(after));
             [at] = self.words(at + TOP + NEXT)?;
@@ -258,8 +276,8 @@ impl<'a> Look<'a> {
         next == main || self.words(next & !(HEAP - 1)).is_some_and(|[owner]| owner == next)
     }
 
-    /// Adds the statistics of an arena.
-    fn add(&mut self, arena: u64, main: u64, all: &mut Arenas) -> Option<()> {
+    /// Adds the statistics of an arena. Returns the bytes of the chunk at its end, and of those in fast bins.
+    fn add(&mut self, arena: u64, main: u64, all: &mut Arenas) -> Option<(u64, u64)> {
         let tries = |look: &mut Self, f: &dyn Fn(&mut Self) -> Option<(u64, u64)>| {
             let before = look.seen.len();
             (0..TRIES).find_map(|_| {
@@ -271,7 +289,7 @@ impl<'a> Look<'a> {
         let [top] = self.words(top_at)?;
         let system = self.system(arena)?;
         if top == top_at {
-            return Some(()); // nothing was asked for yet
+            return Some((0, 0)); // nothing was asked for yet
         }
         let mut put = |(free, missing): (u64, u64)| {
             all.free = all.free.saturating_add(free);
@@ -281,8 +299,11 @@ impl<'a> Look<'a> {
         let size = size & !7;
         self.seen.push((top, top.saturating_add(size)));
         put((size, self.missing(top, size)));
+        let mut fast = 0u64;
         for k in 0..FAST {
-            put(tries(self, &|look| look.fast_list(top_at - (FAST - k) * WORD, system))?);
+            let found = tries(self, &|look| look.fast_list(top_at - (FAST - k) * WORD, system))?;
+            fast = fast.saturating_add(found.0);
+            put(found);
         }
         for k in 0..BINS {
             put(tries(self, &|look| look.list(top_at + 2 * k * WORD, system))?);
@@ -290,7 +311,7 @@ impl<'a> Look<'a> {
         if arena != main {
             self.heaps(arena, top, &mut all.heaps)?;
         }
-        Some(())
+        Some((size, fast))
     }
 
     /// Counts a free chunk and returns its size; `None` if the limit is reached, or the size is impossible.
@@ -427,6 +448,7 @@ mod tests {
                 a.system.abs_diff(system) <= system / 50
                     && a.free.abs_diff(free) <= free / 50
                     && a.free_resident <= a.free
+                    && a.each.iter().map(|e| e.mapped).sum::<u64>() == a.system
             })
         });
         let again = Look::new(&mem, Some(&pages)).walks(&maps.all, || 0);

@@ -260,8 +260,8 @@ impl<'a> Collector<'a> {
         self.continued = true;
     }
 
-    pub(crate) fn drain_mut(&mut self) -> (&mut Drain, &mut Tree) {
-        (&mut self.drain, &mut self.tree)
+    pub(crate) fn drain_mut(&mut self) -> (&mut Drain, &mut Tree, &mut Output) {
+        (&mut self.drain, &mut self.tree, &mut self.out)
     }
 
     /// Collects until the target has ended, prof has detached, or `stop` is set.
@@ -498,6 +498,8 @@ impl<'a> Collector<'a> {
         self.stacks_read = Instant::now();
         let took = self.stacks_read - began;
         self.maps_took = took;
+        let ours = areas(&self.shared).map(|a| (a.0, a.0.saturating_add(a.1)));
+        self.tree.set_ours(ours.collect());
         self.note_mappings(begun);
         let Some(maps) = &self.maps else { return Memory::There };
         if self.ring_addr == 0 || maps.at(self.ring_addr).is_some() {

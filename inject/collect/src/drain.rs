@@ -241,8 +241,16 @@ impl Drain {
         if left && !v.closed { Read::Last } else { Read::Ended }
     }
 
-    /// Makes reading of the segment begin at byte `drained`, which must be the end of an event.
-    pub fn begin_at(&mut self, shared: &Shared, tree: &mut Tree, v: &View, drained: usize) {
+    /// Makes reading of the segment begin at byte `drained`, which must be the end of an event. Calls in front of it that
+    /// are not in the recording are written to `out`.
+    pub fn begin_at(
+        &mut self,
+        shared: &Shared,
+        tree: &mut Tree,
+        v: &View,
+        drained: usize,
+        missing: (Missing, &mut Output),
+    ) {
         if v.index >= self.segments.len() {
             self.segments.resize_with(v.index + 1, Progress::default);
         }
@@ -251,8 +259,13 @@ impl Drain {
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
         shared.copy_out(v.index, 0, bytes);
         let done = p.translate(bytes, shared, (tree, &mut self.calls), &mut Nothing);
-        self.calls.clear();
         p.drained = done.bytes as u32;
+        let (missing, out) = missing;
+        let calls = missing.of(&mut self.calls);
+        if !calls.is_empty() {
+            self.events += calls.iter().filter(|c| matches!(c, Part::Call(..))).count() as u64;
+            out.put_calls(v.serial, calls.into_iter());
+        }
     }
 
     /// Returns the number of segments up to the last one that was ever seen in use.
@@ -278,6 +291,40 @@ impl Drain {
     /// Returns the serials of the threads with a segment in use, as of the last look.
     pub fn serials(&self) -> impl Iterator<Item = u32> + '_ {
         self.views.iter().map(|v| v.serial)
+    }
+}
+
+/// The calls of a thread that a collector has not written before it died, though it has written events behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// When the thread's last recorded call ended, in ticks of the recording; `None`: none was recorded.
+    pub after: Option<u64>,
+    /// Offset of the recording's times to those in the ring.
+    pub offset: u64,
+}
+
+impl Missing {
+    /// Takes what is missing out of the calls of a segment, which have the ring's times.
+    fn of(self, calls: &mut Vec<Part>) -> Vec<Part> {
+        let mut found: Vec<Part> = Vec::new();
+        // Texts stay only with the call behind them.
+        let mut texts = 0;
+        for part in calls.drain(..) {
+            let Part::Call(raw, node) = part else {
+                found.push(part);
+                texts += 1;
+                continue;
+            };
+            let time = raw.time.wrapping_add(self.offset);
+            if self.after.is_none_or(|after| time > after) {
+                found.push(Part::Call(RawCall { time, ..raw }, node));
+            } else {
+                found.truncate(found.len() - texts);
+            }
+            texts = 0;
+        }
+        found.truncate(found.len() - texts);
+        found
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Candidate {
     pub rss: u64,
 }
 
-/// Divides the mappings into parts, and adds these to a record. `pieces`: allocators other than glibc's are recorded.
+/// Divides the mappings into parts, and adds these to a record. Returns the reading of glibc's arenas, if there are any. `pieces`: allocators other than glibc's are recorded.
 pub fn apart(
     all: &[Candidate],
     mem: Option<&File>,
@@ -33,7 +33,7 @@ pub fn apart(
     pieces: bool,
     clock: Clock,
     to: &mut Memory,
-) {
+) -> Option<Walk> {
     let mut look = mem.map(|mem| Look::new(mem, pages));
     let walk = look.as_mut().and_then(|l| l.walks(maps, || clock.now()));
     let walk = walk.filter(|w| w.arenas.system > 0);
@@ -46,7 +46,7 @@ pub fn apart(
         to.walks = vec![*from, *end, a.system, a.free, *unsure];
     }
     look.iter_mut().for_each(Look::again);
-    let heaps = walk.map(|w| w.arenas.heaps).unwrap_or_default();
+    let heaps = walk.as_ref().map(|w| w.arenas.heaps.as_slice()).unwrap_or_default();
     let mut out = Parts { all: &mut to.parts, pages };
     for c in all {
         if c.brk {
@@ -60,6 +60,7 @@ pub fn apart(
         }
         out.mapping(c, &known, pieces);
     }
+    walk
 }
 
 /// The list of parts, and the page tables to count pages of mappings with several parts.

@@ -1,6 +1,7 @@
 //! Finishes the recording of a collector that died, with the events that are left in the ring.
 
-use crate::drain::Drain;
+use crate::drain::{Drain, Missing};
+use crate::output::Output;
 use crate::ring_copy::RingCopy;
 use crate::target::switch_off;
 use crate::tree::Tree;
@@ -60,9 +61,9 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     }
     file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
     let mut collector = Collector::of_copy(pid, shared, file)?;
-    let (drain, tree) = collector.drain_mut();
+    let (drain, tree, out) = collector.drain_mut();
     tree.restore(left.last_node);
-    left.skip(&shared, drain, tree);
+    left.skip(&shared, drain, tree, out);
     let offset = left.offset();
     collector.continue_from(left.last_pass.as_ref(), left.toggles, offset, left.last_file);
     let ended = collector.finish("stopped: the collector had died");
@@ -253,7 +254,7 @@ impl Left {
     }
 
     /// Makes `drain` begin behind the last recorded event in each thread's segments.
-    fn skip(&self, shared: &Shared, drain: &mut Drain, tree: &mut Tree) {
+    fn skip(&self, shared: &Shared, drain: &mut Drain, tree: &mut Tree, out: &mut Output) {
         let mut views: Vec<View> =
             (0..shared.geometry().segments()).filter_map(|i| ring::view(shared, i)).collect();
         views.sort_unstable_by_key(|v| (v.serial, v.seq));
@@ -267,22 +268,24 @@ impl Left {
             };
             let ends: Vec<Codec> =
                 self.last.get(&serial).and_then(Last::end).map_or(Vec::new(), raw);
-            let call = self.last_call.get(&serial).map(|end| end.wrapping_sub(offsets[0]));
-            skip_to(shared, group, &ends, call, drain, tree);
+            let last = self.last_call.get(&serial).copied();
+            let missing = Missing { after: last, offset: offsets[0] };
+            skip_to(shared, group, &ends, missing, (drain, tree, out));
         }
     }
 }
 
 /// Skips the segments up to the last recorded event. If that is not in the ring any more, all events older than it are
-/// recorded. `call` is when the last recorded call that changes mappings ended: calls up to then are recorded, too.
+/// recorded. Calls that change mappings are recorded up to the last one of the recording; others in front of the last
+/// event are written now.
 fn skip_to(
     shared: &Shared,
     group: &[View],
     ends: &[Codec],
-    call: Option<u64>,
-    drain: &mut Drain,
-    tree: &mut Tree,
+    missing: Missing,
+    (drain, tree, out): (&mut Drain, &mut Tree, &mut Output),
 ) {
+    let call = missing.after.map(|end| end.wrapping_sub(missing.offset));
     let newest = ends.first().map(|end| end.time);
     let mut exact = None;
     let mut older = None;
@@ -310,7 +313,8 @@ fn skip_to(
     }
     let Some((segment, at)) = exact.or(older) else { return };
     for (i, v) in group.iter().enumerate().take(segment + 1) {
-        drain.begin_at(shared, tree, v, if i < segment { v.committed } else { at });
+        let to = if i < segment { v.committed } else { at };
+        drain.begin_at(shared, tree, v, to, (missing, &mut *out));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads the target's memory as the kernel counts it, mapping by mapping.
 
+use crate::allocators::{Finder, Target};
 use crate::cgroup;
 use crate::clock::Clock;
 use crate::heaps::{Candidate, apart};
@@ -12,12 +13,13 @@ use prof_os::maps::{self, Map};
 use prof_os::page_size;
 use prof_os::process::folder;
 use prof_os::status::Status;
-use prof_trace::records::{MappingUse, Memory, map_kind};
+use prof_trace::records::{Allocators, Arena, MappingUse, Memory, map_kind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -78,6 +80,9 @@ struct Files {
     mem: Option<File>,
     pid: i32,
     cgroup: PathBuf,
+    allocators: Finder,
+    /// Number of looks.
+    looks: AtomicU32,
 }
 
 /// Facts about the target's memory that are known in advance.
@@ -100,6 +105,8 @@ pub struct Looked {
     pub used: Vec<Used>,
     /// Stacks of threads: start, end, thread id.
     pub stacks: Vec<(u64, u64, u64)>,
+    /// The allocators.
+    pub allocators: Allocators,
     /// Ticks when the look began.
     pub begun: u64,
 }
@@ -121,6 +128,7 @@ impl Smaps {
             let (status, maps) = (open("status")?, open("maps")?);
             let (pages, mem) = (open("pagemap").map(Pages::new), open("mem"));
             let cgroup = PathBuf::from(format!("{folder}/cgroup"));
+            let (allocators, looks) = (Finder::new(pid), AtomicU32::new(0));
             Some(Arc::new(Files {
                 smaps,
                 statm,
@@ -130,6 +138,8 @@ impl Smaps {
                 mem,
                 pid: pid.cast_signed(),
                 cgroup,
+                allocators,
+                looks,
             }))
         };
         let (looking, asked) = (None, None);
@@ -259,7 +269,7 @@ impl Files {
         };
         let Sum { all: mut memory, candidates, writable, used, threads, .. } = sum;
         let (mem, pages) = (self.mem.as_ref(), self.pages.as_ref());
-        apart(&candidates, mem, pages, &writable, known.others, clock, &mut memory);
+        let walk = apart(&candidates, mem, pages, &writable, known.others, clock, &mut memory);
         // Take the reading that is closer to the text: a detach may have unmapped the ring since, or during the read.
         let mapped =
             memory.maps.as_chunks::<3>().0.iter().map(|k| k[2]).fold(0, u64::saturating_add);
@@ -271,7 +281,19 @@ impl Files {
             [before, after].into_iter().min_by_key(|n| n.abs_diff(mapped)).unwrap_or(after);
         memory.page_tables = self.field("VmPTE").unwrap_or(0);
         memory.cgroup = cgroup::figures(&self.cgroup);
-        Some(Looked { memory, used, stacks: threads, begun })
+        let arenas = walk.as_ref().map(|w| w.arenas.each.as_slice());
+        let allocators = Allocators { ticks: memory.ticks, ..self.allocators(arenas) };
+        Some(Looked { memory, used, stacks: threads, allocators, begun })
+    }
+
+    /// Returns what is known of the allocators. At first nobody may wait for a large program to be searched.
+    fn allocators(&self, arenas: Option<&[Arena]>) -> Allocators {
+        let mut text = Vec::new();
+        let read = (&self.maps).seek(SeekFrom::Start(0));
+        let read = read.and_then(|_| (&self.maps).take(MAX_MAPS).read_to_end(&mut text));
+        let maps = read.map(|_| maps::parse(&text)).unwrap_or_default();
+        let target = Target { maps: &maps, mem: self.mem.as_ref(), arenas };
+        self.allocators.look(target, self.looks.fetch_add(1, Relaxed) > 0)
     }
 
     /// Returns a field of `/proc/PID/status` in bytes.

@@ -5,7 +5,7 @@ use goblin::elf::dynamic::{DT_STRSZ, DT_STRTAB, DT_SYMTAB};
 use goblin::elf::header::{EM_ARM, Header};
 use goblin::elf::program_header::{PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
-use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
+use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, STT_OBJECT, Sym};
 use goblin::elf::{Elf, sym};
 use memchr::memchr;
 use prof_os::elf;
@@ -113,6 +113,32 @@ impl<'a> Image<'a> {
             .collect();
         found.sort_unstable();
         Some(pack(module, &found))
+    }
+
+    /// Returns the virtual address of the image's first byte in memory.
+    pub fn first_address(&self) -> u64 {
+        let first = self.segments.iter().filter(|p| p.p_type == PT_LOAD).min_by_key(|p| p.p_vaddr);
+        first.map_or(0, |p| p.p_vaddr.wrapping_sub(p.p_offset))
+    }
+
+    /// Returns the virtual addresses of those variables among the wanted ones that a file's symbol table has, with their
+    /// indices.
+    pub fn variables(&self, wanted: &[&str]) -> Vec<(usize, u64)> {
+        let Some((symbols, strings)) = self.tables() else { return Vec::new() };
+        let count = symbols.len() / Sym::size(self.ctx.container);
+        let Ok(all) = sym::Symtab::parse(&symbols, 0, count, self.ctx) else { return Vec::new() };
+        let is_variable = |s: &Sym| s.st_type() == STT_OBJECT && s.st_shndx != 0;
+        let mut found: Vec<(usize, u64)> = Vec::new();
+        for s in all.iter().filter(is_variable) {
+            let rest = strings.get(s.st_name..).unwrap_or(&[]);
+            let is = |name: &&str| {
+                rest.strip_prefix(name.as_bytes()).is_some_and(|end| end.first() == Some(&0))
+            };
+            if let Some(i) = wanted.iter().position(is) {
+                found.push((i, s.st_value));
+            }
+        }
+        found
     }
 
     /// Returns the bytes of a file's symbol table, and its strings.

@@ -82,6 +82,12 @@ impl Cache {
         }
         id
     }
+
+    /// Changes the ID of the node that was added last, whose hash is given.
+    fn rename(&mut self, hash: u32, id: u32) {
+        let mask = self.sets.len() - 1;
+        self.sets[(hash >> 16) as usize & mask].ids[0] = id;
+    }
 }
 
 /// A stack node of the recording.
@@ -127,6 +133,8 @@ pub struct Tree {
     pc_triples: Vec<u64>,
     /// Modules that were named for the first time.
     pub new_modules: Vec<u16>,
+    /// Address ranges of prof's own mappings in the target.
+    ours: Vec<(u64, u64)>,
 }
 
 impl Tree {
@@ -140,6 +148,7 @@ impl Tree {
             runs: Vec::new(),
             pc_triples: Vec::new(),
             new_modules: Vec::new(),
+            ours: Vec::new(),
         }
     }
 
@@ -177,6 +186,11 @@ impl Tree {
             return Node { is_cut: true, ..parent };
         }
         if id == new {
+            if parent.id != 0 && self.is_ours(shared, pc) {
+                // Calls that are recorded inside of a hooked function have prof's own code in their stacks.
+                self.nodes.rename(hash, parent.id);
+                return Node { hash, depth: parent.depth + 1, ..parent };
+            }
             self.last = new;
             self.announce(shared, new, parent.id, pc);
         }
@@ -198,6 +212,18 @@ impl Tree {
     /// Returns whether it is time to call [`Tree::write`] within a pass.
     pub fn is_full(&self) -> bool {
         self.runs.len() > 1
+    }
+
+    /// Sets the address ranges of prof's own mappings in the target: frames there are left out.
+    pub fn set_ours(&mut self, ours: Vec<(u64, u64)>) {
+        self.ours = ours;
+    }
+
+    /// Returns whether a code address lies in prof's own code in the target.
+    fn is_ours(&self, shared: &Shared, pc: u32) -> bool {
+        let Some((addr, 0)) = pc_parts(shared, pc) else { return false };
+        let before = addr.wrapping_sub(1);
+        self.ours.iter().any(|(start, end)| (*start..*end).contains(&before))
     }
 
     fn see_pc(&mut self, shared: &Shared, id: u32) {

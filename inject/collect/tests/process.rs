@@ -204,6 +204,76 @@ fn the_ring_of_a_dead_collector_is_read_once() {
     }
 }
 
+#[test]
+fn calls_that_a_dead_collector_did_not_write_are_written_later() {
+    use prof_trace::call::{CallKind, RawCall};
+    use prof_trace::chunk::{self, Next};
+    let _one = ONE_RING.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = new_ring(1 << 20);
+    let node = stack(&shared, 0x1000, 5);
+    let flag = Box::leak(Box::new([1u32, 0]));
+    shared.control().flag_addr.store(flag.as_ptr() as u64, Relaxed);
+    // SAFETY: the child only sleeps until it is killed.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: the calls take no pointers.
+        unsafe {
+            libc::sleep(60);
+            libc::_exit(1)
+        }
+    }
+    let path = temp("calls-left");
+    let file = start_of(&path, pid as u32);
+    let mut c = Collector::new(pid as u32, shared, file).expect("collector");
+    let mut w = Writer::new(shared, 0);
+    let write = |w: &mut Writer, from: u64| {
+        for i in from..from + 10 {
+            w.put(&event(w.serial, i, node));
+            let time = now();
+            let call = RawCall {
+                kind: CallKind::Mmap,
+                time,
+                addr: i << 12,
+                len: 4096,
+                ..RawCall::default()
+            };
+            w.put_call(&RawCall { node, ..call });
+        }
+    };
+    write(&mut w, 0);
+    c.pass(true);
+    write(&mut w, 10);
+    w.put(&event(w.serial, 20, node));
+    c.pass(true);
+    drop(c);
+    // The collector was killed between the events of its last pass and the calls.
+    let bytes = std::fs::read(&path).expect("recording");
+    let (mut at, mut last) = (chunk::FILE_HEADER, 0..0);
+    while let Next::Chunk(k, _, len) = chunk::next(&bytes[at..]) {
+        if k == prof_trace::records::kind::CALLS {
+            last = at..at + len;
+        }
+        at += len;
+    }
+    assert!(!last.is_empty());
+    let mut cut = bytes[..last.start].to_vec();
+    cut.extend(&bytes[last.end..]);
+    std::fs::write(&path, cut).expect("written");
+    let before = read(&path);
+    assert_eq!((before.calls.len(), before.events[&1].len()), (10, 21));
+    let d = drain_orphan(pid as u32, &path).expect("drained");
+    let r = read(&path);
+    let calls: Vec<u64> = r.calls.iter().map(|(_, call)| call.addr >> 12).collect();
+    assert_eq!(calls, (0..20).collect::<Vec<u64>>());
+    assert_eq!((r.events[&1].len(), d.events), (21, 10));
+    assert!(r.calls.is_sorted_by_key(|(_, call)| call.end));
+    assert!(r.calls.iter().all(|(_, call)| r.nodes.contains_key(&call.node)));
+    kill(pid);
+    reap(pid);
+    retire(shared);
+    std::fs::remove_file(path).expect("remove");
+}
+
 /// Returns the number of events up to the last whole chunk.
 fn read_whole(path: &Path) -> u64 {
     use prof_trace::chunk::{self, Next};

@@ -31,6 +31,7 @@ impl Collector<'_> {
         };
         let Some(seen) = seen else { return false };
         self.out.put(kind::MEMORY, &seen.memory.encode());
+        self.out.put(kind::ALLOCATORS, &seen.allocators.encode());
         let used = self.mapped.count(seen.used, seen.stacks, seen.begun, seen.memory.ticks);
         self.out.put(kind::MAPPINGS, &used.encode());
         true

@@ -2,13 +2,14 @@
 #![allow(dead_code)] // each test binary uses its part
 #![allow(missing_docs)]
 
+use prof_trace::call::RawCall;
 use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    Counters, End, Events, Hooks, Memory, Module, NodeRun, Pass, Pcs, Process, Symbols, Target,
-    Thread, Toggle, kind,
+    Allocators, Call, Calls, Counters, End, Events, Hooks, Memory, Module, NodeRun, Pass, Pcs,
+    Process, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
@@ -152,6 +153,18 @@ impl Writer {
         self.append(e, node);
     }
 
+    /// Writes a call that changes mappings, with a stack.
+    pub fn put_call(&mut self, call: &RawCall) {
+        self.make_room();
+        let node = self.node(call.node);
+        let Some(s) = self.segment else { return };
+        let (Some(data), Some(head)) = (self.shared.data(s), self.shared.head(s)) else { return };
+        // SAFETY: `make_room` leaves room for more than an event.
+        self.pos += unsafe { self.codec.put_call(data.add(self.pos), &RawCall { node, ..*call }) };
+        ring::commit(head, self.pos);
+        self.shared.slot(self.index).expect("slot").events.fetch_add(1, Relaxed);
+    }
+
     /// Makes room for a definition of 40 nodes and an event; returns true if that took a new segment.
     fn make_room(&mut self) -> bool {
         let full = self.pos > SEGMENT_FULL - 512;
@@ -256,6 +269,7 @@ pub struct Recording {
     pub target: Option<Target>,
     pub hooks: Option<Hooks>,
     pub events: BTreeMap<u32, Vec<Event>>,
+    pub calls: Vec<(u32, Call)>,
     pub nodes: BTreeMap<u32, (u32, u32)>,
     pub pcs: BTreeMap<u32, (u64, u16)>,
     pub threads: BTreeMap<u32, Thread>,
@@ -344,8 +358,10 @@ impl Recording {
             kind::MAPPINGS => {
                 prof_trace::records::Mappings::decode(p)?;
             }
-            kind::CALLS => {
-                prof_trace::records::Calls::decode(p)?;
+            kind::CALLS => self.calls.extend(Calls::decode(p)?.calls),
+            kind::ALLOCATORS => {
+                let a = Allocators::decode(p)?;
+                assert!(a.found.len().is_multiple_of(3), "our own allocators");
             }
             kind::CALL_FILE => {
                 prof_trace::records::CallFile::decode(p)?;

@@ -1,0 +1,113 @@
+//! `prof allocator`: shows a process's allocators.
+
+use super::input::{InputArgs, Locate, resolve};
+use super::report::{Format, given, moment, print};
+use crate::failure::usage;
+use crate::term;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use prof_analyze::allocator::{AllocatorOptions, AllocatorReport, OverheadSort};
+use prof_analyze::report::Style;
+use prof_trace::values::parse::{Time, time};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Show the allocator of a process: its settings, its arenas, what it has done, and what blocks take beyond what was
+/// asked for
+///
+/// Of a process that is not being recorded, it shows what can be read without recording it: allocators and versions,
+/// settings, arenas.
+#[derive(Args, Clone, Debug)]
+pub struct AllocatorArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
+
+    /// How many call stacks and calls to show; 0 shows all
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// The order of the call stacks, most first
+    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Overhead)]
+    pub sort: Sort,
+
+    /// The moment whose live blocks count [default: the end, or the peak if nothing is live at the end]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub at: Option<Time>,
+
+    /// The format of the output
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// The sort keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Bytes beyond what was asked for
+    Overhead,
+    /// These as a part of what the blocks take
+    Part,
+    /// Bytes that the blocks take
+    Taken,
+    /// Bytes that were asked for
+    Requested,
+    /// Number of blocks
+    Count,
+}
+
+/// Returns the process that was named, if it can be looked at without a recording.
+fn unrecorded(args: &AllocatorArgs, locate: Locate<'_>) -> Option<u32> {
+    let name = args.input.input.as_deref()?;
+    let pid = name.parse::<i32>().ok().filter(|pid| *pid > 0 && !Path::new(name).exists())?;
+    let alive = prof_os::process::process_of(pid) == Some(pid);
+    (alive && locate(pid).is_none() && resolve(Some(name), locate).is_err())
+        .then_some(pid.cast_unsigned())
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the recording or the process can't be read, or standard output can't be written to.
+pub fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let report = match unrecorded(args, locate) {
+        Some(pid) => {
+            if args.at.is_some() || !args.input.filter.0.given().is_empty() {
+                let message = format!(
+                    "process {pid} is not being recorded, so its blocks are not known, and --at and filters have no \
+                     effect; record it with `prof attach {pid}`"
+                );
+                return Err(usage(message));
+            }
+            let found = prof_collect::read_allocators(pid);
+            let found = found.map_err(|e| {
+                usage(format!("cannot read process {pid}: {e}; to read it takes the right to trace it, as root has"))
+            })?;
+            AllocatorReport::of(&found, pid)
+        }
+        None => recorded(args, locate)?,
+    };
+    print(&match args.format {
+        Format::Text => report.text(Style { color: term::color(), width: term::width() }),
+        Format::Json => report.json() + "\n",
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn recorded(args: &AllocatorArgs, locate: Locate<'_>) -> Result<AllocatorReport> {
+    let index = args.input.open(locate)?;
+    let query = args.input.query(&index)?;
+    let at = args.at.map(|t| moment(index.analysis(), "--at", t)).transpose()?;
+    let options = AllocatorOptions {
+        top: args.top,
+        sort: match args.sort {
+            Sort::Overhead => OverheadSort::Overhead,
+            Sort::Part => OverheadSort::Part,
+            Sort::Taken => OverheadSort::Taken,
+            Sort::Requested => OverheadSort::Requested,
+            Sort::Count => OverheadSort::Count,
+        },
+        at,
+        filter: given(&args.input.filter.0),
+    };
+    Ok(AllocatorReport::new(&index, &query, &options)?)
+}
