@@ -60,22 +60,29 @@ export function nodeOfPath(tree, frames, path) {
 export function flamePage(root, url, signal) {
   const v = url.view, metric = METRICS.some(([k]) => k === v.metric) ? v.metric : "live", mode = v.mode === "sandwich" && v.fn ? "sandwich" : v.dir === "up" ? "up" : "down";
   const id = encodeURIComponent(url.id), query = toQuery(url.filter);
-  query.set("metric", metric);
+  // Where nothing is live and nothing is chosen, the server shows what was.
+  if (v.metric || v.at) query.set("metric", metric);
   if (v.at) query.set("at", v.at);
   if (v.base) query.set("base", v.base);
   if (v.bf || v.bt) {
     query.set("base-start", v.bf || "0");
     query.set("base-end", v.bt || "100%");
   }
-  const place = h("div.card"), brush = h("div.card");
-  fill(root, h("div.page-head", null, h("h1", null, "Flame graph"), metricTabs(metric), h("span.grow"), modeTabs(mode, v)), brush, place);
+  const place = h("div.card"), brush = h("div.card"), tabs = h("span", null, metricTabs(metric)), why = h("span.note");
+  const chosen = (/** @type {any} */ d) => {
+    const own = d.metric || metric;
+    if (own !== metric) fill(tabs, metricTabs(own));
+    fill(why, d.why || null);
+    return own;
+  };
+  fill(root, h("div.page-head", null, h("h1", null, "Flame graph"), tabs, why, h("span.grow"), modeTabs(mode, v)), brush, place);
   timeBrush(brush, url, signal);
   if (mode === "sandwich") {
     query.set("function", v.fn);
-    load(place, get(id + "/sandwich", query, signal), (d) => sandwich(d, v.fn, metric, url, signal), { lines: 14, signal });
+    load(place, get(id + "/sandwich", query, signal), (d) => sandwich(d, v.fn, chosen(d.callees ? { ...d, metric: d.metric || d.callees.metric } : d), url, signal), { lines: 14, signal });
   } else {
     query.set("dir", mode);
-    load(place, get(id + "/flame", query, signal), (d) => graph(d, metric, mode, url, signal), { lines: 14, signal });
+    load(place, get(id + "/flame", query, signal), (d) => graph(d, chosen(d), mode, url, signal), { lines: 14, signal });
   }
   bind("Flame graph", [
     ["i", "turn round: callers or callees", () => go(to({ view: { dir: mode === "up" ? null : "up", mode: null, fn: null, z: null } }))],

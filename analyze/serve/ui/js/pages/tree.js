@@ -20,21 +20,31 @@ const SORTS = [["size", "Live", "live_bytes", bytes], ["allocated", "Allocated",
  * @param {AbortSignal} signal
  */
 export function treePage(root, url, signal) {
-  const up = url.view.dir === "up", sort = SORTS.find(([k]) => k === url.view.sort) || SORTS[0], id = encodeURIComponent(url.id);
+  const up = url.view.dir === "up", given = SORTS.find(([k]) => k === url.view.sort), id = encodeURIComponent(url.id);
   const place = h("div.card");
+  let sort = given || SORTS[0];
   const segment = (/** @type {string} */ key, /** @type {string} */ text, /** @type {any} */ on, /** @type {any} */ view) => h("button", { type: "button", "data-key": key, "aria-pressed": String(on), onclick: () => go(to({ view })) }, text);
-  fill(root, h("div.page-head", null, h("h1", null, "Call tree"),
-    h("div.segments", { role: "group", "aria-label": "Sort by" }, SORTS.map((s) => segment("sort-" + s[0], s[1], s === sort, { sort: s[0] }))), h("span.grow"),
+  const sorts = h("span"), why = h("span.note");
+  const drawSorts = () => fill(sorts, h("div.segments", { role: "group", "aria-label": "Sort by" }, SORTS.map((s) => segment("sort-" + s[0], s[1], s === sort, { sort: s[0] }))));
+  drawSorts();
+  fill(root, h("div.page-head", null, h("h1", null, "Call tree"), sorts, why, h("span.grow"),
     h("div.segments", { role: "group", "aria-label": "Direction" }, segment("down", "Top down", !up, { dir: null }), segment("up", "Bottom up", up, { dir: "up" }))), place);
   const ask = (/** @type {any} */ node) => {
     const query = toQuery(url.filter);
-    query.set("sort", sort[0]);
+    // Where nothing is live and nothing is chosen, the server shows what was.
+    if (given || node !== null) query.set("sort", sort[0]);
     if (up) query.set("bottom-up", "true");
     if (node !== null) query.set("node", String(node));
     return get(id + "/tree", query, signal);
   };
   load(place, ask(null), (d) => {
     if (!d.children.length) return empty("Nothing matches", "No block fits all of the filters.");
+    const own = SORTS.find(([k]) => k === d.sort);
+    if (own && !given) {
+      sort = own;
+      drawSorts();
+      fill(why, d.why || null);
+    }
     const total = (d.node || d.totals)[sort[2]];
     const list = h("ul.tree", { role: "tree", "aria-label": "Call tree" });
     fill(list, d.children.map((/** @type {any} */ c) => node(c, 0, total, sort, ask)));

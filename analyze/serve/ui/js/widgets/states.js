@@ -58,9 +58,14 @@ export async function load(place, promise, make, { lines, signal } = {}) {
     if (signal && signal.aborted) return;
     const made = make(value);
     if (made !== undefined) fill(place, made);
+    place.removeAttribute("data-said");
   } catch (e) {
     if (/** @type {any} */ (e).name === "AbortError" || (signal && signal.aborted)) return;
-    fill(place, failed(e));
+    const said = /** @type {any} */ (e).message || String(e), page = place.closest("main > .page");
+    // Parts that fail for one reason say it once.
+    if (page && [...page.querySelectorAll("[data-said]")].some((p) => p !== place && /** @type {HTMLElement} */ (p).dataset.said === said)) fill(place);
+    else fill(place, failed(e));
+    place.setAttribute("data-said", said);
     if (!(e instanceof ApiError)) console.error(e);
     else if (e.progress !== null) setTimeout(() => !(signal && signal.aborted) && app.render(), 1000);
   } finally {
