@@ -1,7 +1,7 @@
 // The tree of a flame graph: built, laid out, searched, changed.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { boxAt, buildTree, byFunction, fromStacks, layoutFlame, matchedValue, pathOf, searchFrames, transformTree } from "../js/charts/layout.js";
+import { boxAt, buildTree, byFunction, fromStacks, layoutFlame, matchedValue, pathOf, searchFrames, smallBelow, transformTree } from "../js/charts/layout.js";
 
 const FRAMES = ["main", "parse", "alloc", "eval", "free"].map((name, i) => ({ name, module: i < 3 ? "/bin/app" : "/lib/libx.so" }));
 // main > parse > alloc 30, main > eval 50 (own), main > eval > parse > alloc 20; innermost first.
@@ -110,4 +110,11 @@ test("functions are added up, recursion once", () => {
   assert.deepEqual(rows, { main: [0, 12], alloc: [7, 7], parse: [5, 5] });
   const up = buildTree(fromStacks([{ frames: [1, 1, 0], value: 5 }, { frames: [2, 0], value: 7 }], true), FRAMES, "value");
   assert.deepEqual(Object.fromEntries(byFunction(up, true).map((r) => [FRAMES[r.frame].name, [r.self, r.total]])), rows);
+});
+
+test("what is too small is added up below a node", () => {
+  // all > main > (parse > others 3, others 2), eval 5
+  const columns = { parent: [-1, 0, 1, 2, 1, 0], frame: [-1, 0, 1, -1, -1, 3], value: [20, 15, 10, 3, 2, 5], self: [0, 10, 7, 3, 2, 5] };
+  const tree = buildTree(columns, FRAMES, "value");
+  assert.deepEqual([0, 1, 2, 5].map((n) => smallBelow(tree, n)), [5, 5, 3, 0]);
 });

@@ -1,7 +1,7 @@
 // The tree of a flame graph in columns: built, changed, searched and laid out. Nothing here touches the document.
 
 /**
- * @typedef {{name: string, module?: string | null, file?: string | null, line?: number | null, inlined?: boolean}} FlameFrame
+ * @typedef {{name: string, module?: string | null, file?: string | null, line?: number | null, inlined?: boolean, id?: number | null}} FlameFrame
  * @typedef {{parent: ArrayLike<number>, frame: ArrayLike<number>, value: ArrayLike<number>, self: ArrayLike<number>,
  *   base?: ArrayLike<number> | null}} Columns parents come before their children; node 0 is the root
  * @typedef {{count: number, parent: Int32Array, frame: Int32Array, value: Float64Array, self: Float64Array,
@@ -108,6 +108,22 @@ export function pathOf(tree, node) {
   const path = [];
   for (let i = node; i >= 0 && path.length <= tree.count; i = tree.parent[i]) path.push(i);
   return path.reverse();
+}
+
+/**
+ * Returns what was put together below a node as it is too small to be drawn: the sum of those nodes.
+ * @param {FlameTree} tree
+ * @param {number} node
+ */
+export function smallBelow(tree, node) {
+  const inside = new Uint8Array(tree.count);
+  let sum = 0;
+  inside[node] = 1;
+  for (let i = node + 1; i < tree.count; i++) {
+    inside[i] = inside[tree.parent[i]];
+    if (inside[i] && tree.frame[i] < 0) sum += tree.value[i];
+  }
+  return sum;
 }
 
 /**

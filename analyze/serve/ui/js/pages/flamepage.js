@@ -9,7 +9,7 @@ import { go, here, quietly, to } from "../core/app.js";
 import { bind } from "../core/keys.js";
 import { onTheme } from "../core/theme.js";
 import { flameChart } from "../charts/flame.js";
-import { buildTree, byFunction, matchedValue, pathOf, searchFrames, transformTree } from "../charts/layout.js";
+import { buildTree, byFunction, matchedValue, pathOf, searchFrames, smallBelow, transformTree } from "../charts/layout.js";
 import { empty, load } from "../widgets/states.js";
 import { copy, menu } from "../widgets/menu.js";
 import { dataTable } from "../widgets/table.js";
@@ -63,6 +63,7 @@ export function flamePage(root, url, signal) {
   // Where nothing is live and nothing is chosen, the server shows what was.
   if (v.metric || v.at) query.set("metric", metric);
   if (v.at) query.set("at", v.at);
+  if (v.r && mode !== "sandwich") query.set("root", v.r);
   if (v.base) query.set("base", v.base);
   if (v.bf || v.bt) {
     query.set("base-start", v.bf || "0");
@@ -85,7 +86,7 @@ export function flamePage(root, url, signal) {
     load(place, get(id + "/flame", query, signal), (d) => graph(d, chosen(d), mode, url, signal), { lines: 14, signal });
   }
   bind("Flame graph", [
-    ["i", "turn round: callers or callees", () => go(to({ view: { dir: mode === "up" ? null : "up", mode: null, fn: null, z: null } }))],
+    ["i", "turn round: callers or callees", () => go(to({ view: { dir: mode === "up" ? null : "up", mode: null, fn: null, z: null, r: null, rn: null } }))],
     ...METRICS.map(([k, name], i) => /** @type {[string, string, () => void]} */ ([String(i + 1), "metric: " + name.toLowerCase(), () => go(to({ view: { metric: k } }))])),
   ], signal);
 }
@@ -101,7 +102,7 @@ function metricTabs(metric) {
  */
 function modeTabs(mode, v) {
   const one = (/** @type {string} */ k, /** @type {string} */ text, /** @type {any} */ view) => h("button", { type: "button", "data-key": "mode-" + k, "aria-pressed": String(k === mode), onclick: () => go(to({ view })) }, text);
-  return h("div.segments", { role: "group", "aria-label": "Direction" }, one("down", "Top down", { dir: null, mode: null, fn: null, z: null }), one("up", "Bottom up", { dir: "up", mode: null, fn: null, z: null }),
+  return h("div.segments", { role: "group", "aria-label": "Direction" }, one("down", "Top down", { dir: null, mode: null, fn: null, z: null, r: null, rn: null }), one("up", "Bottom up", { dir: "up", mode: null, fn: null, z: null, r: null, rn: null }),
     mode === "sandwich" ? one("sandwich", "Sandwich: " + v.fn, {}) : null);
 }
 
@@ -120,7 +121,7 @@ function graph(d, metric, mode, url, signal) {
   const words = (METRICS.find(([k]) => k === metric) || ["", "", metric])[2];
   const state = {
     tree, frames, unit: d.unit || "bytes", metric: words, up: Boolean(v.tab === "flame"), zoom: nodeOfPath(tree, frames, v.z || ""),
-    color: v.color || (tree.base ? "diff" : "module"), hits: /** @type {Uint8Array | null} */ (null), rootName: "all",
+    color: v.color || (tree.base ? "diff" : "module"), hits: /** @type {Uint8Array | null} */ (null), rootName: v.rn || "all",
   };
   const crumbs = h("nav.crumbs", { "aria-label": "Zoomed to" }), found = h("span.note.figures", { role: "status" }), table = h("div");
   const chart = flameChart(state, { signal, onZoom: zoomed, onMenu: frameMenu });
@@ -131,9 +132,13 @@ function graph(d, metric, mode, url, signal) {
     quietly(to({ view: { z: path || null } }), push);
   }
   function drawCrumbs() {
-    const path = pathOf(tree, state.zoom);
-    fill(crumbs, path.map((n, i) => [i ? icon("right") : null, h("button.quiet", { type: "button", title: chart.describe(n).join("\n"), onclick: () => { chart.set({ zoom: n }); zoomed(n); } }, chart.nameOf(n))]),
-      transforms.map(([kind, name], i) => h("span.chip", null, h("span.chip-text", null, `${kind} ${name}`), h("button.chip-close", { type: "button", "aria-label": "Undo " + kind + " " + name, onclick: () => go(to({ view: { t: transformText(transforms.filter((_, k) => k !== i)), z: null } })) }, icon("close")))));
+    const path = pathOf(tree, state.zoom), ids = path.slice(1).map((n) => (frames[tree.frame[n]] || {}).id), small = smallBelow(tree, state.zoom);
+    fill(crumbs, v.r ? [h("button.quiet", { type: "button", "data-key": "flame-all", onclick: () => go(to({ view: { r: null, rn: null, z: null } })) }, "all"), icon("right")] : null, path.map((n, i) => [i ? icon("right") : null, h("button.quiet", { type: "button", title: chart.describe(n).join("\n"), onclick: () => { chart.set({ zoom: n }); zoomed(n); } }, chart.nameOf(n))]),
+      transforms.map(([kind, name], i) => h("span.chip", null, h("span.chip-text", null, `${kind} ${name}`), h("button.chip-close", { type: "button", "aria-label": "Undo " + kind + " " + name, onclick: () => go(to({ view: { t: transformText(transforms.filter((_, k) => k !== i)), z: null } })) }, icon("close")))),
+      // The server leaves out what is too small for the whole; below a node it is not.
+      state.zoom && small && ids.every((i) => typeof i === "number") ? h("button", {
+        type: "button", "data-key": "flame-small", onclick: () => go(to({ view: { r: [...(v.r ? [v.r] : []), ...ids].join("."), rn: chart.nameOf(state.zoom), z: null } })),
+      }, "Show the small ones, " + amount(small, state.unit)) : null);
   }
   function search(/** @type {string} */ text) {
     state.hits = searchFrames(frames, text);

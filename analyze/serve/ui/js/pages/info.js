@@ -15,11 +15,14 @@ import { notesOf } from "./overview.js";
 export function infoPage(root, url, signal) {
   const place = h("div.page");
   fill(root, h("div.page-head", null, h("h1", null, "About the recording")), place);
-  load(place, get(encodeURIComponent(url.id) + "/info", null, signal), infoOf, { lines: 16, signal });
+  load(place, get(encodeURIComponent(url.id) + "/info", null, signal), (d) => infoOf(d, url.id), { lines: 16, signal });
 }
 
-/** @param {any} d */
-function infoOf(d) {
+/**
+ * @param {any} d
+ * @param {string} id
+ */
+function infoOf(d, id) {
   const r = d.recording || {}, t = d.target || {}, f = d.file || {};
   const fact = (/** @type {string} */ name, /** @type {any} */ value) => (value === null || value === undefined || value === "" ? null : [h("dt", null, name), h("dd", null, value)]);
   const notes = notesOf({ recording: r });
@@ -28,7 +31,7 @@ function infoOf(d) {
     notes.length ? h("ul.notes", null, notes.map((n) => h("li", null, n))) : null,
     h("div.two", null,
       h("section.card.padded", null, h("h2", null, "Process"), h("dl.kv", null, fact("Program", t.exe), fact("Arguments", (t.cmdline || []).filter(Boolean).join(" ")), fact("Name", t.comm), fact("Process id", t.pid), fact("Machine", t.arch), fact("Threads", r.threads))),
-      h("section.card.padded", null, h("h2", null, "Recording"), h("dl.kv", null, fact("Started", when(r.started_unix_ns)), fact("Duration", duration(r.duration_ns)), fact("Ended by", r.end_reason), fact("Events", count(r.events)), fact("Lost events", count(r.lost_events)),
+      h("section.card.padded", null, h("h2", null, "Recording"), h("dl.kv", null, fact("Id", h("span.mono", null, id)), fact("Started", when(r.started_unix_ns)), fact("Duration", duration(r.duration_ns)), fact("Ended by", r.end_reason), fact("Events", count(r.events)), fact("Lost events", count(r.lost_events)),
         fact("File", bytes(f.bytes)), fact("Format", f.format), fact("Recorded by", f.recorded_by ? "prof " + f.recorded_by : null), fact("Call stacks", count(f.stacks)), fact("Frees of unknown blocks", count(r.unknown_frees)), fact("Stacks cut short", count(r.truncated_stacks)),
         fact("Index", f.index ? bytes(f.index.bytes ?? f.index) : "none")))),
     r.parts && r.parts.length ? card("Parts", dataTable({ caption: "Parts", rows: r.parts.map((/** @type {any} */ p, /** @type {number} */ i) => ({ ...p, n: i + 1 })), columns: [

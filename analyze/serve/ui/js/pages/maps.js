@@ -34,11 +34,12 @@ export function mapsPage(root, url, signal) {
   query.set("count", String(size));
   if (skip) query.set("skip", String(skip));
   // prof's own mappings are nobody's question, unless asked for.
-  const own = Boolean(url.view.own), asked = url.filter.some(([n]) => /^(bytehound|prof|id|map|kind|name)$/.test(n));
+  const full = Boolean(url.view.full), own = Boolean(url.view.own), asked = url.filter.some(([n]) => /^(bytehound|prof|id|map|kind|name)$/.test(n));
   if (!own && !asked) query.set("bytehound", "no");
   const choice = columnChoice(columns(), url.view.cols);
   fill(root, h("div.page-head", null, h("h1", null, "Mappings"), note, h("span.grow"),
-    asked ? null : h("label.inline", null, h("input", { type: "checkbox", checked: own, "data-key": "check-own", onchange: (e) => go(to({ view: { own: e.target.checked || null, skip: null } })) }), "prof's own"), choice.button), place);
+    asked ? null : h("label.inline", null, h("input", { type: "checkbox", checked: own, "data-key": "check-own", onchange: (e) => go(to({ view: { own: e.target.checked || null, skip: null } })) }), "prof's own"),
+    h("label.inline", null, h("input", { type: "checkbox", checked: full, "data-key": "check-full", onchange: (e) => go(to({ view: { full: e.target.checked || null } })) }), "Full stacks"), choice.button), place);
   load(place, get(encodeURIComponent(url.id) + "/maps", query, signal), (d) => {
     if (d.recorded === false && !d.rows.length) return notRecorded(d);
     fill(note, plural(d.total_count, "mapping"));
@@ -46,6 +47,7 @@ export function mapsPage(root, url, signal) {
     const rows = d.rows.map((/** @type {any} */ r) => ({ ...r, place: (d.stacks || {})[r.stack] }));
     return [h("header", null, pager({ skip, size, total: d.total_count, shown: rows.length })), dataTable({
       caption: "Mappings", columns: choice.columns, rows, sort, reverse: Boolean(url.view.reverse), keyOf: (r) => r.id, href: (r) => to({ page: "map", item: r.id, view: {} }, url),
+      detail: full ? (r) => (r.place ? frameList(r.place.frames, { full: true, truncated: r.place.truncated, source: true }) : null) : undefined,
       menu: (r, x, y) => menu([
         { text: "More about it", href: to({ page: "map", item: r.id, view: {} }, url) },
         { text: "Allocations in it", href: to({ page: "allocations", filter: [["from-map", String(r.id)]], view: {} }, url) },

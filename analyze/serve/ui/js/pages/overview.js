@@ -89,7 +89,7 @@ function aboutOf(d) {
     h("div.page-head", null, h("h1", null, (t.comm || base(t.exe)) + ", pid " + t.pid), stateOf(r)),
     h("div.command", null, command),
     h("div.facts", null, fact(when(r.started_unix_ns), ""), fact(duration(r.duration_ns), "recorded"), fact(count(r.events), "events"),
-      fact(count(d.totals.groups), "call stacks"), fact(count(r.threads), r.threads === 1 ? "thread" : "threads"), fact(t.arch || "", ""),
+      fact(count(d.totals.groups), "call stacks"), d.max_depth ? fact(count(d.max_depth), "frames at most") : null, fact(count(r.threads), r.threads === 1 ? "thread" : "threads"), fact(t.arch || "", ""),
       r.parts && r.parts.length > 1 ? fact(r.parts.length, "parts") : null,
       r.hooks ? fact(count(r.hooks.length), "functions hooked") : null, r.unknown_frees ? fact(count(r.unknown_frees), "frees of older blocks") : null,
       h("a", { href: to({ page: "info", view: {} }) }, "everything about the recording")),

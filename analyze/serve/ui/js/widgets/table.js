@@ -53,7 +53,8 @@ export function dataTable({ caption, columns, rows, sort, reverse, href, detail,
         menu(row, r.left + 60, r.bottom);
       });
     }
-    return detail ? [tr, h("tr.detail", null, h("td", { colspan: columns.length }, detail(row)))] : tr;
+    const more = detail ? detail(row) : null;
+    return more ? [tr, h("tr.detail", null, h("td", { colspan: columns.length }, more))] : tr;
   }));
   const table = h("table.data", null, h("caption.sr-only", null, caption), h("thead", null, head), body,
     foot ? h("tfoot", null, foot.map((cells) => h("tr", null, columns.map((c, i) => h("td", { class: c.num ? "num" : "" }, cells[order[i]]))))) : null);
