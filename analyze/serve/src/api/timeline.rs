@@ -166,18 +166,24 @@ fn add_mappings(
     Ok(())
 }
 
+/// Returns the middle of the first column with the most live bytes. The exact time of a filter's peak would need all
+/// events in their order.
+fn highest(t: &Timeline) -> Option<u64> {
+    let most = t.live_bytes.max.iter().max().filter(|most| **most > 0)?;
+    let at = t.live_bytes.max.iter().position(|bytes| bytes == most)?;
+    let (from, to) = (*t.edges_ns.get(at)?, *t.edges_ns.get(at + 1)?);
+    Some(from + to.saturating_sub(from) / 2)
+}
+
 /// Returns the pauses between the parts of a recording, and what else happened at a moment.
-fn marks(analysis: &Analysis) -> (Vec<Value>, Vec<Value>) {
+fn marks(analysis: &Analysis, peak_ns: Option<u64>) -> (Vec<Value>, Vec<Value>) {
     let clock = &analysis.meta().clock;
     let parts = analysis.parts();
     let pauses = parts
         .windows(2)
         .map(|two| json!({ "start_ns": clock.ns(two[0].end), "end_ns": clock.ns(two[1].start) }));
-    let mut marks = vec![json!({
-        "kind": "peak",
-        "at_ns": analysis.peak_at_ns(),
-        "label": "peak of live bytes",
-    })];
+    let peak = |at_ns| json!({ "kind": "peak", "at_ns": at_ns, "label": "peak of live bytes" });
+    let mut marks: Vec<Value> = peak_ns.into_iter().map(peak).collect();
     marks.extend(parts.iter().enumerate().skip(1).map(|(i, p)| {
         json!({ "kind": "part", "at_ns": clock.ns(p.start), "label": format!("part {}", i + 1) })
     }));
@@ -213,7 +219,8 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
     {
         let (analysis, timeline) = (now.0?, now.1);
         let series = all_series(ask, &timeline, &wanted)?;
-        return reply(&analysis, &analysis, &span, &timeline, series, None);
+        let peak = Some(analysis.peak_at_ns());
+        return reply(&analysis, peak, &span, &timeline, series, None);
     }
     let by = ask.params.one_of("by", &PARTS)?;
     let top = ask.params.number("top", MOST_PARTS)?.unwrap_or(8) as usize;
@@ -221,21 +228,22 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
     let query = data::query(ask, &filter)?;
     let timeline = query.timeline(&span, exact)?;
     let stacked = by.map(|by| stacked(ask, &query, &span, by, top)).transpose()?;
-    let selected = query.analysis(None)?;
+    let whole = ask.index().analysis();
+    let peak = if query.is_all() { Some(whole.peak_at_ns()) } else { highest(&timeline) };
     let series = all_series(ask, &timeline, &wanted)?;
-    reply(ask.index().analysis(), &selected, &span, &timeline, series, stacked)
+    reply(whole, peak, &span, &timeline, series, stacked)
 }
 
-/// Returns the figures over time of a recording's selected blocks.
+/// Returns the figures over time of a recording's selected blocks, with a mark at their peak.
 fn reply(
     whole: &Analysis,
-    selected: &Analysis,
+    peak_ns: Option<u64>,
     span: &Span,
     timeline: &Timeline,
     series: Value,
     stacked: Option<Value>,
 ) -> Result<Answer, Failure> {
-    let (pauses, marks) = marks(selected);
+    let (pauses, marks) = marks(whole, peak_ns);
     Answer::json(&json!({
         "from_ns": span.from_ns,
         "to_ns": span.to_ns,
@@ -278,11 +286,15 @@ fn stacked(
         return threads(ask, query, span, top);
     }
     let names = ask.open.names();
-    let weights: HashMap<u32, u64> =
-        query.analysis(None)?.groups().iter().map(|g| (g.node, g.figures.peak_bytes)).collect();
+    let groups = index.analysis().groups();
+    // The largest at their peaks or, where these need all events in their order, of all that was allocated.
+    let (found, has_peaks) = query.sums(By::Stacks, groups.len(), None)?;
     let mut sums: HashMap<(String, Option<u32>), u64> = HashMap::new();
-    for (node, weight) in &weights {
-        *sums.entry(name(by, names, *node)).or_default() += weight;
+    for g in &found {
+        let (node, f) = (groups.get(g.node as usize).map_or(0, |g| g.node), &g.figures);
+        let weight = if has_peaks { f.peak_bytes } else { f.allocated_bytes };
+        let sum = sums.entry(name(by, names, node)).or_default();
+        *sum = sum.saturating_add(weight);
     }
     let mut largest: Vec<_> = sums.into_iter().collect();
     largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

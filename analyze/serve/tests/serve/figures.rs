@@ -60,6 +60,12 @@ fn timelines_groups_and_trees_add_up_to_the_totals() {
             let most = of_series("live_bytes", "max");
             let most = most.as_array().expect("an array").iter().filter_map(Value::as_u64).max();
             assert!(most.unwrap_or(0) <= f.peak_bytes, "{of}");
+            let peak =
+                line["marks"].as_array().and_then(|m| m.iter().find(|m| m["kind"] == "peak"));
+            let at = peak.and_then(|m| m["at_ns"].as_f64()).unwrap_or(0.0);
+            let step = line["step_ns"].as_f64().expect("a step");
+            let column = of_series("live_bytes", "max")[(at / step) as usize].as_u64();
+            assert!(text.is_empty() || column == most, "{of}: the peak is at {at}");
 
             let groups = s.own(&format!("groups?{text}&count=3&spark=5"));
             let rows = groups["rows"].as_array().expect("rows");
