@@ -226,6 +226,8 @@ fn jemallocs_settings_and_its_calls_are_told() {
         of("mallctlbymib", parts, Some(-1), 0),
     ];
     assert_eq!(calls, wanted, "reads are not recorded");
+    let decay = list(&r, "/call_groups").iter().find(|g| g["parameter"] == "no.such.name");
+    assert_eq!(decay.map(|g| (&g["count"], &g["failed"])), Some((&1.into(), &1.into())));
     // jemalloc has no headers, and rounds up to its size classes.
     assert_eq!(r.at("/overhead/how"), "size-classes");
     for marker in ["even", "odd", "large"] {

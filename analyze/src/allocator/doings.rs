@@ -37,6 +37,25 @@ pub struct SettingCallData {
     pub frames: Vec<FrameData>,
 }
 
+/// Calls of a function with the same parameter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SettingGroupData {
+    /// The function.
+    pub function: &'static str,
+    /// Name of the parameter, as in [`SettingCallData::parameter`].
+    pub parameter: String,
+    /// Number of calls.
+    pub count: u64,
+    /// Number of calls that did not do what they were asked for.
+    pub failed: u64,
+    /// The value of the last call that did.
+    pub last_value: Option<i64>,
+    /// First and last call, in nanoseconds since the start.
+    pub first_ns: u64,
+    /// As above.
+    pub last_ns: u64,
+}
+
 /// Calls of the kernel that do the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DoingData {
@@ -75,12 +94,19 @@ pub struct Doings {
     pub calls: Vec<SettingCallData>,
     pub doings: Vec<DoingData>,
     pub made: Vec<MadeData>,
+    /// Number of heaps that were made.
+    pub heaps_made: u64,
+    /// The calls by function and parameter.
+    pub groups: Vec<SettingGroupData>,
+    /// Stack nodes of `calls`.
+    nodes: Vec<u32>,
     /// Whether the recording has calls of this sort at all.
     pub recorded: bool,
 }
 
-/// Greatest number of calls, and of heaps, that are kept.
+/// Greatest number of calls, and of heaps made, that are kept.
 const MOST: usize = 100_000;
+const MOST_MADE: usize = 1000;
 /// Names of mallopt's parameters (`malloc.h`).
 const PARAMETERS: [(i32, &str); 9] = [
     (1, "M_MXFAST"),
@@ -197,7 +223,7 @@ impl Heaps {
         let near = [start.wrapping_sub(self.len), start, start.wrapping_add(self.len)];
         let around = near.iter().filter_map(|s| self.made.get_key_value(s));
         let mut around = around.filter(|(_, (from, to))| (*from..*to).contains(&addr));
-        around.any(|(heap, _)| addr < *heap || addr >= *heap + self.len)
+        around.any(|(heap, _)| addr < *heap || addr >= heap.saturating_add(self.len))
     }
 
     /// Returns what a call of the allocator's does, and the bytes that it is about; `None`: nothing of interest.
@@ -253,15 +279,17 @@ impl Doings {
         let mut heaps = Heaps::of(analysis, all);
         let mut found = Self::default();
         let mut sums: BTreeMap<&'static str, DoingData> = BTreeMap::new();
-        let mut events = Vec::new();
+        let mut groups: BTreeMap<(&'static str, String), SettingGroupData> = BTreeMap::new();
         crate::load::calls(&analysis.path(), |e| {
             let c = &e.call;
             found.recorded = true;
             if c.kind.is_of_allocator() {
+                let call = setting(analysis, e);
+                group(&mut groups, &call);
                 if found.calls.len() < MOST {
-                    found.calls.push(setting(analysis, e));
+                    found.calls.push(call);
+                    found.nodes.push(c.node);
                 }
-                events.push((found.calls.len(), c.node));
                 return;
             }
             if c.errno != 0 || !inside.of(c.node, symbols) {
@@ -277,18 +305,53 @@ impl Doings {
             sum.count += 1;
             sum.bytes = sum.bytes.saturating_add(bytes);
             sum.last_ns = ns;
-            if what == "heap-made" && found.made.len() < MOST {
+            found.heaps_made += u64::from(what == "heap-made");
+            if what == "heap-made" && found.made.len() < MOST_MADE {
                 found.made.push(made(analysis, &heaps, e, symbols));
             }
         })?;
-        for (number, node) in events {
-            if let Some(call) = number.checked_sub(1).and_then(|i| found.calls.get_mut(i)) {
-                call.frames = frames_of(analysis, node, symbols);
-            }
-        }
+        found.groups = groups.into_values().collect();
+        found.groups.sort_by_key(|g| std::cmp::Reverse(g.count));
         found.doings = sums.into_values().collect();
         found.recorded |= meta.hooks.hooked.iter().any(|h| h.function == "mmap");
         Ok(found)
+    }
+
+    /// Returns the first calls, with their frames.
+    pub fn first_calls(
+        &self,
+        most: usize,
+        analysis: &Analysis,
+        symbols: &mut Symbolizer<'_>,
+    ) -> Vec<SettingCallData> {
+        let shown = self.calls.iter().zip(&self.nodes).take(most);
+        let with_frames = shown.map(|(call, node)| {
+            let frames = frames_of(analysis, *node, symbols);
+            SettingCallData { frames, ..call.clone() }
+        });
+        with_frames.collect()
+    }
+}
+
+/// Adds a call to those of its function and parameter.
+fn group(all: &mut BTreeMap<(&'static str, String), SettingGroupData>, c: &SettingCallData) {
+    // A target may give any number of names.
+    let key = (c.function, c.parameter.clone());
+    if all.len() >= MOST && !all.contains_key(&key) {
+        return;
+    }
+    let g = all.entry(key).or_insert_with(|| SettingGroupData {
+        function: c.function,
+        parameter: c.parameter.clone(),
+        first_ns: c.ns,
+        ..SettingGroupData::default()
+    });
+    g.count += 1;
+    g.last_ns = c.ns;
+    if c.success {
+        g.last_value = c.value;
+    } else {
+        g.failed += 1;
     }
 }
 

@@ -16,7 +16,7 @@ use prof_trace::records::{Allocators, allocator};
 use prof_trace::size::Chunks;
 use serde::Serialize;
 
-pub use doings::{DoingData, MadeData, SettingCallData};
+pub use doings::{DoingData, MadeData, SettingCallData, SettingGroupData};
 pub use overhead::{OverheadData, SizeOverheadData};
 
 /// Options of the report.
@@ -89,10 +89,14 @@ pub struct AllocatorReport {
     pub calls: Vec<SettingCallData>,
     /// Number of calls that are not shown.
     pub other_calls: u64,
+    /// The same calls by function and parameter, most first.
+    pub call_groups: Vec<SettingGroupData>,
     /// The allocator's own calls of the kernel, by what they do.
     pub doings: Vec<DoingData>,
     /// Arenas, and heaps of arenas, that were made.
     pub made: Vec<MadeData>,
+    /// Number of arenas and heaps that are not listed.
+    pub other_made: u64,
     /// Whether the recording has the calls that an allocator makes of the kernel.
     pub calls_recorded: bool,
     /// What can't be told, and why.
@@ -245,8 +249,9 @@ impl AllocatorReport {
         let doings = doings::Doings::of(analysis, &all, &mut symbols)?;
         let most = if options.top == 0 { doings.calls.len() } else { options.top };
         report.other_calls = doings.calls.len().saturating_sub(most) as u64;
-        report.calls = doings.calls;
-        report.calls.truncate(most);
+        report.calls = doings.first_calls(most, analysis, &mut symbols);
+        report.other_made = doings.heaps_made.saturating_sub(doings.made.len() as u64);
+        report.call_groups = doings.groups;
         (report.doings, report.made) = (doings.doings, doings.made);
         report.calls_recorded = doings.recorded;
         if !known {
@@ -295,6 +300,8 @@ impl AllocatorReport {
             overhead: None,
             calls: Vec::new(),
             other_calls: 0,
+            call_groups: Vec::new(),
+            other_made: 0,
             doings: Vec::new(),
             made: Vec::new(),
             calls_recorded: false,
@@ -393,7 +400,7 @@ fn overhead_of(
         at = Some(peak);
     }
     let mut order: Vec<usize> =
-        (0..found.groups.len()).filter(|i| found.groups[*i].1.count > 0).collect();
+        (0..found.groups.len()).filter(|i| found.groups[*i].0.count > 0).collect();
     let key = |d: &OverheadData| match options.sort {
         OverheadSort::Overhead => d.overhead_bytes(),
         OverheadSort::Part => (d.overhead_part * 1e9) as u64,

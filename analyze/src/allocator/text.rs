@@ -202,12 +202,29 @@ impl AllocatorReport {
                     m.thread_name
                 )?;
             }
-            if self.made.len() > 20 {
-                writeln!(out, "  {} more (--format json has all)", self.made.len() - 20)?;
+            let more = self.other_made.saturating_add(self.made.len().saturating_sub(20) as u64);
+            if more > 0 {
+                writeln!(out, "  {} more", number(more))?;
             }
         }
         if !self.calls.is_empty() {
             title(style, "calls of the program that change settings, or give orders", out)?;
+            let repeated: Vec<_> = self.call_groups.iter().filter(|g| g.count > 1).collect();
+            for g in repeated.iter().take(10) {
+                let value = g.last_value.map_or(String::new(), |v| format!(", {v} at last"));
+                let failed = if g.failed > 0 {
+                    format!(", {} failed", number(g.failed))
+                } else {
+                    String::new()
+                };
+                let calls = count(g.count, "call", "calls");
+                let (first, last) = (duration(g.first_ns), duration(g.last_ns));
+                writeln!(
+                    out,
+                    "  {calls} of {}({}{value}), from {first} to {last}{failed}",
+                    g.function, g.parameter
+                )?;
+            }
             for c in &self.calls {
                 call(c, out)?;
             }

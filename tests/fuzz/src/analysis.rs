@@ -1,6 +1,7 @@
 //! Fuzzes files derived from recordings: indexes, recordings made from others, cached names.
 
 use super::Input;
+use prof_analyze::allocator::{AllocatorOptions, AllocatorReport, OverheadSort};
 use prof_analyze::export::{Cost, Format, Source};
 use prof_analyze::fragmentation::{Fragmentation, FragmentationOptions};
 use prof_analyze::index::{IndexOptions, Keep, path_of, reseal};
@@ -137,6 +138,10 @@ fn ask(index: &Index, dir: &Dir) {
         let _ = Leaks::new(index, &query, &Default::default()).map(|l| l.text(Default::default()));
         let sparse = FragmentationOptions { top: 5, sparse: 0.25, at: None, filter: Vec::new() };
         let _ = Fragmentation::new(index, &query, &sparse);
+        let (sort, filter) = (OverheadSort::default(), Vec::new());
+        let options = AllocatorOptions { top: 5, sort, at: None, filter };
+        let _ = AllocatorReport::new(index, &query, &options)
+            .map(|r| (r.text(Default::default()), r.json()));
         for format in [
             Format::Csv,
             Format::Json,
