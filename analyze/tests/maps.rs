@@ -3,11 +3,11 @@
 mod common;
 
 use common::{Maker, START, Temp, alloc};
-use prof_analyze::maps::{Kind, MapFilter, MapSort, Maps, MapsOptions, MapsReport};
+use prof_analyze::maps::{Kind, Map, MapFilter, MapSort, Maps, MapsOptions, MapsReport};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::{Analysis, Index, IndexOptions, LoadOptions};
 use prof_trace::records::{
-    MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, kind, perms,
+    Hook, Hooks, MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, kind, perms,
 };
 
 const RW: u64 = perms::READ | perms::WRITE;
@@ -57,22 +57,40 @@ fn first(names: &[&str], lines: &[MappingLine]) -> Mappings {
     Mappings { flags: MAPPINGS_ANEW, ..look(10, names, &[], lines) }
 }
 
+/// Returns all mappings, in the order of their numbers.
+fn all(maps: &Maps) -> Vec<Map> {
+    maps.some(&(0..maps.count()).collect::<Vec<_>>())
+}
+
 /// Returns id, address, size, and whether it has ended, of all mappings.
 fn list(maps: &Maps) -> Vec<(u32, u64, u64, bool)> {
-    maps.all().iter().map(|m| (m.id, m.address, m.size, m.end.is_some())).collect()
+    all(maps).iter().map(|m| (m.id, m.address, m.size, m.end.is_some())).collect()
 }
 
 #[test]
 fn a_recording_without_looks_says_so() {
     let (a, _file) = analysis(&[]);
     let maps = Maps::of(&a).expect("none");
-    assert!(!maps.is_recorded() && maps.all().is_empty());
+    assert!(!maps.is_recorded() && maps.count() == 0);
     let report = MapsReport::new(&a, &maps, &MapFilter::default(), &MapsOptions::default());
     assert!(
         report
             .text(prof_analyze::report::Style { color: false, width: Some(100) })
             .contains("does not tell")
     );
+}
+
+#[test]
+fn a_recording_of_the_kernel_says_why_it_has_no_mappings() {
+    let mut m = Maker::new();
+    let hook =
+        Hook { function: "kmem:kmalloc".into(), method: "tracepoint".into(), ..Hook::default() };
+    m.put(kind::HOOKS, &Hooks { hooked: vec![hook], not_hooked: Vec::new() }.encode());
+    let a = m.pass(START).end(START + 10).analysis();
+    let maps = Maps::of(&a).expect("none");
+    let report = MapsReport::new(&a, &maps, &MapFilter::default(), &MapsOptions::default());
+    let text = report.text(prof_analyze::report::Style { color: false, width: Some(100) });
+    assert!(text.contains("of the kernel's own memory, which has no mappings"), "{text}");
 }
 
 #[test]
@@ -113,7 +131,7 @@ fn looks_show_what_is_cut_grown_replaced_and_gone() {
         (3, 0x12_000, 0x2000, false),
     ];
     assert_eq!(list(&maps), expected);
-    let [heap, cut, a, b] = maps.all() else { panic!("four") };
+    let [heap, cut, a, b] = &all(&maps)[..] else { panic!("four") };
     assert_eq!((heap.kind, heap.before, heap.is_caught()), (Kind::Heap, true, false));
     assert_eq!(heap.end.map(|e| (e.ticks, e.source)), Some((START + 30, None)));
     let ranges: Vec<_> = cut.regions.iter().map(|r| (r.address, r.size, r.end.is_some())).collect();
@@ -127,6 +145,38 @@ fn looks_show_what_is_cut_grown_replaced_and_gone() {
     assert_eq!((&*b.name, b.before, b.begun), ("/b", false, START + 30));
     let spaces: Vec<_> = maps.totals().iter().map(|t| t.address_space).collect();
     assert_eq!(spaces, [0x18_000, 0x18_000, 0x12_000]);
+}
+
+#[test]
+fn what_the_kernel_merges_with_a_mapping_is_that_mapping_grown() {
+    const MS: u64 = 1_000_000;
+    let grown = |caught: bool, above: bool| {
+        let mut m = Maker::new();
+        m.pass(START);
+        let other = line(0x90_000, 0x91_000, perms::READ, 0);
+        let old = line(0x20_000, 0x22_000, RW, 0);
+        let new =
+            if above { line(0x20_000, 0x25_000, RW, 0) } else { line(0x1d_000, 0x22_000, RW, 0) };
+        let mut first = first(&[], &[other]);
+        if !caught {
+            first = self::first(&[], &[old, other]);
+        }
+        m.put(kind::MAPPINGS, &first.encode());
+        if caught {
+            m.calls(&[(1, common::mmap(START + 100, START + 110, 0x20_000, 0x2000, 0))]);
+            m.put(kind::MAPPINGS, &look(100 * MS, &[], &[], &[old]).encode());
+        }
+        m.put(kind::MAPPINGS, &look(200 * MS, &[], &[0x20_000], &[new]).encode());
+        m.pass(START + 300 * MS).end(START + 300 * MS);
+        let maps = Maps::of(&m.analysis()).expect("mappings");
+        let mut found = all(&maps);
+        found.retain(|m| m.kind == Kind::Anonymous && m.perms.write);
+        found.iter().map(|m| (m.size, m.is_caught(), m.regions.len())).collect::<Vec<_>>()
+    };
+    for caught in [false, true] {
+        assert_eq!(grown(caught, true), [(0x5000, caught, 2)]);
+        assert_eq!(grown(caught, false), [(0x5000, caught, 2)]);
+    }
 }
 
 #[test]
@@ -144,7 +194,7 @@ fn memory_of_another_name_is_another_mapping_unless_it_is_named() {
         ),
     ];
     let maps = maps(&looks);
-    let names: Vec<_> = maps.all().iter().map(|m| &*m.name).collect();
+    let names: Vec<_> = all(&maps).into_iter().map(|m| m.name.to_string()).collect();
     assert_eq!(names, ["[anon:b]", "[anon:b]"]);
 }
 
@@ -164,12 +214,12 @@ fn use_is_of_the_mapping_and_summed_up() {
     ];
     let maps = maps(&looks);
     let usage: Vec<_> =
-        maps.all()[0].usage.iter().map(|u| (u.ticks - START, u.address_space, u.rss)).collect();
+        all(&maps)[0].usage.iter().map(|u| (u.ticks - START, u.address_space, u.rss)).collect();
     assert_eq!(usage, [(11, 0x2000, 0x1000), (21, 0x1000, 0x800), (22, 0x1000, 0)]);
-    assert_eq!((maps.all()[0].peak_rss, maps.all()[1].kind), (0x1000, Kind::Prof));
+    assert_eq!((all(&maps)[0].peak_rss, all(&maps)[1].kind), (0x1000, Kind::Prof));
     let totals: Vec<_> = maps.totals().iter().map(|t| (t.address_space, t.rss, t.dirty)).collect();
+    // The sums begin when use is known.
     let expected = [
-        (0x2000, 0, 0),
         (0x2000, 0x1000, 0x1000),
         (0x1000, 0x1000, 0x1000),
         (0x1000, 0x800, 0x800),

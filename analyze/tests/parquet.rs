@@ -55,7 +55,7 @@ fn there_may_be_more_rows_than_a_group_has() {
     let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
     let query = Query::new(&index, &Filter::default()).expect("no filter");
     let (cost, filter, mut out) = (Cost::Live, Vec::new(), Vec::new());
-    let source = Source { index: &index, query: &query, at: None, cost, filter };
+    let source = Source { index: &index, query: &query, at: None, cost, filter, held: None };
     source.write(Format::Parquet, &mut out).expect("an export");
     let sum: u64 = rows(&out).iter().filter_map(|r| number(r, "size")).sum();
     assert_eq!(sum, ROWS * (ROWS - 1) / 2);
@@ -75,7 +75,7 @@ fn blocks_and_stacks_come_back() {
     let export = |format| {
         let (cost, filter) = (Cost::Live, Vec::new());
         let mut out = Vec::new();
-        let source = Source { index: &index, query: &query, at: None, cost, filter };
+        let source = Source { index: &index, query: &query, at: None, cost, filter, held: None };
         source.write(format, &mut out).expect("an export");
         out
     };

@@ -16,8 +16,14 @@ fn export(m: &Maker, format: Format) -> Result<Vec<u8>, ExportError> {
     let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
     let query = Query::new(&index, &Filter::default()).expect("no filter");
     let mut out = Vec::new();
-    let source =
-        Source { index: &index, query: &query, at: None, cost: Cost::Live, filter: Vec::new() };
+    let source = Source {
+        index: &index,
+        query: &query,
+        at: None,
+        cost: Cost::Live,
+        filter: Vec::new(),
+        held: None,
+    };
     source.write(format, &mut out).map(|()| out)
 }
 

@@ -36,7 +36,7 @@ fn by_node(groups: &[Group]) -> HashMap<u32, Group> {
 fn blocks(index: &Index) -> Vec<String> {
     let query = Query::new(index, &Filter::default()).expect("no filter");
     let (cost, filter, mut out) = (Cost::Live, Vec::new(), Vec::new());
-    let source = Source { index, query: &query, at: None, cost, filter };
+    let source = Source { index, query: &query, at: None, cost, filter, held: None };
     source.write(Format::Csv, &mut out).expect("CSV");
     let text = String::from_utf8(out).expect("UTF-8");
     let row = |l: &str| {
@@ -166,7 +166,7 @@ fn packed(m: &Maker, anonymize: Anonymize) -> Temp {
 fn folded(index: &Index) -> String {
     let query = Query::new(index, &Filter::default()).expect("no filter");
     let (cost, filter, mut out) = (Cost::Allocated, Vec::new(), Vec::new());
-    let source = Source { index, query: &query, at: None, cost, filter };
+    let source = Source { index, query: &query, at: None, cost, filter, held: None };
     source.write(Format::Folded, &mut out).expect("folded");
     String::from_utf8(out).expect("UTF-8")
 }

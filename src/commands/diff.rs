@@ -1,13 +1,15 @@
 //! `prof diff`: compares two recordings.
 
 use super::input::{FilterArgs, IndexArgs, Locate, resolve};
-use super::report::{Format, given, print};
+use super::report::{Format, Of, given, print};
 use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
 use clap::Args;
-use prof_analyze::diff::{Diff, DiffOptions};
-use prof_analyze::query::Query;
+use prof_analyze::Index;
+use prof_analyze::diff::{Diff, DiffOptions, MapsDiff, MapsSide};
+use prof_analyze::maps::Held;
+use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::Style;
 use std::process::ExitCode;
 
@@ -30,6 +32,10 @@ pub struct DiffArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
+    /// The memory to compare: blocks of the heap; mappings, the allocator's included; or both, each byte once
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap)]
+    pub what: Of,
+
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -47,14 +53,40 @@ pub struct DiffArgs {
 /// # Errors
 /// If a recording can't be read, or standard output can't be written to.
 pub fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    let analysis = |name: &str| {
-        let index = args.index.open(&resolve(Some(name), locate)?)?;
-        let query = Query::new(&index, &args.filter.0).map_err(|e| usage(e.to_string()))?;
+    let open = |name: &str| args.index.open(&resolve(Some(name), locate)?);
+    let (before, after) = (open(&args.before)?, open(&args.after)?);
+    let analysis = |index: &Index| {
+        let query = Query::new(index, &args.filter.0).map_err(|e| usage(e.to_string()))?;
         anyhow::Ok(query.analysis(None)?)
     };
-    let (before, after) = (analysis(&args.before)?, analysis(&args.after)?);
     let options = DiffOptions { top: args.top, filter: given(&args.filter.0) };
-    show(&Diff::new(&before, &after, &options), args.format)
+    let mut diff = Diff::new(&analysis(&before)?, &analysis(&after)?, &options);
+    diff.maps = maps(args.what, &args.filter.0, [(&before, None), (&after, None)], args.top)?;
+    show(&diff, args.format)
+}
+
+/// Compares the mappings of two recordings, each at a moment (`None`: the end), if they are asked for.
+///
+/// # Errors
+/// If a recording can't be read, or mappings have no such filter.
+pub fn maps(
+    what: Of,
+    filter: &Filter,
+    [before, after]: [(&Index, Option<u64>); 2],
+    top: usize,
+) -> Result<Option<MapsDiff>> {
+    let side = |(index, at): (&Index, Option<u64>)| -> Result<Option<_>> {
+        let Some((maps, filter)) = what.maps(index, filter)? else { return Ok(None) };
+        let held = Held::new(index, &maps, what.what(), filter)?.at(at);
+        Ok(Some((held, maps.is_recorded())))
+    };
+    let (Some(a), Some(b)) = (side(before)?, side(after)?) else { return Ok(None) };
+    let [a, b] = [(before.0, a), (after.0, b)].map(|(index, (held, recorded))| MapsSide {
+        analysis: index.analysis(),
+        held,
+        recorded,
+    });
+    Ok(Some(MapsDiff::new(&a, &b, what.what(), top)))
 }
 
 /// Prints a comparison.

@@ -1,13 +1,14 @@
 //! `prof export`: writes a recording in the formats of other tools.
 
 use super::input::{InputArgs, Locate};
-use super::report::{given, moment};
+use super::report::{Of, given, moment};
 use crate::failure::usage;
 use crate::term::say;
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
+use prof_analyze::maps::Held;
 use prof_trace::values::parse::{Time, time};
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, IsTerminal};
@@ -47,6 +48,11 @@ pub struct ExportArgs {
     #[arg(long, value_name = "COST", value_enum, default_value_t = Cost::Live)]
     pub cost: Cost,
 
+    /// The memory to export: blocks of the heap; mappings, the allocator's included, with what is resident of them; or
+    /// both, each byte once
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap)]
+    pub what: Of,
+
     /// The figures as they were at this time, as if the recording had ended there
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub at: Option<Time>,
@@ -65,10 +71,19 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let analysis = index.analysis();
     let at = args.at.map(|t| moment(analysis, "--at", t)).transpose()?;
     let filter = given(&args.input.filter.0);
-    if args.is_sum() && of(args.cost, &query.analysis(at)?) == 0 {
+    if args.what == Of::Heap && args.is_sum() && of(args.cost, &query.analysis(at)?) == 0 {
         say(nothing(args.cost));
     }
-    let source = Source { index: &index, query: &query, at, cost: args.cost, filter };
+    let maps = args.what.maps(&index, &args.input.filter.0)?;
+    let held = match &maps {
+        Some((maps, filter)) => Some(Held::new(&index, maps, args.what.what(), filter.clone())?),
+        None => None,
+    };
+    if maps.as_ref().is_some_and(|(maps, _)| !maps.is_recorded()) {
+        say("the recording does not tell of mappings, so there are none in this export");
+    }
+    let held = held.as_ref();
+    let source = Source { index: &index, query: &query, at, cost: args.cost, filter, held };
     let format = match (args.format, args.json_version) {
         (Format::Json, 1) => Format::JsonObjects,
         (format, _) => format,
@@ -91,6 +106,7 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     match written {
         // The reader of the pipe has closed it, which is no error.
         Err(ExportError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(e @ (ExportError::NoMappings | ExportError::OneTable)) => Err(usage(e.to_string())),
         other => other.map(|()| ExitCode::SUCCESS).map_err(Into::into),
     }
 }

@@ -139,8 +139,8 @@ pub fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let maps = Maps::of(analysis)?;
     let mut filter = args.filter.0.clone();
     if let Some(id) = args.map {
-        if maps.is_recorded() && maps.get(id).is_none() {
-            let all = maps.all().len();
+        if maps.is_recorded() && id >= maps.count() {
+            let all = maps.count();
             return Err(usage(format!(
                 "--map {id}: there is no such mapping; the recording has {all}, numbered from 0 on"
             )));

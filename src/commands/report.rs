@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use prof_analyze::diff::{Diff, DiffOptions};
-use prof_analyze::maps::{Beside, Maps, What};
+use prof_analyze::maps::{Beside, Held, MapFilter, Maps, What, map_filter};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{
-    Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Stats,
-    Style, Tree, ViewOptions,
+    Ask, FilterData, GroupBy, Grouped, Histogram, Merged, OverTime, Report, ReportOptions, SortKey,
+    Stats, Style, Tree, ViewOptions,
 };
 use prof_analyze::{Analysis, Index};
 use prof_trace::values::parse::{Time, time};
@@ -62,7 +62,7 @@ pub struct ReportArgs {
     pub base: Option<Time>,
 
     /// The memory to show: blocks of the heap; mappings, the allocator's included; or both, each byte once
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap, conflicts_with_all = ["one-view", "base"])]
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap, conflicts_with = "one-view")]
     pub what: Of,
 
     /// The format of the output
@@ -79,6 +79,29 @@ pub enum Of {
     Maps,
     /// Blocks, and mappings that are not the allocator's
     All,
+}
+
+impl Of {
+    /// Returns the memory as the analysis names it.
+    pub fn what(self) -> What {
+        match self {
+            Self::Heap => What::Heap,
+            Self::Maps => What::Maps,
+            Self::All => What::All,
+        }
+    }
+
+    /// Returns the mappings of a recording that match the filter; `None` if blocks alone are asked for.
+    ///
+    /// # Errors
+    /// If the recording can't be read, or mappings have no such filter.
+    pub fn maps(self, index: &Index, filter: &Filter) -> Result<Option<(Maps, MapFilter)>> {
+        if self == Self::Heap {
+            return Ok(None);
+        }
+        let filter = map_filter(filter).map_err(|e| usage(e.to_string()))?;
+        Ok(Some((Maps::of(index.analysis())?, filter)))
+    }
 }
 
 /// Options that choose how blocks are grouped.
@@ -103,11 +126,20 @@ pub struct ViewArgs {
     /// Show rates, sizes, lifetimes, and the places that allocate the most (--top: of each list)
     #[arg(long, help_heading = "Views", group = "one-view", conflicts_with = "base")]
     pub stats: bool,
+    /// Show live bytes and the process's memory over time: resident, mapped by kind, anonymous, dirty, clean, swapped
+    /// out (--top: number of parts of the time, 20 by default)
+    #[arg(
+        long,
+        help_heading = "Views",
+        group = "one-view",
+        conflicts_with_all = ["base", "at", "peak"]
+    )]
+    pub over_time: bool,
     /// Show the tree from the functions that asked for memory outwards
     #[arg(
         long,
         help_heading = "Views",
-        conflicts_with_all = ["group_by", "merge", "histogram", "threads", "stats"]
+        conflicts_with_all = ["group_by", "merge", "histogram", "threads", "stats", "over_time"]
     )]
     pub bottom_up: bool,
     /// How many levels of a tree, or frames of a stack, to show; 0 shows all
@@ -165,10 +197,14 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     let analysis = query.analysis(args.moment(&index)?)?;
     if let Some(base) = args.base {
-        let before = query.analysis(Some(moment(index.analysis(), "--base", base)?))?;
+        let base = moment(index.analysis(), "--base", base)?;
+        let before = query.analysis(Some(base))?;
         let filter = given(&args.input.filter.0);
         let options = DiffOptions { top: args.top.unwrap_or(10), filter };
-        return diff::show(&Diff::new(&before, &analysis, &options), args.format);
+        let mut diff = Diff::new(&before, &analysis, &options);
+        let moments = [(&index, Some(base)), (&index, args.moment(&index)?)];
+        diff.maps = diff::maps(args.what, &args.input.filter.0, moments, options.top)?;
+        return diff::show(&diff, args.format);
     }
     let options = ReportOptions {
         top: args.top.unwrap_or(10),
@@ -179,15 +215,11 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         filter: given(&args.input.filter.0),
     };
     let mut report = Report::new(&analysis, &options);
-    let what = match args.what {
-        Of::Heap => What::Heap,
-        Of::Maps => What::Maps,
-        Of::All => What::All,
-    };
-    if what != What::Heap {
-        let maps = Maps::of(index.analysis())?;
+    let what = args.what.what();
+    if let Some((maps, filter)) = args.what.maps(&index, &args.input.filter.0)? {
+        let held = Held::new(&index, &maps, what, filter)?;
         let at = args.moment(&index)?;
-        report.maps = Some(Beside::new(&index, &maps, what, at, options.top)?);
+        report.maps = Some(Beside::new(index.analysis(), &held, at, options.top));
     }
     let text = match (args.format, &report.maps) {
         (Format::Text, Some(maps)) if what == What::Maps => {
@@ -209,6 +241,7 @@ enum View {
     Tree,
     Histogram,
     Stats,
+    OverTime,
 }
 
 impl ReportArgs {
@@ -230,6 +263,7 @@ impl ReportArgs {
             (v.tree || v.bottom_up, View::Tree),
             (v.histogram, View::Histogram),
             (v.stats, View::Stats),
+            (v.over_time, View::OverTime),
             (v.threads, View::Grouped(GroupBy::Thread)),
         ];
         views.into_iter().find(|(asked, _)| *asked).map(|(_, view)| view)
@@ -277,6 +311,10 @@ impl ReportArgs {
             View::Tree => show!(Tree::new(&ask)),
             View::Histogram => show!(Histogram::new(&ask)?),
             View::Stats => show!(Stats::new(&ask)?),
+            View::OverTime => {
+                let maps = Maps::of(index.analysis())?;
+                show!(OverTime::new(&ask, &maps, self.top.unwrap_or(0))?)
+            }
         })
     }
 

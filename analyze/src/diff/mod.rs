@@ -4,14 +4,15 @@
 //! that recordings of two runs can be compared. Where the two runs had different builds of a module (by build ID),
 //! offsets are meaningless, and only functions are compared.
 
+mod maps;
 mod text;
 
 use crate::Analysis;
 pub use crate::change::{Change, Side};
 use crate::load::Pc;
-use crate::model::Group;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
+pub use maps::{MapChange, MapDiffData, MapFigures, MapsDiff, MapsSide};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -45,6 +46,9 @@ pub struct Diff {
     pub same_stacks: u64,
     /// Paths of the modules of which the two recordings have different builds.
     pub rebuilt: Vec<String>,
+    /// The mappings, if they are compared, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maps: Option<MapsDiff>,
 }
 
 /// A stack whose figures differ.
@@ -73,13 +77,13 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    fn of(&mut self, group: &Group) -> String {
+    fn of(&mut self, node: u32) -> String {
         let mut key = String::new();
-        for pc in self.analysis.meta().stack(group.node) {
+        for pc in self.analysis.meta().stack(node) {
             key += self.frame(pc);
             key.push('\n');
         }
-        if self.analysis.meta().is_cut(group.node) {
+        if self.analysis.meta().is_cut(node) {
             key.push('~');
         }
         key
@@ -130,7 +134,7 @@ impl Diff {
             let symbols = Symbolizer::new(analysis);
             let mut keys = Keys { analysis, symbols, rebuilt: &rebuilt, known: HashMap::new() };
             for (i, g) in analysis.groups().iter().enumerate() {
-                let pair = pairs.entry(keys.of(g)).or_default();
+                let pair = pairs.entry(keys.of(g.node)).or_default();
                 pair.groups[side].get_or_insert(i);
                 pair.sides[side].add(&g.figures);
             }
@@ -178,6 +182,7 @@ impl Diff {
             rest_stacks,
             same_stacks,
             rebuilt,
+            maps: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Formats a comparison as text.
 
 use super::{Change, Diff, DiffData};
+use crate::maps::What;
 use crate::report::{Head, Style, frame_lines};
 use prof_trace::values::text::{
     bytes, count, duration, number, signed_bytes as signed, signed_number,
@@ -29,6 +30,10 @@ impl Diff {
         for m in &self.rebuilt {
             writeln!(out, "rebuilt    {m}: its functions are compared without offsets")?;
         }
+        let only = self.maps.as_ref().filter(|m| m.what == What::Maps);
+        if let Some(maps) = only {
+            return maps.write(style, out);
+        }
         writeln!(out, "change     {}", change(&self.total))?;
         for (i, s) in self.stacks.iter().enumerate() {
             stack(i + 1, s, style, out)?;
@@ -39,7 +44,8 @@ impl Diff {
             writeln!(out, "rest       {stacks}: {} (--top 0 shows all)", change(&self.rest))?;
         }
         let same = count(self.same_stacks, "stack is", "stacks are");
-        writeln!(out, "same       {same} as before")
+        writeln!(out, "same       {same} as before")?;
+        self.maps.as_ref().map_or(Ok(()), |maps| maps.write(style, out))
     }
 }
 

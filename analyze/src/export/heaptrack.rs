@@ -2,6 +2,8 @@
 //! then every allocation and deallocation in the order of time.
 
 use super::{ExportError, Profile, Source, one_line};
+use crate::load::Clock;
+use crate::maps::{Held, What};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -10,6 +12,8 @@ struct Writer<'a> {
     out: &'a mut dyn Write,
     strings: HashMap<String, u64>,
     traces: HashMap<(u64, u64), u64>,
+    /// Number of instruction pointers so far.
+    pointers: u32,
 }
 
 impl Writer<'_> {
@@ -26,8 +30,10 @@ impl Writer<'_> {
         Ok(n)
     }
 
-    /// Writes an instruction pointer for each location. heaptrack numbers them from 1.
-    fn pointers(&mut self, profile: &Profile) -> io::Result<()> {
+    /// Writes an instruction pointer for each location. heaptrack numbers them from 1. Returns how many were before.
+    fn pointers(&mut self, profile: &Profile) -> io::Result<u32> {
+        let before = self.pointers;
+        self.pointers += profile.locations.len() as u32;
         for l in &profile.locations {
             let module = l.frames.last().and_then(|f| f.module.clone());
             let module = self.string(module.as_deref().unwrap_or_default())?;
@@ -40,7 +46,7 @@ impl Writer<'_> {
             }
             writeln!(self.out, "{line}")?;
         }
-        Ok(())
+        Ok(before)
     }
 
     /// Writes the trace of a stack, from the outermost frame inwards, and returns its number.
@@ -62,48 +68,133 @@ impl Writer<'_> {
     }
 }
 
+/// A change of the resident memory of mappings.
+struct Change {
+    ticks: u64,
+    /// Number of the mapping, for its outstanding parts.
+    id: u32,
+    trace: u64,
+    rss: u64,
+}
+
+/// Returns the changes of all exported mappings up to the exported moment, in the order of time. The format has no
+/// mappings, but blocks: what becomes resident is a block of the mapping's stack, and is freed when it is no more.
+fn changes(w: &mut Writer<'_>, source: &Source<'_>, held: &Held<'_>) -> io::Result<Vec<Change>> {
+    let groups = source.mapped_at(source.at);
+    let analysis = source.index.analysis();
+    let profile = Profile::of(analysis, false, &groups);
+    let first = w.pointers(&profile)?;
+    let mut traces = HashMap::new();
+    for (g, s) in groups.iter().zip(&profile.stacks) {
+        let locations: Vec<u32> = s.locations.iter().map(|l| l + first).collect();
+        traces.insert((g.node, g.name.clone()), w.trace(&locations)?);
+    }
+    let (mut all, until) = (Vec::new(), source.until());
+    held.each_grouped(|m, key, theirs| {
+        let Some(trace) = traces.get(key).copied() else { return };
+        let theirs = if held.what == What::All { theirs.1 } else { 0 };
+        let mut last = 0;
+        for u in m.usage.iter().filter(|u| u.ticks <= until) {
+            let rss = u.rss.saturating_sub(theirs);
+            if rss != std::mem::replace(&mut last, rss) {
+                all.push(Change { ticks: u.ticks, id: m.id, trace, rss });
+            }
+        }
+        if let Some(e) = m.end.filter(|e| last > 0 && e.ticks <= until) {
+            all.push(Change { ticks: e.ticks, id: m.id, trace, rss: 0 });
+        }
+    });
+    all.sort_by_key(|c| (c.ticks, c.id));
+    Ok(all)
+}
+
+/// Writes what begins and ends in the order of time.
+struct Events<'a, 'b> {
+    w: Writer<'a>,
+    clock: &'b Clock,
+    /// Numbers of the allocations that differ by size and trace.
+    sizes: HashMap<(u64, u64), u64>,
+    now: u64,
+    /// Sizes of the parts of each mapping that are resident.
+    parts: HashMap<u32, Vec<u64>>,
+}
+
+impl Events<'_, '_> {
+    fn put(&mut self, ticks: u64, begins: bool, size: u64, trace: u64) -> io::Result<()> {
+        let next = self.sizes.len() as u64 + 1;
+        let info = match self.sizes.get(&(size, trace)) {
+            Some(n) => *n,
+            None => {
+                writeln!(self.w.out, "a {size:x} {trace:x}")?;
+                self.sizes.insert((size, trace), next);
+                next
+            }
+        };
+        let ms = self.clock.ns(ticks) / 1_000_000;
+        if ms > self.now {
+            self.now = ms;
+            writeln!(self.w.out, "c {ms:x}")?;
+        }
+        writeln!(self.w.out, "{} {info:x}", if begins { '+' } else { '-' })
+    }
+
+    fn change(&mut self, c: &Change) -> io::Result<()> {
+        let mut parts = self.parts.remove(&c.id).unwrap_or_default();
+        let mut sum: u64 = parts.iter().sum();
+        while sum > c.rss
+            && let Some(part) = parts.pop()
+        {
+            self.put(c.ticks, false, part, c.trace)?;
+            sum -= part;
+        }
+        if sum < c.rss {
+            self.put(c.ticks, true, c.rss - sum, c.trace)?;
+            parts.push(c.rss - sum);
+        }
+        if c.rss > 0 {
+            self.parts.insert(c.id, parts);
+        }
+        Ok(())
+    }
+}
+
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.index.analysis();
     let meta = analysis.meta();
-    let profile = Profile::new(analysis);
+    let profile = Profile::of(analysis, source.has_blocks(), &[]);
     writeln!(out, "v 10400 2")?;
     let command = meta.target.command();
     writeln!(out, "X {}", one_line(&command))?;
     writeln!(out, "I {:x} 0", meta.target.page_size)?;
-    let mut w = Writer { out, strings: HashMap::new(), traces: HashMap::new() };
+    let mut w = Writer { out, strings: HashMap::new(), traces: HashMap::new(), pointers: 0 };
     w.pointers(&profile)?;
     let traces: Vec<u64> =
         profile.stacks.iter().map(|s| w.trace(&s.locations)).collect::<io::Result<_>>()?;
+    let changes = source.held.map_or(Ok(Vec::new()), |held| changes(&mut w, source, held))?;
     // heaptrack takes allocation number 0 for none in one place, so a dummy takes that number.
     writeln!(w.out, "a 0 0")?;
-    let mut sizes: HashMap<(u64, u32), u64> = HashMap::new();
-    let (mut now, mut failed) = (0, None);
-    let mut event = |e: &crate::query::Event| -> io::Result<()> {
-        let next = sizes.len() as u64 + 1;
-        let info = match sizes.get(&(e.size, e.group)) {
-            Some(n) => *n,
-            None => {
-                let trace = traces.get(e.group as usize).copied().unwrap_or(0);
-                writeln!(w.out, "a {:x} {trace:x}", e.size)?;
-                sizes.insert((e.size, e.group), next);
-                next
-            }
-        };
-        let ms = meta.clock.ns(e.time()) / 1_000_000;
-        if ms != now {
-            now = ms;
-            writeln!(w.out, "c {ms:x}")?;
+    let parts = HashMap::new();
+    let mut events = Events { w, clock: &meta.clock, sizes: HashMap::new(), now: 0, parts };
+    let (mut changes, mut failed) = (changes.iter().peekable(), None);
+    let mut event = |events: &mut Events<'_, '_>, e: &crate::query::Event| -> io::Result<()> {
+        while let Some(c) = changes.next_if(|c| c.ticks < e.time()) {
+            events.change(c)?;
         }
-        writeln!(w.out, "{} {info:x}", if e.begins() { '+' } else { '-' })
+        let trace = traces.get(e.group as usize).copied().unwrap_or(0);
+        events.put(e.time(), e.begins(), e.size, trace)
     };
-    source.query.in_order(source.until(), |e| {
-        if failed.is_none() {
-            failed = event(e).err();
-        }
-    })?;
+    if source.has_blocks() {
+        source.query.in_order(source.until(), |e| {
+            if failed.is_none() {
+                failed = event(&mut events, e).err();
+            }
+        })?;
+    }
     if let Some(e) = failed {
         return Err(e.into());
     }
+    changes.try_for_each(|c| events.change(c))?;
+    let Events { w, now, .. } = events;
     if let Some(k) = meta.kernel {
         let pages = k.rss_bytes / u64::from(meta.target.page_size).max(1);
         writeln!(w.out, "R {pages:x}")?;

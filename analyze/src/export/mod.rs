@@ -8,6 +8,7 @@ mod firefox;
 mod folded;
 mod heaptrack;
 mod html;
+mod mapped;
 mod massif;
 mod packing;
 #[cfg(feature = "parquet")]
@@ -19,11 +20,12 @@ mod rows;
 mod speedscope;
 mod timeline;
 
-use crate::Index;
 use crate::index::ScanError;
+use crate::maps::{Held, HeldGroup, What};
 use crate::model::weight;
 use crate::query::Query;
 use crate::report::FilterData;
+use crate::{Analysis, Index};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -132,6 +134,15 @@ pub enum ExportError {
          or parquet, which give each block's weight"
     )]
     Partial,
+    /// The format is one of blocks, and mappings are asked for.
+    #[error(
+        "this format has only blocks of the heap, and no mappings; use --what heap, or html, pprof, folded, flamegraph, \
+         speedscope, firefox, heaptrack or json"
+    )]
+    NoMappings,
+    /// The format is one table, and blocks and mappings are asked for.
+    #[error("this format is one table, of blocks or of mappings; use --what heap or --what maps")]
+    OneTable,
     /// The format is one that this build leaves out.
     #[cfg(not(feature = "parquet"))]
     #[error(
@@ -153,9 +164,43 @@ pub struct Source<'a> {
     pub cost: Cost,
     /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
+    /// The mappings that are exported, and whether blocks are, too; `None`: blocks alone.
+    pub held: Option<&'a Held<'a>>,
 }
 
 impl Source<'_> {
+    /// Returns whether blocks are exported.
+    fn has_blocks(&self) -> bool {
+        self.held.is_none_or(|h| h.what != What::Maps)
+    }
+
+    /// Returns the mappings that are exported, by stack or name, with the figures of a moment.
+    fn mapped_at(&self, at: Option<u64>) -> Vec<HeldGroup> {
+        self.held.map_or(Vec::new(), |h| h.at(at).groups)
+    }
+
+    /// Returns the stacks of an analysis with their figures, as far as blocks are exported, and those of mappings at the
+    /// same moment.
+    fn profile_of(&self, analysis: &Analysis, at: Option<u64>) -> Profile {
+        Profile::of(analysis, self.has_blocks(), &self.mapped_at(at))
+    }
+
+    /// Returns an error if the format can't have what is asked for.
+    fn check(&self, format: Format) -> Result<(), ExportError> {
+        let whole = [Format::Heaptrack, Format::Massif, Format::Dhat, Format::Replay];
+        if whole.contains(&format) && !self.index.analysis().capture().is_everything() {
+            return Err(ExportError::Partial);
+        }
+        let what = self.held.map_or(What::Heap, |h| h.what);
+        match format {
+            Format::Massif | Format::Dhat | Format::Replay if what != What::Heap => {
+                Err(ExportError::NoMappings)
+            }
+            Format::Csv | Format::Parquet if what == What::All => Err(ExportError::OneTable),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the ticks of the last moment whose events are exported.
     fn until(&self) -> u64 {
         self.at.unwrap_or(u64::MAX)
@@ -169,15 +214,12 @@ impl Source<'_> {
 
     /// Returns the stacks with their figures, at the peak if the cost is [`Cost::Peak`].
     fn profile(&self) -> Result<Profile, ScanError> {
-        let analysis = match self.cost {
-            Cost::Peak => {
-                let whole = self.query.analysis(self.at)?;
-                self.query.analysis(Some(whole.totals().peak_ticks))?
-            }
-            Cost::Leaked => self.query.analysis(None)?,
-            _ => self.query.analysis(self.at)?,
+        let at = match self.cost {
+            Cost::Peak => Some(self.query.analysis(self.at)?.totals().peak_ticks),
+            Cost::Leaked => None,
+            _ => self.at,
         };
-        Ok(Profile::new(&analysis))
+        Ok(self.profile_of(&self.query.analysis(at)?, at))
     }
 
     /// Writes the export to `out`.
@@ -185,10 +227,8 @@ impl Source<'_> {
     /// # Errors
     /// If the index can't be read, the output can't be written, or the format can't express the recording.
     pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ExportError> {
-        let whole = [Format::Heaptrack, Format::Massif, Format::Dhat, Format::Replay];
-        if whole.contains(&format) && !self.index.analysis().capture().is_everything() {
-            return Err(ExportError::Partial);
-        }
+        self.check(format)?;
+        let maps = self.held.filter(|h| h.what == What::Maps);
         match format {
             Format::Folded => folded::write(&self.profile()?, self.cost, out)?,
             Format::Flamegraph => folded::flamegraph(self, out)?,
@@ -197,14 +237,20 @@ impl Source<'_> {
             Format::Speedscope => speedscope::write(self, out)?,
             Format::Massif => massif::write(self, out)?,
             Format::Dhat => dhat::write(self, out)?,
-            Format::Csv => rows::csv(self, out)?,
+            Format::Csv => match maps {
+                Some(held) => mapped::csv(self, held, out)?,
+                None => rows::csv(self, out)?,
+            },
             Format::Json => rows::json(self, out)?,
             Format::JsonObjects => rows::json_objects(self, out)?,
             Format::Html => html::write(self, out)?,
             Format::Firefox => firefox::write(self, out)?,
             Format::Replay => replay::write(self, out)?,
             #[cfg(feature = "parquet")]
-            Format::Parquet => parquet::blocks(self, out)?,
+            Format::Parquet => match maps {
+                Some(held) => parquet::mappings(self, held, out)?,
+                None => parquet::blocks(self, out)?,
+            },
             #[cfg(feature = "parquet")]
             Format::ParquetStacks => parquet::stacks(self, out)?,
             #[cfg(not(feature = "parquet"))]

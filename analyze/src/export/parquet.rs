@@ -1,12 +1,13 @@
 //! Writes Parquet, for engines that query more than one machine holds: a file of blocks, and one of stacks.
 //!
-//! `parquet` has a row for each block, with the columns of the CSV and the index of its stack. `parquet-stacks` has a
+//! `parquet` has a row for each block (or each mapping), with the columns of the CSV and the index of its stack. `parquet-stacks` has a
 //! row for each frame of each stack, `depth` 0 being the innermost. The two are joined by `stack`. Both are written a
 //! row group at a time, compressed by zstd. The file's metadata has `prof.version` and, if not all blocks are recorded,
 //! `prof.capture` as JSON.
 
 use super::rows::{self, Row};
-use super::{ExportError, Profile, Source};
+use super::{ExportError, Source, mapped};
+use crate::maps::Held;
 use crate::report::CaptureData;
 use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::data_type::Int64Type;
@@ -16,6 +17,7 @@ use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
@@ -41,6 +43,31 @@ const BLOCKS: &str = "message block {
     optional int32 mmapped (INTEGER(32,false));
     optional int32 main_arena (INTEGER(32,false));
     required double weight;
+}";
+
+const MAPPINGS: &str = "message mapping {
+    required int64 id (INTEGER(64,false));
+    required int64 address (INTEGER(64,false));
+    required int64 size (INTEGER(64,false));
+    required int64 peak_size (INTEGER(64,false));
+    required int64 mapped_at_ns (INTEGER(64,false));
+    optional int64 unmapped_at_ns (INTEGER(64,false));
+    optional int32 stack (INTEGER(32,false));
+    optional int32 thread (INTEGER(32,false));
+    optional int32 unmap_stack (INTEGER(32,false));
+    optional int32 unmap_thread (INTEGER(32,false));
+    required boolean before;
+    required int64 rss (INTEGER(64,false));
+    required int64 peak_rss (INTEGER(64,false));
+    required int64 anonymous (INTEGER(64,false));
+    required int64 dirty (INTEGER(64,false));
+    required int64 clean (INTEGER(64,false));
+    required int64 swap (INTEGER(64,false));
+    required int64 huge (INTEGER(64,false));
+    required int64 allocator_rss (INTEGER(64,false));
+    required byte_array kind (STRING);
+    required byte_array permissions (STRING);
+    required byte_array name (STRING);
 }";
 
 const STACKS: &str = "message frame {
@@ -264,8 +291,56 @@ pub(super) fn blocks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Exp
     Ok(table.finish()?)
 }
 
+pub(super) fn mappings(
+    source: &Source<'_>,
+    held: &Held<'_>,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    const NUMBERS: usize = 19;
+    let mut columns: Vec<Column> = (0..NUMBERS)
+        .map(|i| match i {
+            6..=9 => Column::int(),
+            10 => Column::bool(),
+            _ => Column::long(),
+        })
+        .collect();
+    columns.extend((0..3).map(|_| Column::text()));
+    let mut table = Table::new(source, MAPPINGS, columns, out)?;
+    mapped::each(source, held, |r| {
+        let values: [Option<u64>; NUMBERS] = [
+            Some(r.id.into()),
+            Some(r.address),
+            Some(r.size),
+            Some(r.peak_size),
+            Some(r.mapped_at_ns),
+            r.unmapped_at_ns,
+            r.stack.map(u64::from),
+            r.thread.map(u64::from),
+            r.unmap_stack.map(u64::from),
+            r.unmap_thread.map(u64::from),
+            Some(r.before.into()),
+            Some(r.rss),
+            Some(r.peak_rss),
+            Some(r.anonymous),
+            Some(r.dirty),
+            Some(r.clean),
+            Some(r.swap),
+            Some(r.huge),
+            Some(r.allocator_rss),
+        ];
+        let (numbers, texts) = table.columns.split_at_mut(NUMBERS);
+        numbers.iter_mut().zip(values).for_each(|(c, v)| c.put(v));
+        let words = [r.kind, &r.permissions, r.name];
+        texts.iter_mut().zip(words).for_each(|(c, t)| c.put_text(Some(t)));
+        table.end_row()
+    })?;
+    Ok(table.finish()?)
+}
+
 pub(super) fn stacks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
-    let profile = Profile::new(&source.query.analysis(source.at)?);
+    let mut profile = source.profile_of(&source.query.analysis(source.at)?, source.at);
+    let mut known = HashSet::new();
+    profile.stacks.retain(|s| (s.node != 0 || !s.of_maps) && known.insert(s.node));
     let columns = vec![
         Column::int(),
         Column::int(),

@@ -3,7 +3,6 @@
 
 use super::profile::Location;
 use super::{ExportError, Source};
-use crate::export::Profile;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::collections::HashMap;
@@ -85,7 +84,7 @@ const KINDS: [(&str, &str); 4] = [
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.query.analysis(source.at)?;
-    let profile = Profile::new(&analysis);
+    let profile = source.profile_of(&analysis, source.at);
     let meta = analysis.meta();
     let (mut p, mut strings, mut functions) =
         (Message::default(), Strings::new(), Functions::default());

@@ -8,6 +8,7 @@ use crate::report::{CaptureData, FrameData, frames_of};
 use crate::symbols::Symbolizer;
 use prof_trace::size::{Chunks, Header};
 use serde::Serialize;
+use std::collections::HashSet;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -40,6 +41,9 @@ pub(super) fn each(
     source: &Source<'_>,
     mut take: impl FnMut(&Row) -> io::Result<()>,
 ) -> Result<(), ExportError> {
+    if !source.has_blocks() {
+        return Ok(());
+    }
     const READ: [Column; 13] = [
         Column::Addr,
         Column::Size,
@@ -161,20 +165,35 @@ fn json_head(source: &Source<'_>, version: u32, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
+/// Returns the stacks of all that is exported. Mappings without a stack have none here, as their rows have their names.
+fn stacks(source: &Source<'_>) -> Profile {
+    let mut profile = source.profile_of(source.index.analysis(), source.at);
+    let mut known = HashSet::new();
+    profile.stacks.retain(|s| (s.node != 0 || !s.of_maps) && known.insert(s.node));
+    profile
+}
+
+/// Writes the mappings, if they are exported.
+fn json_mappings(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    source.held.map_or(Ok(()), |held| super::mapped::json(source, held, out))
+}
+
 /// Writes JSON version 1: an object for each block, and the frames of each stack in full.
 pub(super) fn json_objects(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.index.analysis();
     let mut symbols = Symbolizer::new(analysis);
     json_head(source, 1, out)?;
     write!(out, "\"stacks\":[")?;
-    for (i, s) in Profile::new(analysis).stacks.iter().enumerate() {
+    for (i, s) in stacks(source).stacks.iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
         let frames = frames_of(analysis, s.node, &mut symbols);
         let frames = serde_json::to_string(&frames).map_err(io::Error::from)?;
         let (id, cut) = (s.node, s.truncated);
         write!(out, "{comma}\n{{\"id\":{id},\"truncated\":{cut},\"frames\":{frames}}}")?;
     }
-    write!(out, "],\n\"allocations\":[")?;
+    writeln!(out, "],")?;
+    json_mappings(source, out)?;
+    write!(out, "\"allocations\":[")?;
     let mut first = true;
     each(source, |r| {
         let comma = if std::mem::take(&mut first) { "" } else { "," };
@@ -186,8 +205,7 @@ pub(super) fn json_objects(source: &Source<'_>, out: &mut dyn Write) -> Result<(
 
 /// Writes JSON version 2: an array for each block, in the order of `columns`; stacks are indices into `frames`.
 pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
-    let analysis = source.index.analysis();
-    let profile = Profile::new(analysis);
+    let profile = stacks(source);
     json_head(source, 2, out)?;
     // The frames of an address are adjacent, so a stack refers to a range for each address.
     let mut starts = Vec::with_capacity(profile.locations.len() + 1);
@@ -216,7 +234,9 @@ pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expor
         write!(out, "]}}")?;
     }
     write!(out, "],\n\"columns\":{},", serde_json::json!(NAMES))?;
-    write!(out, "\n\"allocations\":[")?;
+    writeln!(out)?;
+    json_mappings(source, out)?;
+    write!(out, "\"allocations\":[")?;
     let mut first = true;
     each(source, |r| {
         let comma = if std::mem::take(&mut first) { "" } else { "," };

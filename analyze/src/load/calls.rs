@@ -1,11 +1,11 @@
 //! Calls that change mappings, in the order of time.
 
-use super::Meta;
 #[allow(unused_imports)] // for the documentation
 use super::Op;
 use super::file::{ChunkFile, Item};
+use super::meta::{Meta, SymbolsAt};
 use crate::Error;
-use prof_trace::records::{Call, CallFile, kind};
+use prof_trace::records::{Call, CallFile, Calls, kind};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -96,7 +96,8 @@ impl Waiting {
 /// If the file can't be read, or is not a recording that this version understands.
 pub fn calls(path: &Path, mut out: impl FnMut(&MapEvent)) -> Result<Meta, Error> {
     let mut file = ChunkFile::open(path)?;
-    let (mut meta, mut waiting) = (Meta::default(), Waiting::default());
+    let mut meta = Meta::passing_calls_on();
+    let mut waiting = Waiting::default();
     let mut give = |batch: &[MapEvent]| batch.iter().for_each(&mut out);
     let mut pass = None;
     let enough = file.len();
@@ -118,4 +119,51 @@ pub fn calls(path: &Path, mut out: impl FnMut(&MapEvent)) -> Result<Meta, Error>
     }
     waiting.drain(None, &meta, &mut give);
     Ok(meta)
+}
+
+/// Reads the payload of a chunk.
+type Read<'a> = Box<dyn Fn(&SymbolsAt) -> Option<Vec<u8>> + 'a>;
+
+/// Reads the calls of a recording that has been read before, in the order of [`Call::at`], a chunk at a time. It holds
+/// the calls between two passes, and those that came late.
+pub(crate) struct CallReader<'a> {
+    meta: &'a Meta,
+    payload: Read<'a>,
+    heap: BinaryHeap<Reverse<Held>>,
+    number: u64,
+    /// Number of chunks that have been read.
+    read: usize,
+}
+
+impl<'a> CallReader<'a> {
+    /// Creates it; `payload` reads a chunk.
+    pub fn new(meta: &'a Meta, payload: impl Fn(&SymbolsAt) -> Option<Vec<u8>> + 'a) -> Self {
+        let mut all =
+            Self { meta, payload: Box::new(payload), heap: BinaryHeap::new(), number: 0, read: 0 };
+        meta.late_calls.iter().for_each(|(thread, call)| all.add(*thread, call.clone()));
+        all
+    }
+
+    fn add(&mut self, thread: u32, call: Call) {
+        self.number += 1;
+        self.heap.push(Reverse(Held { at: call.at(), number: self.number, thread, call }));
+    }
+
+    /// Returns the next call, if it is not later than `until`.
+    pub fn next_until(&mut self, until: u64) -> Option<MapEvent> {
+        while let Some(chunk) = self.meta.calls.get(self.read).copied()
+            && self.heap.peek().is_none_or(|h| h.0.at >= chunk.since)
+            && chunk.since <= until
+        {
+            self.read += 1;
+            let all = (self.payload)(&chunk.at).and_then(|p| Calls::decode(&p));
+            let all = all.map_or(Vec::new(), |c| c.calls).into_iter();
+            all.filter(|c| c.1.at() >= chunk.since).for_each(|(t, c)| self.add(t, c));
+        }
+        self.heap.peek().filter(|h| h.0.at <= until)?;
+        let Reverse(Held { thread, mut call, .. }) = self.heap.pop()?;
+        call.node = self.meta.one_id(call.node);
+        let file = self.meta.call_files.get(&call.file).cloned();
+        Some(MapEvent { thread, call, file })
+    }
 }

@@ -149,11 +149,32 @@ pub struct Meta {
     newest_pass: u64,
     /// Files that calls have mapped, by number.
     pub call_files: HashMap<u32, Arc<CallFile>>,
+    /// Location of the calls that change mappings.
+    pub(crate) calls: Vec<CallsAt>,
+    /// Calls that are older than others of earlier chunks may be, as they have taken long.
+    pub(super) late_calls: Vec<(u32, Call)>,
+    /// Somebody takes the calls from [`Meta::new_calls`].
+    pub(super) passes_calls_on: bool,
     /// Calls that were read and not yet passed on, with their threads.
     pub(super) new_calls: Vec<(u32, Call)>,
+    /// Ticks of the pass before the one that was read last.
+    pass_before: u64,
+}
+
+/// Location of a chunk of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallsAt {
+    pub at: SymbolsAt,
+    /// Ticks that no call of this or a later chunk is older than, but for those that are late.
+    pub since: u64,
 }
 
 impl Meta {
+    /// Creates one whose owner takes the calls as they are read.
+    pub(super) fn passing_calls_on() -> Self {
+        Self { passes_calls_on: true, ..Self::default() }
+    }
+
     /// Decodes a chunk of any kind except events. Returns the ticks of a pass that begins.
     pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<u64> {
         if kind != kind::ZIPPED {
@@ -224,8 +245,7 @@ impl Meta {
             kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
             kind::EPOCH => Epoch::decode(payload).map(|e| self.epochs.push(e)),
             kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
-            // The owner of this takes them from here.
-            kind::CALLS => Calls::decode(payload).map(|c| self.new_calls.extend(c.calls)),
+            kind::CALLS => Calls::decode(payload).map(|c| self.add_calls(c, place)),
             kind::CALL_FILE => CallFile::decode(payload).map(|f| {
                 self.call_files.insert(f.id, Arc::new(f));
             }),
@@ -248,10 +268,28 @@ impl Meta {
         self.allocators = Some(new);
     }
 
+    fn add_calls(&mut self, all: Calls, at: SymbolsAt) {
+        let least = self.calls.last().map_or(0, |c| c.since);
+        let since = self.pass_before.max(least);
+        self.calls.push(CallsAt { at, since });
+        let late = all.calls.iter().filter(|c| c.1.at() < since);
+        self.late_calls.extend(late.cloned());
+        if self.passes_calls_on {
+            self.new_calls.extend(all.calls);
+        }
+    }
+
     fn distance(&mut self, d: &Distance) {
         if d.bytes > 0 && self.distances.len() < DISTANCES {
             self.distances.push((d.ticks, d.bytes));
         }
+    }
+
+    /// Returns whether the recording is one of the kernel's own memory, as `prof kernel` makes it.
+    #[must_use]
+    pub fn is_of_kernel(&self) -> bool {
+        let hooked = &self.hooks.hooked;
+        !hooked.is_empty() && hooked.iter().all(|h| h.method == "tracepoint")
     }
 
     /// Returns the least and the greatest sampling distance in bytes; 0: not sampled by bytes.
@@ -281,6 +319,7 @@ impl Meta {
         self.passes += 1;
         // Passes of one collector are seconds apart at most, and use one clock.
         self.went_back += u64::from(p.ticks < self.newest_pass);
+        self.pass_before = self.newest_pass;
         self.newest_pass = p.ticks;
         self.last_pass = Some(self.last_pass.unwrap_or(0).max(p.ticks));
         self.clock.sample(p);

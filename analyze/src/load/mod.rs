@@ -12,6 +12,7 @@ mod process;
 mod resident;
 mod stream;
 
+pub(crate) use calls::CallReader;
 pub use calls::{MapEvent, calls};
 pub use clock::Clock;
 pub use file::is_recording;

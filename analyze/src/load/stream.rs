@@ -102,7 +102,7 @@ impl Stream {
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         Ok(Self {
             file: ChunkFile::open(path)?,
-            meta: Meta::default(),
+            meta: Meta::passing_calls_on(),
             merge: Merge::new(options.pending_bytes),
             batch: Vec::with_capacity(BATCH),
             calls: calls::Waiting::default(),

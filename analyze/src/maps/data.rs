@@ -1,6 +1,6 @@
 //! Mappings as `prof maps` shows them. The fields of a mapping are those of bytehound, and some more.
 
-use super::{Kind, Map, MapFilter, Maps, Perms, Source, Totals};
+use super::{Kind, Map, MapFilter, Maps, PageAsk, Perms, Source, Totals};
 use crate::Analysis;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
@@ -289,6 +289,9 @@ pub struct MapsReport {
     pub head: Head,
     /// The recording tells of mappings.
     pub maps_recorded: bool,
+    /// Why it does not, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_not: Option<&'static str>,
     /// Sums when the mappings were looked at last.
     pub now: Option<MapTotalsData>,
     /// Number of selected mappings.
@@ -456,18 +459,14 @@ impl MapGroupData {
 }
 
 impl MapSort {
-    /// Orders mappings.
-    pub fn sort(self, maps: &mut [&Map], reverse: bool) {
-        let key = |m: &Map| match self {
+    /// Returns the value by which a mapping is sorted, the smallest first.
+    pub(super) fn key(self, m: &Map) -> u64 {
+        match self {
             Self::Size => !m.size,
             Self::Rss => !m.last_usage().rss,
             Self::PeakRss => !m.peak_rss,
             Self::Time => m.begun,
             Self::Address => m.address,
-        };
-        maps.sort_by_key(|m| (key(m), m.id));
-        if reverse {
-            maps.reverse();
         }
     }
 }
@@ -481,25 +480,25 @@ impl MapsReport {
         filter: &MapFilter,
         options: &MapsOptions,
     ) -> Self {
-        let chosen = filter.select(analysis, maps);
-        let mut chosen: Vec<&Map> = chosen.iter().filter_map(|id| maps.get(*id)).collect();
-        chosen.retain(|m| !options.without_ours || !m.ours);
-        let all = chosen.len();
-        chosen.retain(|m| !options.live || m.end.is_none());
-        let ended = all - chosen.len();
-        options.sort.sort(&mut chosen, options.reverse);
-        let mut selected = MapGroupData::default();
-        chosen.iter().for_each(|m| selected.add(m));
         let most = if options.top == 0 { usize::MAX } else { options.top };
+        let ask = PageAsk {
+            sort: options.sort,
+            reverse: options.reverse,
+            skip: 0,
+            count: if options.group_by.is_some() { 0 } else { most },
+            live: options.live,
+            without_ours: options.without_ours,
+        };
+        let mut selected = MapGroupData::default();
+        let mut groups = Groups { by: options.group_by, all: BTreeMap::new() };
+        let page = maps.page(analysis, filter, &ask, |m| {
+            selected.add(m);
+            groups.add(m);
+        });
         let mut shower = Shower::new(analysis);
-        let (mut shown, mut groups) = (Vec::new(), Vec::new());
-        match options.group_by {
-            Some(by) => groups = grouped(&chosen, by, options, &mut shower),
-            None => {
-                let some = chosen.iter().take(most);
-                shown = some.map(|m| shower.map(m, options.details, options.details)).collect();
-            }
-        }
+        let shown = page.maps.iter().map(|m| shower.map(m, options.details, options.details));
+        let shown = shown.collect();
+        let mut groups = groups.finish(options, &mut shower);
         groups.truncate(most);
         let totals = |t: &Totals| MapTotalsData::of(analysis, t);
         let over_time = if options.over_time { maps.totals() } else { &[] };
@@ -507,9 +506,10 @@ impl MapsReport {
             version: 1,
             head: Head::new(analysis, &options.filter),
             maps_recorded: maps.is_recorded(),
+            why_not: (!maps.is_recorded()).then(|| super::why_unrecorded(analysis.meta())),
             now: maps.totals().last().map(totals),
-            total_count: chosen.len() as u64,
-            ended_count: ended as u64,
+            total_count: page.total,
+            ended_count: page.ended,
             selected,
             maps: shown,
             groups,
@@ -525,41 +525,46 @@ impl MapsReport {
     }
 }
 
-fn grouped(
-    maps: &[&Map],
-    by: MapGroupBy,
-    options: &MapsOptions,
-    shower: &mut Shower<'_>,
-) -> Vec<MapGroupData> {
-    let mut all: BTreeMap<(String, u32), MapGroupData> = BTreeMap::new();
-    for m in maps {
+/// Mappings by a common property.
+struct Groups {
+    by: Option<MapGroupBy>,
+    all: BTreeMap<(String, u32), MapGroupData>,
+}
+
+impl Groups {
+    fn add(&mut self, m: &Map) {
+        let Some(by) = self.by else { return };
         let key = match by {
             MapGroupBy::Kind => (m.kind.name().to_owned(), 0),
             MapGroupBy::File if m.name.is_empty() => (format!("[{}]", m.kind.name()), 0),
             MapGroupBy::File => (crate::style::printable(&m.name), 0),
             MapGroupBy::Stack => (String::new(), m.source.map_or(0, |s| s.node)),
         };
-        all.entry(key).or_default().add(m);
+        self.all.entry(key).or_default().add(m);
     }
-    let mut groups: Vec<MapGroupData> = Vec::new();
-    for ((name, node), g) in all {
-        let frames = frames_of(shower.analysis, node, &mut shower.symbols);
-        let name = match by {
-            MapGroupBy::Stack if node == 0 => "seen, not caught".into(),
-            MapGroupBy::Stack => node.to_string(),
-            _ => name,
-        };
-        groups.push(MapGroupData { name, frames, ..g });
+
+    /// Returns the groups in order.
+    fn finish(self, options: &MapsOptions, shower: &mut Shower<'_>) -> Vec<MapGroupData> {
+        let mut groups: Vec<MapGroupData> = Vec::new();
+        for ((name, node), g) in self.all {
+            let frames = shower.frames(node);
+            let name = match self.by {
+                Some(MapGroupBy::Stack) if node == 0 => "seen, not caught".into(),
+                Some(MapGroupBy::Stack) => node.to_string(),
+                _ => name,
+            };
+            groups.push(MapGroupData { name, frames, ..g });
+        }
+        groups.sort_by_key(|g| {
+            std::cmp::Reverse(match options.sort {
+                MapSort::Rss => g.rss,
+                MapSort::PeakRss => g.peak_rss,
+                _ => g.size,
+            })
+        });
+        if options.reverse {
+            groups.reverse();
+        }
+        groups
     }
-    groups.sort_by_key(|g| {
-        std::cmp::Reverse(match options.sort {
-            MapSort::Rss => g.rss,
-            MapSort::PeakRss => g.peak_rss,
-            _ => g.size,
-        })
-    });
-    if options.reverse {
-        groups.reverse();
-    }
-    groups
 }

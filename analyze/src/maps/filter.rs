@@ -184,17 +184,25 @@ impl MapFilter {
         self.given.iter().any(|g| ["bytehound", "id"].contains(&g.0) || g.1 == Kind::Prof.name())
     }
 
-    /// Returns the numbers of the mappings that meet all conditions.
+    /// Returns the numbers of the mappings that meet all conditions, ascending.
     #[must_use]
     pub fn select(&self, analysis: &Analysis, maps: &Maps) -> Vec<u32> {
+        let mut has = self.test(analysis);
+        let mut ids = Vec::new();
+        maps.each(|m| ids.extend(has(m).then_some(m.id)));
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Returns a function that says whether a mapping meets all conditions.
+    pub fn test<'a>(&'a self, analysis: &'a Analysis) -> impl FnMut(&Map) -> bool + 'a {
         let mut symbols = Symbolizer::new(analysis);
         let mut stacks = HashMap::new();
-        let mut frames = |node: u32| -> Vec<FrameData> {
+        let mut frames = move |node: u32| -> Vec<FrameData> {
             let new = || frames_of(analysis, node, &mut symbols);
             stacks.entry(node).or_insert_with(new).clone()
         };
-        let mut has = |m: &Map| self.has(analysis, m) && self.has_frames(m, &mut frames);
-        maps.all().iter().filter(|m| has(m)).map(|m| m.id).collect()
+        move |m: &Map| self.has(analysis, m) && self.has_frames(m, &mut frames)
     }
 
     fn has(&self, analysis: &Analysis, m: &Map) -> bool {

@@ -1,7 +1,7 @@
 //! Finds mappings that only grow.
 
-use super::beside::{Owned, is_of_allocator};
 use super::data::Shower;
+use super::owned::{Owned, is_of_allocator};
 use super::{Kind, Map, Maps};
 use crate::index::{Index, ScanError};
 use crate::report::FrameData;
@@ -52,7 +52,7 @@ pub fn growing(index: &Index, maps: &Maps) -> Result<Vec<GrowingMap>, ScanError>
     let end = analysis.end_ticks();
     let mut found: Vec<(u64, &Map)> = Vec::new();
     let kinds = [Kind::Anonymous, Kind::Shared, Kind::File];
-    for m in maps.all().iter().filter(|m| m.end.is_none() && kinds.contains(&m.kind)) {
+    for m in maps.live().iter().filter(|m| kinds.contains(&m.kind)) {
         found.extend(growth(m, end).map(|g| (g, m)));
     }
     if found.is_empty() {

@@ -4,10 +4,12 @@
 //! new address range is a mapping that was seen, not caught; one that the kernel has merged with a mapping beside it is
 //! that mapping, grown, as nobody can tell it from one that `mremap` or `brk` has made longer.
 
-use super::calls::{Change, What};
+use super::calls::{self, PageSizes, What};
+use super::past::Past;
 use super::table::{Live, Of, Table, When};
 use super::totals::{Course, Totals};
-use super::{Kind, Maps, Perms, Usage};
+use super::{Kind, Map, Maps, Perms, Usage};
+use crate::load::CallReader;
 use prof_trace::records::{
     MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, perms as bits,
 };
@@ -15,9 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Reads the looks in the order of the recording.
-#[derive(Debug, Default)]
-pub struct Looks {
+pub struct Looks<'a> {
     table: Table,
+    /// Mappings that have ended.
+    past: Past<Map>,
     names: Vec<Arc<str>>,
     /// The kernel's list, by start.
     lines: BTreeMap<u64, MappingLine>,
@@ -25,16 +28,23 @@ pub struct Looks {
     used: BTreeMap<u64, (u64, MappingUse)>,
     ours: Vec<(u64, u64)>,
     stacks: Vec<(u64, u64, u64)>,
+    /// The stacks before the look that is taken.
+    stacks_before: Vec<(u64, u64, u64)>,
     course: Course,
     looks: u64,
+    /// Use has been counted.
+    counted: bool,
     /// Sums of the last moment.
     total: Totals,
     /// Bytes of all lines but prof's own.
     space: u64,
-    /// Recorded calls that have not been applied, the latest first.
-    events: Vec<Change>,
+    /// Recorded calls that have not been applied.
+    events: CallReader<'a>,
+    page: PageSizes,
     /// Ranges that calls have changed since the last look at them.
     open: Vec<(u64, u64)>,
+    /// Number of calls since ranges were joined.
+    unjoined: usize,
     /// Files that code is mapped of: device and inode.
     code: BTreeSet<(u64, u64)>,
     /// Time in ticks for which a look may not show yet what a recorded call does.
@@ -62,24 +72,60 @@ fn plain(name: &str) -> &str {
     name.strip_suffix(" (deleted)").unwrap_or(name)
 }
 
-impl Looks {
-    /// Creates the model, given the recorded calls in the order of time, and for how many ticks a look may not show yet
+impl<'a> Looks<'a> {
+    /// Creates the model, given the recorded calls, the sizes of pages, and for how many ticks a look may not show yet
     /// what a call does.
-    pub fn new(mut events: Vec<Change>, slack: u64) -> Self {
-        events.reverse();
-        Self { names: vec!["".into()], events, slack, ..Self::default() }
+    pub fn new(events: CallReader<'a>, page: PageSizes, slack: u64) -> Self {
+        Self {
+            table: Table::default(),
+            past: Past::default(),
+            names: vec!["".into()],
+            lines: BTreeMap::new(),
+            used: BTreeMap::new(),
+            ours: Vec::new(),
+            stacks: Vec::new(),
+            stacks_before: Vec::new(),
+            course: Course::default(),
+            looks: 0,
+            counted: false,
+            total: Totals::default(),
+            space: 0,
+            events,
+            page,
+            open: Vec::new(),
+            unjoined: 0,
+            code: BTreeSet::new(),
+            slack,
+        }
     }
 
     /// Applies the recorded calls up to a moment. Returns the ranges that those changed that came not before `since`.
     fn apply(&mut self, since: u64, until: u64) -> Vec<(u64, u64)> {
         let mut late = Vec::new();
-        while let Some(e) = self.events.pop_if(|e| e.source.ticks <= until) {
+        while let Some(e) = self.events.next_until(until) {
+            let Some(e) = calls::changes(&e, self.page) else { continue };
             let when = When { ticks: e.source.ticks, source: Some(e.source) };
             let ranges = self.change(&e.what, when);
+            self.put_away();
             let to = if e.source.ticks >= since { &mut late } else { &mut self.open };
             to.extend(ranges);
+            self.unjoined += 1;
+            if self.unjoined >= MANY_RANGES {
+                self.unjoined = 0;
+                join(&mut late);
+                join(&mut self.open);
+            }
         }
         late
+    }
+
+    /// Puts away the mappings that have ended.
+    fn put_away(&mut self) {
+        let Self { table, past, ours, stacks, stacks_before, .. } = self;
+        table.take_ended(|mut m| {
+            settle(&mut m, ours, [stacks, stacks_before]);
+            past.push(&m);
+        });
     }
 
     /// Applies a change. Returns the ranges that it is about.
@@ -137,6 +183,7 @@ impl Looks {
         }
         if !m.stacks.is_empty() {
             let all = m.stacks.as_chunks::<3>().0.iter();
+            self.stacks_before = std::mem::take(&mut self.stacks);
             self.stacks = all.filter(|s| s[0] < s[1]).map(|s| (s[0], s[1], s[2])).collect();
             self.stacks.sort_unstable();
         }
@@ -187,8 +234,10 @@ impl Looks {
             at = at.max(end);
         }
         self.open = late;
+        self.put_away();
         if first {
-            self.table.maps.iter_mut().for_each(|m| m.before = true);
+            let seen = self.table.maps.iter_mut().filter(|m| !m.is_caught());
+            seen.for_each(|m| m.before = true);
         }
         self.total = Totals { ticks: m.ticks, address_space: self.space, ..self.total };
         self.course.push(self.total);
@@ -276,6 +325,10 @@ impl Looks {
 
     /// Takes the changes of use.
     fn count(&mut self, m: &Mappings) {
+        // The sums begin when use is known: until then nothing seems to be resident.
+        if !std::mem::replace(&mut self.counted, true) {
+            self.course.forget();
+        }
         let mut changed: BTreeSet<u32> = BTreeSet::new();
         if m.flags & USAGE_ANEW != 0 {
             self.used.clear();
@@ -365,41 +418,70 @@ impl Looks {
 
     /// Returns the id of the thread whose stack begins in a range.
     fn stack(&self, start: u64, end: u64) -> Option<u64> {
-        let i = self.stacks.partition_point(|s| s.1 <= start);
-        self.stacks.get(i).filter(|s| s.0 < end).map(|s| s.2)
+        stack_in(&self.stacks, start, end)
     }
 
     /// Returns the mappings.
     pub fn finish(mut self) -> Maps {
         self.apply(u64::MAX, u64::MAX);
-        for i in 0..self.table.maps.len() {
-            let (start, end) = {
-                let m = &self.table.maps[i];
-                let r = m.regions.last();
-                r.map_or((0, 0), |r| (r.address, r.address.saturating_add(r.size)))
-            };
-            let ours = self.is_ours(start, end);
-            let thread = self.stack(start, end);
-            let code = &self.code;
-            let m = &mut self.table.maps[i];
-            let of_code = m.regions.first().is_some_and(|r| {
-                r.inode != 0
-                    && code.contains(&(u64::from(r.major) << 32 | u64::from(r.minor), r.inode))
-            });
-            if ours {
-                (m.ours, m.kind) = (true, Kind::Prof);
-            } else if m.kind == Kind::File && of_code && !m.perms.shared {
-                m.kind = Kind::Data;
-            } else if m.kind == Kind::Anonymous && thread.is_some() {
-                (m.kind, m.thread) = (Kind::Stack, thread);
-            }
-            m.name = match (&*m.name, thread) {
-                ("", Some(tid)) => format!("[stack:{tid}]").into(),
-                _ => m.name.clone(),
-            };
+        let Self { mut table, past, ours, stacks, code, course, looks, .. } = self;
+        let (count, past_regions) = (table.count(), std::mem::take(&mut table.past));
+        let mut live = table.into_live();
+        live.sort_unstable_by_key(|m| m.id);
+        for m in &mut live {
+            settle(m, &ours, [&stacks, &[]]);
+            divide(m, &code);
         }
-        let totals = self.course.finish();
-        Maps { all: self.table.maps, totals, looks: self.looks }
+        Maps { live, past, past_regions, count, code, totals: course.finish(), looks }
+    }
+}
+
+/// Number of calls after which ranges that adjoin are joined.
+const MANY_RANGES: usize = 1 << 16;
+
+/// Joins ranges that overlap or adjoin each other.
+fn join(ranges: &mut Vec<(u64, u64)>) {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for r in ranges.drain(..) {
+        match joined.last_mut().filter(|l| l.1 >= r.0) {
+            Some(last) => last.1 = last.1.max(r.1),
+            None => joined.push(r),
+        }
+    }
+    *ranges = joined;
+}
+
+/// Returns the id of the thread whose stack begins in a range.
+fn stack_in(stacks: &[(u64, u64, u64)], start: u64, end: u64) -> Option<u64> {
+    let i = stacks.partition_point(|s| s.1 <= start);
+    stacks.get(i).filter(|s| s.0 < end).map(|s| s.2)
+}
+
+/// Says whether a mapping is prof's own, or a thread's stack.
+fn settle(m: &mut Map, ours: &[(u64, u64)], stacks: [&[(u64, u64, u64)]; 2]) {
+    let last = m.regions.last();
+    let (start, end) = last.map_or((0, 0), |r| (r.address, r.address.saturating_add(r.size)));
+    if ours.iter().any(|o| o.0 < end && start < o.1) {
+        (m.ours, m.kind) = (true, Kind::Prof);
+    }
+    let thread = stacks.iter().find_map(|s| stack_in(s, start, end));
+    if m.kind == Kind::Anonymous && thread.is_some() {
+        (m.kind, m.thread) = (Kind::Stack, thread);
+    }
+    if let (true, Some(tid)) = (m.name.is_empty(), thread) {
+        m.name = format!("[stack:{tid}]").into();
+    }
+}
+
+/// Says whether a mapping of a file is data of a program or library: files of which code is mapped are known only at the
+/// end.
+pub(super) fn divide(m: &mut Map, code: &BTreeSet<(u64, u64)>) {
+    let of_code = m.regions.first().is_some_and(|r| {
+        r.inode != 0 && code.contains(&(u64::from(r.major) << 32 | u64::from(r.minor), r.inode))
+    });
+    if m.kind == Kind::File && of_code && !m.perms.shared {
+        m.kind = Kind::Data;
     }
 }
 

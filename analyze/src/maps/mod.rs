@@ -7,43 +7,63 @@
 
 mod beside;
 mod calls;
+mod course;
 mod data;
 mod filter;
 mod grow;
+mod held;
 mod kind;
 mod looks;
+mod owned;
+mod page;
+mod past;
 mod places;
 mod table;
 mod text;
 mod totals;
 
 use crate::Analysis;
+use past::{Past, PastRegion};
 use prof_trace::records::{MappingUse, Mappings};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-pub use beside::{Beside, What};
+pub use beside::Beside;
+pub use course::MapsTimeline;
 pub use data::{
     MapData, MapEndData, MapGroupBy, MapGroupData, MapRegionData, MapSort, MapSourceData,
     MapTotalsData, MapUsageData, MapsOptions, MapsReport, Shower, Timeval, Timing,
 };
 pub use filter::{FIELDS, MapFilter, find};
 pub use grow::{GrowingMap, growing};
+pub use held::{Held, HeldGroup, HeldMaps, HeldSums, map_filter};
 pub use kind::Kind;
+pub use owned::What;
+pub use page::{Page, PageAsk};
 pub use places::Places;
 pub use totals::Totals;
 
 /// All mappings that a recording tells of.
+///
+/// Those that are there at the end are held as they are; those that have ended, and earlier regions of mappings that
+/// have many, take a few bytes each and are unpacked when they are asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Maps {
-    all: Vec<Map>,
+    /// Mappings that are there at the end, in the order in which they were made.
+    live: Vec<Map>,
+    past: Past<Map>,
+    past_regions: Past<PastRegion>,
+    count: u32,
+    /// Files that code is mapped of: device and inode.
+    code: BTreeSet<(u64, u64)>,
     totals: Vec<Totals>,
     looks: u64,
 }
 
 /// A mapping, from its making to its end. Sizes are in bytes, times in ticks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map {
-    /// Number of the mapping: its index in [`Maps::all`].
+    /// Number of the mapping, in the order in which they were made or seen first.
     pub id: u32,
     /// First address that it had.
     pub address: u64,
@@ -73,6 +93,8 @@ pub struct Map {
     pub ours: bool,
     /// Address ranges, in the order in which they began.
     pub regions: Vec<Region>,
+    /// Number of earlier address ranges that are not among [`Map::regions`]; [`Maps::get`] has them all.
+    pub past_regions: u32,
     /// The mapping's use, whenever that was seen to change.
     pub usage: Vec<Usage>,
 }
@@ -213,6 +235,19 @@ impl Map {
         self.usage.last().copied().unwrap_or_default()
     }
 
+    /// Returns the address space that the mapping took at a moment; when earlier regions have been put aside, as it was
+    /// seen last before that moment.
+    #[must_use]
+    pub fn size_at(&self, ticks: u64) -> u64 {
+        let first = self.regions.iter().map(|r| r.begun).min().unwrap_or(0);
+        if self.past_regions > 0 && ticks < first {
+            return self.usage_at(ticks).address_space;
+        }
+        let there =
+            |r: &&Region| r.begun <= ticks && r.end.as_ref().is_none_or(|e| e.ticks > ticks);
+        self.regions.iter().filter(there).map(|r| r.size).fold(0, u64::saturating_add)
+    }
+
     /// Returns whether the mapping was there at a moment.
     #[must_use]
     pub fn is_alive_at(&self, ticks: u64) -> bool {
@@ -226,6 +261,15 @@ impl Map {
     }
 }
 
+/// Returns why a recording tells of no mappings.
+#[must_use]
+pub fn why_unrecorded(meta: &crate::load::Meta) -> &'static str {
+    match meta.is_of_kernel() {
+        true => "it is a recording of the kernel's own memory, which has no mappings",
+        false => "an earlier prof made it, or it ended before they were looked at",
+    }
+}
+
 impl Maps {
     /// Puts the looks at the mappings and the recorded calls of a recording together.
     ///
@@ -235,11 +279,8 @@ impl Maps {
         let meta = analysis.meta();
         let target = &meta.target;
         let page = calls::PageSizes::of(&target.arch, u64::from(target.page_size));
-        let mut changes = Vec::new();
-        crate::load::calls(&analysis.path(), |e| changes.extend(calls::changes(e, page)))?;
-        // A release counts from its begin on, but is read when it has ended, perhaps behind calls that began later.
-        changes.sort_by_key(|c: &calls::Change| c.source.ticks);
-        let mut reader = looks::Looks::new(changes, meta.target.ticks_per_sec / 20);
+        let calls = crate::load::CallReader::new(meta, |at| analysis.payload(at));
+        let mut reader = looks::Looks::new(calls, page, target.ticks_per_sec / 20);
         for at in &meta.mappings {
             let payload = analysis.payload(at);
             if let Some(m) = payload.and_then(|p| Mappings::decode(&p)) {
@@ -255,16 +296,77 @@ impl Maps {
         self.looks > 0
     }
 
-    /// Returns all mappings, in the order in which they were made or seen first.
+    /// Returns the number of mappings that there have been.
     #[must_use]
-    pub fn all(&self) -> &[Map] {
-        &self.all
+    pub fn count(&self) -> u32 {
+        self.count
     }
 
-    /// Returns the mapping with this number.
+    /// Calls `take` with each mapping: first those that have ended, in the order of their ends, then those that are there
+    /// at the end, in the order in which they were made.
+    pub fn each(&self, mut take: impl FnMut(&Map)) {
+        self.each_past(|_, _| true, &mut take);
+        self.live.iter().for_each(take);
+    }
+
+    fn each_past(&self, wanted: impl Fn(u32, u32) -> bool, mut take: impl FnMut(&Map)) {
+        self.past.each(wanted, |mut m| {
+            looks::divide(&mut m, &self.code);
+            take(&m);
+        });
+    }
+
+    /// Calls `take` with each region that has been put aside.
+    fn each_past_region(&self, mut take: impl FnMut(&Region)) {
+        self.past_regions.each(|_, _| true, |r| take(&r.region));
+    }
+
+    /// Returns the mappings that are there at the end of the recording, in the order in which they were made.
     #[must_use]
-    pub fn get(&self, id: u32) -> Option<&Map> {
-        self.all.get(id as usize)
+    pub fn live(&self) -> &[Map] {
+        &self.live
+    }
+
+    /// Returns the mapping with this number, with all its regions.
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<Map> {
+        self.some(&[id]).pop()
+    }
+
+    /// Returns the mappings with these numbers, with all their regions, in the order of the numbers.
+    #[must_use]
+    pub fn some(&self, ids: &[u32]) -> Vec<Map> {
+        let mut sorted: Vec<u32> = ids.to_vec();
+        sorted.sort_unstable();
+        let any = |a: u32, b: u32| {
+            let i = sorted.partition_point(|id| *id < a);
+            sorted.get(i).is_some_and(|id| *id <= b)
+        };
+        let has = |id: u32| sorted.binary_search(&id).is_ok();
+        let mut found: std::collections::HashMap<u32, Map> = std::collections::HashMap::new();
+        let mut put = |m: &Map| {
+            if has(m.id) {
+                found.insert(m.id, m.clone());
+            }
+        };
+        self.each_past(any, &mut put);
+        self.live.iter().for_each(put);
+        if found.values().any(|m| m.past_regions > 0) {
+            let mut past: std::collections::HashMap<u32, Vec<Region>> = Default::default();
+            self.past_regions.each(any, |r| {
+                if has(r.map) {
+                    past.entry(r.map).or_default().push(r.region);
+                }
+            });
+            for (id, mut all) in past {
+                if let Some(m) = found.get_mut(&id) {
+                    all.append(&mut m.regions);
+                    all.sort_by_key(|r| r.begun);
+                    (m.regions, m.past_regions) = (all, 0);
+                }
+            }
+        }
+        ids.iter().filter_map(|id| found.get(id).cloned()).collect()
     }
 
     /// Returns the sums over all mappings but prof's own, over time.
@@ -278,17 +380,5 @@ impl Maps {
     pub fn totals_at(&self, ticks: u64) -> Option<&Totals> {
         let i = self.totals.partition_point(|t| t.ticks <= ticks);
         i.checked_sub(1).map(|i| &self.totals[i])
-    }
-
-    /// Returns the mapping that an address was in at a moment.
-    #[must_use]
-    pub fn at(&self, address: u64, ticks: u64) -> Option<&Map> {
-        self.all.iter().find(|m| {
-            m.is_alive_at(ticks)
-                && m.regions.iter().any(|r| {
-                    let there = r.begun <= ticks && r.end.as_ref().is_none_or(|e| e.ticks > ticks);
-                    there && address.wrapping_sub(r.address) < r.size
-                })
-        })
     }
 }

@@ -1,6 +1,6 @@
 //! Says which blocks lie in mappings.
 
-use super::Maps;
+use super::{Maps, Region};
 
 /// An address range in a period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,23 +24,28 @@ impl Places {
         if !maps.is_recorded() {
             return Err("--from-map: the recording does not tell of mappings".into());
         }
-        let mut all = Vec::new();
-        for id in ids {
-            let map = maps.get(*id).ok_or_else(|| {
-                format!(
-                    "--from-map {id}: there is no such mapping; the recording has {}, numbered from 0 on",
-                    maps.all().len()
-                )
-            })?;
+        if let Some(id) = ids.iter().find(|id| **id >= maps.count()) {
+            return Err(format!(
+                "--from-map {id}: there is no such mapping; the recording has {}, numbered from 0 on",
+                maps.count()
+            ));
+        }
+        let (mut all, mut seen) = (Vec::new(), Vec::new());
+        for map in maps.some(ids) {
             for (i, r) in map.regions.iter().enumerate() {
                 let end = r.address.saturating_add(r.size);
                 let to = r.end.as_ref().map_or(u64::MAX, |e| e.ticks);
                 // A mapping that was seen is older than the look: since what was there before ended.
-                let seen = i == 0 && map.source.is_none();
-                let from = if seen { before(maps, r.address, end, r.begun) } else { r.begun };
-                all.push(Place { start: r.address, end, from, to });
+                if i == 0 && map.source.is_none() {
+                    seen.push(all.len());
+                }
+                all.push(Place { start: r.address, end, from: r.begun, to });
             }
         }
+        let mut of: Vec<Place> =
+            seen.iter().map(|i| Place { from: 0, to: all[*i].from, ..all[*i] }).collect();
+        before(maps, &mut of);
+        seen.iter().zip(of).for_each(|(i, p)| all[*i].from = p.from);
         Ok(Self(all))
     }
 
@@ -53,9 +58,20 @@ impl Places {
     }
 }
 
-/// Returns when the last region at a range ended before a moment.
-fn before(maps: &Maps, start: u64, end: u64, ticks: u64) -> u64 {
-    let regions = maps.all().iter().flat_map(|m| &m.regions);
-    let over = regions.filter(|r| r.address < end && start < r.address.saturating_add(r.size));
-    over.filter_map(|r| r.end.as_ref()).map(|e| e.ticks).filter(|t| *t <= ticks).max().unwrap_or(0)
+/// Sets the beginning of each place to when the last region there ended, before the end of the place.
+fn before(maps: &Maps, places: &mut [Place]) {
+    if places.is_empty() {
+        return;
+    }
+    let mut take = |r: &Region| {
+        let Some(e) = &r.end else { return };
+        let end = r.address.saturating_add(r.size);
+        for p in places.iter_mut().filter(|p| r.address < p.end && p.start < end) {
+            if e.ticks <= p.to {
+                p.from = p.from.max(e.ticks);
+            }
+        }
+    };
+    maps.each(|m| m.regions.iter().for_each(&mut take));
+    maps.each_past_region(take);
 }

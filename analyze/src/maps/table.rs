@@ -1,5 +1,6 @@
 //! Follows mappings through the calls that make, cut, move and end them.
 
+use super::past::{Past, PastRegion};
 use super::{Kind, Map, MapEnd, Perms, Region, RegionEnd, Source, UnmapSource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,19 +21,32 @@ pub struct Of {
 #[derive(Clone, Debug)]
 pub struct Live {
     pub end: u64,
+    /// Place of the mapping in the table.
     pub map: u32,
     /// Index in the regions of the mapping.
     region: u32,
     pub of: Of,
 }
 
-/// All mappings, and the regions that are there now, by their first address.
+/// Number of regions of a mapping from which on the earlier ones are put aside.
+const MANY_REGIONS: usize = 64;
+
+/// The mappings that are there, and their regions by first address.
 #[derive(Debug, Default)]
 pub struct Table {
+    /// Mappings by their places; those that have ended stay until they are [taken](Table::take_ended).
     pub maps: Vec<Map>,
     pub live: BTreeMap<u64, Live>,
     /// First addresses of the regions of each mapping that are there.
     parts: Vec<Vec<u64>>,
+    /// Places that no mapping has.
+    free: Vec<u32>,
+    /// Places of mappings that have ended.
+    ended: Vec<u32>,
+    /// Number of the next mapping.
+    next: u32,
+    /// Earlier regions of mappings that have many.
+    pub past: Past<PastRegion>,
 }
 
 /// A moment, and the call that is made then.
@@ -51,13 +65,12 @@ impl Of {
 }
 
 impl Table {
-    /// Adds a mapping, which replaces what is there. Returns its number.
+    /// Adds a mapping, which replaces what is there. Returns its place.
     pub fn map(&mut self, start: u64, end: u64, of: Of, when: When) -> u32 {
         self.unmap(start, end, when);
-        let id = self.maps.len() as u32;
         let kind = Kind::of(&of.name, of.inode, of.perms);
-        self.maps.push(Map {
-            id,
+        let map = Map {
+            id: self.next,
             address: start,
             size: 0,
             peak_size: 0,
@@ -72,11 +85,72 @@ impl Table {
             peak_rss: 0,
             ours: kind == Kind::Prof,
             regions: Vec::new(),
+            past_regions: 0,
             usage: Vec::new(),
-        });
-        self.parts.push(Vec::new());
-        self.begin(id, start, end, of, when.ticks);
-        id
+        };
+        self.next += 1;
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.maps[place as usize] = map;
+                place
+            }
+            None => {
+                self.maps.push(map);
+                self.parts.push(Vec::new());
+                self.maps.len() as u32 - 1
+            }
+        };
+        self.begin(place, start, end, of, when.ticks);
+        place
+    }
+
+    /// Returns the number of mappings that there have been.
+    pub fn count(&self) -> u32 {
+        self.next
+    }
+
+    /// Removes the mappings that have ended, and passes them on.
+    pub fn take_ended(&mut self, mut take: impl FnMut(Map)) {
+        for place in std::mem::take(&mut self.ended) {
+            let m = &mut self.maps[place as usize];
+            // One that was moved over a part of itself goes on.
+            if m.end.is_some() && self.parts[place as usize].is_empty() {
+                take(std::mem::take(m));
+                self.free.push(place);
+            }
+        }
+    }
+
+    /// Returns the mappings that are there.
+    pub fn into_live(self) -> Vec<Map> {
+        let there = self.maps.into_iter().zip(&self.parts).filter(|(_, parts)| !parts.is_empty());
+        there.map(|(m, _)| m).collect()
+    }
+
+    /// Puts the earlier regions of a mapping aside, if it has many.
+    fn put_aside(&mut self, place: u32) {
+        let parts = &self.parts[place as usize];
+        let m = &mut self.maps[place as usize];
+        if m.regions.len() < MANY_REGIONS + 2 * parts.len() {
+            return;
+        }
+        let mut left = Vec::with_capacity(parts.len());
+        let mut moved = std::collections::HashMap::new();
+        for (i, r) in std::mem::take(&mut m.regions).into_iter().enumerate() {
+            if r.end.is_none() {
+                moved.insert(i as u32, left.len() as u32);
+                left.push(r);
+            } else {
+                self.past.push(&PastRegion { map: m.id, region: r });
+                m.past_regions += 1;
+            }
+        }
+        m.regions = left;
+        for at in parts {
+            if let Some(l) = self.live.get_mut(at) {
+                l.region = moved.get(&l.region).copied().unwrap_or(u32::MAX);
+            }
+        }
     }
 
     /// Adds a region to a mapping. Nothing else may be there.
@@ -101,6 +175,7 @@ impl Table {
         m.end = None;
         self.parts[map as usize].push(start);
         self.live.insert(start, Live { end, map, region, of });
+        self.put_aside(map);
     }
 
     /// Ends a region that is there. Its mapping's size is not changed if nothing else of it is left.
@@ -145,6 +220,7 @@ impl Table {
                 let m = &mut self.maps[l.map as usize];
                 m.end = Some(MapEnd { ticks: when.ticks, source: when.source });
                 m.size = size;
+                self.ended.push(l.map);
             }
         }
     }
@@ -375,6 +451,36 @@ mod tests {
         assert_eq!((copied.regions[0].offset, copied.source), (0x6000, at(3).source));
         t.copy(0x7000, (0x9000, 0xa000), at(4));
         assert_eq!(live(&t), [(0x1000, 0x4000, 0), (0x8000, 0x9000, 2)]);
+    }
+
+    #[test]
+    fn many_regions_are_put_aside_and_places_used_again() {
+        let mut t = Table::default();
+        t.map(0x1000, 0x4000, of("a"), at(1));
+        for i in 0..1000u64 {
+            t.protect(0x2000, 0x3000, (true, i % 2 == 1, false), at(2 + i));
+        }
+        let m = &t.maps[0];
+        assert!(m.regions.len() < 2 * MANY_REGIONS, "{}", m.regions.len());
+        let mut past = Vec::new();
+        t.past.each(|_, _| true, |r: PastRegion| past.push(r));
+        // The first cuts the mapping in three; each of the others ends one region and begins one.
+        assert_eq!(past.len() + m.regions.len(), 4 + 999);
+        assert_eq!(
+            (past.len() as u32, m.regions.iter().filter(|r| r.end.is_none()).count()),
+            (m.past_regions, 3)
+        );
+        assert!(past.iter().all(|r| r.map == 0 && r.region.end.is_some()));
+        assert!(past.is_sorted_by_key(|r| r.region.begun));
+        let mut ended = Vec::new();
+        for i in 0..100u64 {
+            t.map(0x9000, 0xa000, of("b"), at(2000 + 2 * i));
+            t.unmap(0x9000, 0xa000, at(2001 + 2 * i));
+            t.take_ended(|m| ended.push(m.id));
+        }
+        assert_eq!((ended.len(), t.maps.len(), t.count()), (100, 2, 101));
+        assert!(ended.iter().copied().eq(1..=100));
+        assert_eq!(t.into_live().len(), 1);
     }
 
     #[test]

@@ -18,12 +18,8 @@ impl MapsReport {
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
         let (t, r) = (&self.head.target, &self.head.recording);
         writeln!(out, "mappings of {} (process {}), from {}", t.comm, t.pid, r.path)?;
-        if !self.maps_recorded {
-            return writeln!(
-                out,
-                "\nThe recording does not tell of mappings: an earlier prof made it, or it ended before they were \
-                 looked at."
-            );
+        if let Some(why) = self.why_not {
+            return writeln!(out, "\nThe recording does not tell of mappings: {why}.");
         }
         if let Some(now) = &self.now {
             totals(now, out)?;

@@ -81,6 +81,11 @@ impl Course {
         }
     }
 
+    /// Drops all sums: they were taken before use was counted.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
     /// Returns the sums in the order of time, with the last ones.
     pub(super) fn finish(mut self) -> Vec<Totals> {
         if let Some(last) = self.last.filter(|l| self.all.last() != Some(l)) {

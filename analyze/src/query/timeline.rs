@@ -70,7 +70,8 @@ pub struct Band {
 }
 
 impl Band {
-    fn push(&mut self, e: Extent) {
+    /// Appends a column.
+    pub(crate) fn push(&mut self, e: Extent) {
         self.min.push(e.min);
         self.max.push(e.max);
         self.last.push(e.last);

@@ -12,6 +12,7 @@ mod head_text;
 mod histogram;
 mod merged;
 mod named;
+mod over_time;
 mod places;
 mod rows;
 mod sort;
@@ -39,6 +40,7 @@ pub use head::{
 pub use histogram::{Histogram, SizeData};
 pub use merged::{LocationData, Merged, PathData};
 pub use named::{SymbolsData, UnnamedData};
+pub use over_time::{ExtentData, MomentData, OverTime};
 pub use places::PlaceData;
 pub(crate) use places::Places;
 pub use rows::{Ask, RestRowsData, RowData, ViewOptions};

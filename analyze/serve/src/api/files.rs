@@ -45,7 +45,8 @@ pub(crate) fn export_of(
     let writer: Writer = Box::new(move |out| {
         let query = Query::new(&open.index, &filter).map_err(|e| e.to_string())?;
         let given = data::given(&filter);
-        let source = Source { index: &open.index, query: &query, at, cost, filter: given };
+        let source =
+            Source { index: &open.index, query: &query, at, cost, filter: given, held: None };
         source.write(format, &mut Out(out)).map_err(|e| e.to_string())
     });
     let answer = Answer::new(kind, "").with("content-security-policy", SANDBOX);

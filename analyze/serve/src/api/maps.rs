@@ -3,17 +3,13 @@
 use super::reports::MOST_ROWS;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
-use prof_analyze::maps::{Map, MapData, MapFilter, MapSort, Maps, Shower};
+use prof_analyze::maps::{Map, MapData, MapFilter, MapSort, Maps, PageAsk, Shower};
 use serde_json::{Value, json};
 
 /// The header that says what a recording lacks.
 pub(crate) const NOT_RECORDED: &str = "x-prof-not-recorded";
 /// Greatest number of mappings that can be passed over.
 const MOST_SKIPPED: u64 = 1_000_000;
-/// Why there are none.
-const WHY: &str =
-    "this recording holds no mappings: it was made by an older prof, or had no time to look";
-
 const SORTS: [(&str, MapSort); 6] = [
     ("size", MapSort::Size),
     ("rss", MapSort::Rss),
@@ -71,15 +67,13 @@ pub(crate) fn maps(ask: &mut Ask) -> Result<Answer, Failure> {
     }
     let maps = ask.open.maps()?;
     let analysis = ask.index().analysis();
-    let chosen = filter.select(analysis, maps);
-    let mut chosen: Vec<&Map> = chosen.iter().filter_map(|id| maps.get(*id)).collect();
-    sort.sort(&mut chosen, reverse);
+    let page = PageAsk { sort, reverse, skip, count, ..PageAsk::default() };
+    let page = maps.page(analysis, &filter, &page, |_| {});
     let mut shower = Shower::new(analysis);
     let mut stacks = serde_json::Map::new();
-    let rows: Vec<Value> = chosen
+    let rows: Vec<Value> = page
+        .maps
         .iter()
-        .skip(skip)
-        .take(count)
         .map(|m| {
             let data = shower.map(m, false, false);
             put_stack(ask, &data, &mut stacks);
@@ -88,8 +82,11 @@ pub(crate) fn maps(ask: &mut Ask) -> Result<Answer, Failure> {
         .collect();
     let answer = Answer::json(&json!({
         "recorded": maps.is_recorded(),
-        "why": (!maps.is_recorded()).then_some(WHY),
-        "total_count": chosen.len(),
+        "why": (!maps.is_recorded()).then(|| {
+            let why = prof_analyze::maps::why_unrecorded(analysis.meta());
+            format!("this recording holds no mappings: {why}")
+        }),
+        "total_count": page.total,
         "rows": rows,
         "stacks": stacks,
     }))?;
@@ -109,7 +106,7 @@ pub(crate) fn map(ask: &mut Ask) -> Result<Answer, Failure> {
     let id: u32 = ask.variable("n").parse().map_err(|_| missing())?;
     let maps = ask.open.maps()?;
     let m = maps.get(id).ok_or_else(missing)?;
-    let data = Shower::new(ask.index().analysis()).map(m, true, true);
+    let data = Shower::new(ask.index().analysis()).map(&m, true, true);
     let mut stacks = serde_json::Map::new();
     put_stack(ask, &data, &mut stacks);
     let regions: Vec<Value> = data
@@ -142,6 +139,6 @@ pub(crate) fn map(ask: &mut Ask) -> Result<Answer, Failure> {
         })
         .collect();
     Answer::json(
-        &json!({ "map": row(m, &data), "regions": regions, "usage": usage, "stacks": stacks }),
+        &json!({ "map": row(&m, &data), "regions": regions, "usage": usage, "stacks": stacks }),
     )
 }

@@ -5,7 +5,7 @@ use crate::names::Names;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use prof_analyze::Analysis;
-use prof_analyze::maps::Totals;
+use prof_analyze::maps::{MapsTimeline, Totals};
 use prof_analyze::query::value;
 use prof_analyze::query::{Band, By, Query, Span, Timeline};
 use serde_json::{Map, Value, json};
@@ -137,22 +137,50 @@ fn of_mappings(looks: &[(u64, &Totals)], edges_ns: &[u64], sum: Sum) -> Value {
 }
 
 /// Returns the series that are asked for: those of the timeline, and those of the mappings.
-fn all_series(ask: &Ask, timeline: &Timeline, wanted: &[String]) -> Result<Value, Failure> {
-    let is_of_mappings = |name: &String| OF_MAPPINGS.iter().any(|(n, _)| n == name);
+fn all_series(
+    ask: &Ask,
+    span: &Span,
+    timeline: &Timeline,
+    wanted: &[String],
+) -> Result<Value, Failure> {
+    let is_of_mappings =
+        |name: &String| OF_MAPPINGS.iter().any(|(n, _)| n == name) || MapsTimeline::has_name(name);
     let of_blocks: Vec<String> = wanted.iter().filter(|w| !is_of_mappings(w)).cloned().collect();
     let is_any = wanted.is_empty() || !of_blocks.is_empty();
     let mut all = if is_any { series(timeline, &of_blocks)? } else { json!({}) };
-    add_mappings(ask, &timeline.edges_ns, wanted, &mut all)?;
+    add_mappings(ask, span, &timeline.edges_ns, wanted, &mut all)?;
     Ok(all)
+}
+
+/// Adds the sums over mappings by kind and their like (`maps_kind_code`, `maps_rss`), which are there only by name. A kind
+/// of which nothing ever was resident is 0.
+fn add_kinds(ask: &Ask, span: &Span, wanted: &[String], all: &mut Value) -> Result<(), Failure> {
+    let mut names = wanted.iter().filter(|w| MapsTimeline::has_name(w)).peekable();
+    if names.peek().is_none() {
+        return Ok(());
+    }
+    let analysis = ask.index().analysis();
+    let timeline = ask.open.maps()?.timeline(span, &analysis.meta().clock, analysis.end_ticks());
+    let bands = timeline.as_ref().map_or(Vec::new(), MapsTimeline::bands);
+    for name in names {
+        let found = bands.iter().find(|b| b.0 == *name).map(|b| band(b.1));
+        let none = || vec![0u64; span.width];
+        let still = || json!({ "min": none(), "max": none(), "last": none() });
+        let unknown = || if timeline.is_some() { still() } else { Value::Null };
+        all[name] = found.unwrap_or_else(unknown);
+    }
+    Ok(())
 }
 
 /// Adds the series that come from the mappings, those that are asked for.
 fn add_mappings(
     ask: &Ask,
+    span: &Span,
     edges_ns: &[u64],
     wanted: &[String],
     all: &mut Value,
 ) -> Result<(), Failure> {
+    add_kinds(ask, span, wanted, all)?;
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| w == name);
     if !OF_MAPPINGS.iter().any(|(name, _)| is_wanted(name)) {
         return Ok(());
@@ -218,7 +246,7 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
         && let Some(now) = ask.now(|f, like| (f.analysis(like), f.follower.timeline(&span)))
     {
         let (analysis, timeline) = (now.0?, now.1);
-        let series = all_series(ask, &timeline, &wanted)?;
+        let series = all_series(ask, &span, &timeline, &wanted)?;
         let peak = Some(analysis.peak_at_ns());
         return reply(&analysis, peak, &span, &timeline, series, None);
     }
@@ -230,7 +258,7 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
     let stacked = by.map(|by| stacked(ask, &query, &span, by, top)).transpose()?;
     let whole = ask.index().analysis();
     let peak = if query.is_all() { Some(whole.peak_at_ns()) } else { highest(&timeline) };
-    let series = all_series(ask, &timeline, &wanted)?;
+    let series = all_series(ask, &span, &timeline, &wanted)?;
     reply(whole, peak, &span, &timeline, series, stacked)
 }
 

@@ -9,7 +9,7 @@ use crate::route::Ask;
 use crate::state::{Recording, Shared, State};
 use prof_analyze::Index;
 use prof_analyze::load::MapEvent;
-use prof_analyze::maps::{Map, MapSort, Shower, Totals};
+use prof_analyze::maps::{MapSort, PageAsk, Shower, Totals};
 use prof_analyze::query::{Band, Filter, Query, Span, Timeline};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -167,22 +167,23 @@ pub(super) fn maps(ask: &mut Ask) -> Result<Answer, Failure> {
     let filter = filter::of_maps(&mut ask.params, ask.open.index.analysis())?;
     let maps = ask.open.maps()?;
     let analysis = ask.index().analysis();
-    let chosen = filter.select(analysis, maps);
-    let mut chosen: Vec<&Map> = chosen.iter().filter_map(|id| maps.get(*id)).collect();
     // Sizes are sorted with the largest first there.
     let falling = matches!(sort, MapSort::Size | MapSort::PeakRss);
-    sort.sort(&mut chosen, descending != falling);
+    let reverse = descending != falling;
+    let page = PageAsk { sort, reverse, skip, count, ..PageAsk::default() };
+    let page = maps.page(analysis, &filter, &page, |_| {});
     let frames = Frames::new(ask.open.names(), ask.index(), false);
     let mut shower = Shower::new(analysis);
-    let page = chosen.iter().skip(skip).take(count);
     let rows: Vec<Value> = page
+        .maps
+        .iter()
         .map(|m| {
             let mut v = json!(shower.map(m, regions, history));
             in_frames(&mut v, &frames);
             v
         })
         .collect();
-    let answer = Answer::json(&json!({ "maps": rows, "total_count": chosen.len() }))?;
+    let answer = Answer::json(&json!({ "maps": rows, "total_count": page.total }))?;
     Ok(with_header(answer, maps))
 }
 

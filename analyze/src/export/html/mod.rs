@@ -9,6 +9,7 @@ use super::timeline::Timeline;
 use super::{Cost, ExportError, Profile, Source};
 use crate::askers::Seen;
 use crate::index::ScanError;
+use crate::maps::{Held, HeldSums, What};
 use crate::report::Head;
 use crate::symbols::Frame;
 use serde::Serialize;
@@ -41,6 +42,18 @@ struct Page<'a> {
     stacks: Vec<StackData>,
     /// Sums of the stacks that are left out.
     rest: RestData,
+    /// The mappings, if the page has them.
+    maps: Option<MapsPart>,
+}
+
+/// The mappings of a page. In the costs of their stacks, bytes are resident.
+#[derive(Serialize)]
+struct MapsPart {
+    what: What,
+    recorded: bool,
+    count: u64,
+    rss: u64,
+    size: u64,
 }
 
 #[derive(Serialize)]
@@ -83,8 +96,18 @@ struct RestData {
     costs: Vec<u64>,
 }
 
-/// Returns all stacks, their costs, and the ticks of the peak.
-fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64), ScanError> {
+/// The stacks of a page.
+struct Costs {
+    profile: Profile,
+    /// The costs of each stack.
+    all: Vec<[u64; COSTS.len()]>,
+    /// Ticks of the peak.
+    peak: u64,
+    maps: Option<MapsPart>,
+}
+
+/// Returns all stacks and their costs.
+fn costs(source: &Source<'_>) -> Result<Costs, ScanError> {
     let now = source.query.analysis(source.at)?;
     let at = now.totals().peak_ticks;
     let peak = source.query.analysis(Some(at))?;
@@ -95,11 +118,11 @@ fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64),
     let (at_peak, at_end) = (live(&peak), live(&end));
     let then: HashMap<u32, _> = now.groups().iter().map(|g| (g.node, g.figures)).collect();
     // The stacks at the end include those of any earlier moment.
-    let mut profile = Profile::new(&end);
-    for s in &mut profile.stacks {
+    let mut profile = source.profile_of(&end, None);
+    profile.totals = *now.totals();
+    for s in profile.stacks.iter_mut().filter(|s| !s.of_maps) {
         s.figures = then.get(&s.node).copied().unwrap_or_default();
     }
-    profile.totals = *now.totals();
     let of = |s: &Stack| {
         COSTS.map(|c| match c {
             Cost::Leaked => at_end.get(&s.node).copied().unwrap_or(0),
@@ -107,8 +130,50 @@ fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64),
             c => s.cost(c),
         })
     };
-    let all = profile.stacks.iter().map(of).collect();
-    Ok((profile, all, at))
+    let blocks = profile.stacks.iter().filter(|s| !s.of_maps);
+    let mut all: Vec<_> = blocks.map(of).collect();
+    let maps = source.held.map(|held| maps_costs(source, held, at, &mut profile, &mut all));
+    Ok(Costs { profile, all, peak: at, maps })
+}
+
+/// Appends the costs of the mappings' stacks, which come last.
+fn maps_costs(
+    source: &Source<'_>,
+    held: &Held<'_>,
+    peak: u64,
+    profile: &mut Profile,
+    all: &mut Vec<[u64; COSTS.len()]>,
+) -> MapsPart {
+    let sums = |at: Option<u64>| -> HashMap<(u32, String), HeldSums> {
+        let groups = held.at(at).groups.into_iter();
+        groups.map(|g| ((g.node, g.name), g.sums)).collect()
+    };
+    let (now, then) = (sums(source.at), sums(Some(peak)));
+    let mut part = MapsPart {
+        what: held.what,
+        recorded: held.maps().is_recorded(),
+        count: 0,
+        rss: 0,
+        size: 0,
+    };
+    let groups = held.at(None).groups;
+    for (g, s) in groups.into_iter().zip(profile.stacks.iter_mut().filter(|s| s.of_maps)) {
+        let key = (g.node, g.name);
+        let is = now.get(&key).copied().unwrap_or_default();
+        part.count += is.count;
+        part.rss = part.rss.saturating_add(is.rss);
+        part.size = part.size.saturating_add(is.size);
+        s.figures.live_count = is.count;
+        all.push(COSTS.map(|c| match c {
+            Cost::Live => is.rss,
+            Cost::Peak => then.get(&key).map_or(0, |s| s.rss),
+            Cost::Allocated => is.made_bytes,
+            Cost::Allocations => is.made,
+            Cost::Temporary => 0,
+            Cost::Leaked => g.sums.rss,
+        }));
+    }
+    part
 }
 
 /// Returns the indices of the stacks that are shown: those with the most by any cost.
@@ -123,7 +188,7 @@ fn shown(all: &[[u64; COSTS.len()]]) -> HashSet<usize> {
 }
 
 fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, ScanError> {
-    let (profile, all, peak_at) = costs(source)?;
+    let Costs { profile, all, peak, maps } = costs(source)?;
     let which = shown(&all);
     let different = different(source);
     let mut known: HashMap<Frame, usize> = HashMap::new();
@@ -151,14 +216,9 @@ fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Sca
         let asked = [asked.map(|a| a.asker), asked.and_then(|a| a.through)];
         let live = s.figures.live_count;
         let costs = costs[..different.len()].to_vec();
-        stacks.push(StackData {
-            id: s.node,
-            live,
-            cut: s.truncated,
-            costs,
-            frames: frames_of,
-            asked,
-        });
+        // Each stack needs a number of its own on the page; numbers of nodes are small.
+        let id = if s.of_maps { u32::MAX - i as u32 } else { s.node };
+        stacks.push(StackData { id, live, cut: s.truncated, costs, frames: frames_of, asked });
     }
     let analysis = source.query.analysis(source.at)?;
     Ok(Page {
@@ -167,10 +227,11 @@ fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Sca
         costs: different.iter().map(|c| CostData { name: c.name(), unit: c.unit() }).collect(),
         cost: different.iter().position(|c| *c == source.cost).unwrap_or(0),
         timeline: TimelineData { end_ns: timeline.end_ns, most: &timeline.most },
-        peak_at_ns: analysis.meta().clock.ns(peak_at),
+        peak_at_ns: analysis.meta().clock.ns(peak),
         frames,
         stacks,
         rest,
+        maps,
     })
 }
 

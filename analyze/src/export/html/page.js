@@ -20,6 +20,8 @@ function notesOf({ recording, filter, at_ns: at }) {
   if (c && (c.min_size || c.max_size !== null)) notes.push("Blocks of some sizes were not recorded.");
   if (filter.length) notes.push("Only blocks of the filter " + filter.map((f) => "--" + f.name + " " + f.value).join(" ") + ".");
   if (at !== null) notes.push("As it was at " + duration(at) + ".");
+  if (data.maps && !data.maps.recorded) notes.push("The recording does not tell of mappings.");
+  if (data.maps && data.maps.recorded) notes.push(data.maps.what === "all" ? "Stacks of mappings stand beside those of blocks, with what is resident of them; an allocator's mappings are left out, as its blocks are in them." : "The stacks are those of mappings, with what is resident of them.");
   return notes;
 }
 
@@ -33,7 +35,8 @@ function header() {
       h("div.facts", null, h("span", null, h("b", null, when(recording.started_unix_ns))), h("span", null, h("b", null, duration(recording.duration_ns)), " recorded"), h("span", null, h("b", null, count(recording.events)), " events"), h("span", null, "by prof export html")),
       notes.length ? h("ul.notes", null, notes.map((n) => h("li", null, n))) : null),
     h("div.figures-row", null, one("Live", bytes(totals.live_bytes), plural(totals.live_count, "block")), one("Peak", bytes(totals.peak_bytes), "at " + duration(totals.peak_at_ns)), one("Allocated", bytes(totals.allocated_bytes)),
-      one("Allocations", count(totals.allocations + totals.reallocations)), one("Temporary", totals.temporary === null ? "not known" : count(totals.temporary)), one("Call stacks", count(totals.groups))),
+      one("Allocations", count(totals.allocations + totals.reallocations)), one("Temporary", totals.temporary === null ? "not known" : count(totals.temporary)), one("Call stacks", count(totals.groups)),
+      data.maps ? one("Mappings", bytes(data.maps.rss), `resident of ${bytes(data.maps.size)} in ${plural(data.maps.count, "mapping")}`) : null),
   ];
 }
 
@@ -99,7 +102,7 @@ function rows() {
   const value = (s) => (state.sort < data.costs.length ? s.costs[state.sort] : s.live);
   const order = data.stacks.filter((s) => !state.hits || s.frames.some((f) => state.hits[f]));
   order.sort((a, b) => (state.up ? value(a) - value(b) : value(b) - value(a)) || a.id - b.id);
-  fill(tableHead, [...data.costs.map((c) => c.name), "live blocks", "asked for by"].map((name, i) => (i > data.costs.length ? h("th", { scope: "col" }, name)
+  fill(tableHead, [...data.costs.map((c) => c.name), data.maps ? "blocks or mappings" : "live blocks", "asked for by"].map((name, i) => (i > data.costs.length ? h("th", { scope: "col" }, name)
     : h("th.num", { scope: "col", "aria-sort": i === state.sort ? (state.up ? "ascending" : "descending") : null }, h("button.sort", {
       type: "button",
       onclick: () => {
