@@ -108,3 +108,90 @@ fn many_mappings_and_threads_that_map_all_the_time_do_no_harm() {
     let selected = all["selected"]["count"].as_u64().expect("a count");
     assert!((n..n + 500).contains(&selected), "{selected} of {n}");
 }
+
+/// Bytes of a group of mappings, or of their sum.
+fn sum(of: &Value, field: &str) -> u64 {
+    of[field].as_u64().unwrap_or_else(|| panic!("no {field}: {of:#}"))
+}
+
+#[test]
+fn a_byte_of_the_heap_counts_once_beside_the_mappings() {
+    let scene = Scene::new("once");
+    let mut target = looked();
+    let recording = scene.attach(&target);
+    ask(&mut target, "heap");
+    std::thread::sleep(LOOKED);
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording);
+    let report = |what: &str| -> Value {
+        let file = recording.to_str().expect("a path");
+        let options = ["report", file, "--format", "json", "--top", "0", "--what", what];
+        serde_json::from_str(&scene.prof(&options).ok("prof report").stdout).expect("JSON")
+    };
+    let (all, only) = (report("all"), report("maps"));
+    let blocks = sum(&all["totals"], "live_bytes");
+    let asked = 8 * MIB + 64 * 50_000;
+    // pthread_create asks for some bytes, too.
+    assert!((asked..asked + 4096).contains(&blocks), "{:#}", all["totals"]);
+    let (all, only) = (&all["maps"], &only["maps"]);
+    // What is malloc's is either there or not: the block that it has mapped, the thread's arena, the heap of brk.
+    let (rss, others, theirs) =
+        (sum(&only["total"], "rss"), sum(&all["total"], "rss"), sum(&all["allocator"], "rss"));
+    assert_eq!(rss, others + theirs, "{all:#}");
+    assert!(theirs >= blocks && theirs < blocks + 2 * MIB, "{theirs} of {blocks}: {all:#}");
+    assert!(others < 8 * MIB, "{all:#}");
+    // The thread's stack is no block, and is there.
+    let frames = |g: &Value, name: &str| {
+        let of = g["frames"].as_array();
+        of.is_some_and(|f| {
+            f.iter().any(|f| f["function"].as_str().is_some_and(|t| t.contains(name)))
+        })
+    };
+    let groups = |of: &Value| of["groups"].as_array().expect("groups").clone();
+    let stack = groups(all).into_iter().find(|g| frames(g, "pthread_create"));
+    let stack = stack.unwrap_or_else(|| panic!("no stack: {all:#}"));
+    assert!(sum(&stack, "rss") >= 256 << 10 && sum(&stack, "rss") < MIB, "{stack:#}");
+    assert!(!groups(all).iter().any(|g| frames(g, "malloc")), "{all:#}");
+    assert!(groups(only).iter().any(|g| frames(g, "malloc")), "{only:#}");
+    // The same in an export, and no difference to itself.
+    let file = recording.to_str().expect("a path");
+    let folded = scene.prof(&["export", "folded", file, "--what", "all"]).ok("export").stdout;
+    let lines = folded.lines().filter_map(|l| l.rsplit_once(' ')?.1.parse::<u64>().ok());
+    assert_eq!(lines.sum::<u64>(), blocks + others, "{folded}");
+    let diff = scene.prof(&["diff", file, file, "--what", "all"]).ok("diff").stdout;
+    assert!(
+        diff.contains("mappings   +0 B resident, +0 B of address space in +0 mappings"),
+        "{diff}"
+    );
+    let time = scene.prof(&["report", file, "--over-time", "-n", "4"]).ok("report").stdout;
+    assert!(time.contains("[HEAP]") && time.contains("DIRTY"), "{time}");
+}
+
+#[test]
+fn a_mapping_that_only_grows_is_a_leak() {
+    let scene = Scene::new("grows");
+    let mut target = looked();
+    let recording = scene.attach(&target);
+    let mut at = 0;
+    for _ in 0..5 {
+        at = ask(&mut target, "grow 16").0;
+        std::thread::sleep(Duration::from_millis(1200));
+    }
+    // One that does not grow.
+    ask(&mut target, "map");
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording);
+    let file = recording.to_str().expect("a path");
+    let leaks = scene.prof(&["leaks", file, "--format", "json"]).ok("leaks").stdout;
+    let leaks: Value = serde_json::from_str(&leaks).expect("JSON");
+    let growing = leaks["growing_mappings"].as_array().expect("mappings");
+    assert_eq!(growing.len(), 1, "{growing:#?}");
+    let m = &growing[0];
+    assert_eq!((sum(m, "size"), sum(m, "rss")), (256 * MIB, 80 * MIB), "{m:#}");
+    assert!(sum(m, "grown_bytes") >= 32 * MIB && sum(m, "grown_bytes") <= 64 * MIB, "{m:#}");
+    let of = maps(&scene, &recording, &["--id", &m["id"].to_string()]);
+    assert_eq!(find(&of, at)["caught"], true);
+    assert!(scene.prof(&["leaks", file]).ok("leaks").stdout.contains("only grows"));
+}

@@ -37,6 +37,33 @@ fn assert_sensible(r: &Report, at_least: u64, share_rooted: f64) {
     assert!(lost == 0, "{lost} events lost");
 }
 
+/// Asserts that the lines of `prof fragmentation` add up to the resident set, and that at most 2 % of it remain.
+#[track_caller]
+fn assert_adds_up(scene: &Scene, recording: &Path) {
+    let file = recording.to_str().expect("UTF-8");
+    let out = scene.prof(&["fragmentation", file, "--format", "json"]).ok("prof fragmentation");
+    let all: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
+    let account = &all["account"];
+    let of = |name: &str| account[name].as_i64().unwrap_or_else(|| panic!("{name}: {account:#}"));
+    let lines =
+        ["live_bytes", "beside_bytes", "before_bytes", "slack_bytes", "other_anonymous_bytes"];
+    let anonymous: i64 = lines.into_iter().map(of).sum::<i64>() - of("not_resident_bytes");
+    let kinds = account["maps"].as_array().expect("kinds");
+    let others =
+        kinds.iter().filter(|m| !["heap", "anonymous"].contains(&m["kind"].as_str().unwrap_or("")));
+    let others: i64 = others.filter_map(|m| m["rss_bytes"].as_i64()).sum();
+    let (rss, remains) = (of("rss_bytes"), of("unexplained_bytes"));
+    assert_eq!(anonymous + others + remains, rss, "{account:#}");
+    assert!(rss > 1 << 20 && remains.abs() * 50 <= rss, "{remains} of {rss} remain: {account:#}");
+    let files = &account["files"];
+    let parts = ["code_bytes", "data_bytes", "shared_bytes", "other_bytes"];
+    let files: i64 = parts.into_iter().filter_map(|p| files[p].as_i64()).sum();
+    let told = kinds.iter().find(|m| m["kind"] == "files").and_then(|m| m["rss_bytes"].as_i64());
+    if !account["files"].is_null() {
+        assert_eq!(Some(files), told, "{account:#}");
+    }
+}
+
 /// Sends lines to a server and returns its answer, up to `wanted` bytes.
 fn talk(port: u16, request: &str, wanted: usize) -> String {
     let mut s = TcpStream::connect(("127.0.0.1", port)).expect("connect");
@@ -81,6 +108,7 @@ fn redis_under_its_benchmark() {
     assert!(target.alive());
     let r = scene.finished(&recording);
     assert_sensible(&r, 10_000, 0.999);
+    assert_adds_up(&scene, &recording);
     let own = r.groups().filter(|g| {
         g.frames().iter().any(|f| {
             Path::new(f.module()).ends_with("redis-server") || f.module().contains("redis")
@@ -127,6 +155,7 @@ fn interpreter(name: &str, command: Command, at_least: u64, share: f64) {
     assert_eq!(target.ask("go"), before, "the answer changes after prof");
     target.quit();
     assert_sensible(&scene.finished(&recording), at_least, share);
+    assert_adds_up(&scene, &recording);
 }
 
 #[test]

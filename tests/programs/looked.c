@@ -29,6 +29,19 @@ static void touch(char *at, size_t len) {
     for (size_t i = 0; i < len; i += page) *(volatile char *)(at + i) = 1;
 }
 
+static char *kept[64];
+static volatile int done;
+
+/* Fills an arena and a stack of its own, and stays. */
+static void *stay(void *arg) {
+    volatile char stack[256 << 10];
+    for (size_t i = 0; i < sizeof stack; i += page) stack[i] = 1;
+    for (int i = 0; i < 64; i++) memset(kept[i] = malloc(50000), 1, 50000);
+    done = 1;
+    while (1) pause();
+    return arg;
+}
+
 static void *churn(void *arg) {
     for (int i = 0; i < *(int *)arg; i++) {
         char *p = map(0, 64 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
@@ -43,7 +56,8 @@ int main(void) {
     page = (size_t)sysconf(_SC_PAGESIZE);
     far_away = (char *)(sizeof(void *) == 8 ? (uintptr_t)1 << 37 : (uintptr_t)0x60000000);
     int fixed = MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS;
-    char *anonymous = 0, *shared = 0;
+    char *anonymous = 0, *shared = 0, *growing = 0;
+    size_t grown = 0;
     say("ready\n");
     for (;;) {
         const char *c = command();
@@ -60,6 +74,19 @@ int main(void) {
             int fd = open("/proc/self/exe", O_RDONLY);
             map(anonymous + MIB, page, PROT_READ, MAP_FIXED | MAP_PRIVATE, fd);
             close(fd);
+        } else if (!strcmp(c, "heap")) {
+            /* A block that malloc maps on its own; blocks in an arena that it maps; a stack. */
+            pthread_t t;
+            anonymous = malloc(8 * MIB);
+            memset(anonymous, 1, 8 * MIB);
+            if (pthread_create(&t, 0, stay, 0)) fail("pthread_create");
+            while (!done) usleep(1000);
+        } else if (sscanf(c, "grow %d", &n) == 1) {
+            if (!growing) growing = mmap(0, 256 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (!grown) madvise(growing, 256 * MIB, MADV_NOHUGEPAGE);
+            touch(growing + grown, (size_t)n * MIB);
+            grown += (size_t)n * MIB;
+            anonymous = growing;
         } else if (sscanf(c, "many %d", &n) == 1) {
             for (int i = 0; i < n; i++) {
                 map(far_away + 32 * MIB + i * page, page, i % 2 ? PROT_READ : PROT_READ | PROT_WRITE, fixed, -1);

@@ -1,6 +1,7 @@
 //! Fuzzes the readers of recordings.
 
 use super::{Input, memory_file};
+use prof_analyze::maps::{MapFilter, Maps, MapsOptions, MapsReport, Places};
 use prof_analyze::report::{Report, ReportOptions, SortKey};
 use prof_analyze::{Analysis, Follower, LoadOptions};
 use prof_trace::chunk;
@@ -42,5 +43,17 @@ pub(crate) fn report(path: &Path) -> Option<u64> {
         let report = Report::new(&analysis, &ReportOptions { sort, top: 5, ..Default::default() });
         let _ = (report.text(Default::default()), report.json());
     }
+    mappings(&analysis);
     Some(analysis.events())
+}
+
+/// Makes the reports on the mappings of a recording, with the history of each.
+fn mappings(analysis: &Analysis) {
+    let Ok(maps) = Maps::of(analysis) else { return };
+    let options = MapsOptions { details: true, over_time: true, top: 50, ..Default::default() };
+    let report = MapsReport::new(analysis, &maps, &MapFilter::default(), &options);
+    let _ = (report.text(Default::default()), report.json());
+    let all: Vec<u32> = (0..maps.count().min(50)).collect();
+    assert_eq!(maps.some(&all).len(), all.len(), "a mapping is missing");
+    let _ = Places::of(&maps, &all).map(|p| p.has(0x1000, 1));
 }
