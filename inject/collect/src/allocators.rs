@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(target_env = "gnu")]
+    #[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
     fn this_process_has_glibc_and_its_arenas() {
         let blocks: Vec<Vec<u8>> = (1..2000).map(|n| vec![1; n]).collect();
         let a = read_allocators(std::process::id()).expect("this process");
@@ -221,12 +221,24 @@ mod tests {
         let [_, version, path] = glibc.expect("glibc");
         assert!(version.starts_with("2."), "{version}");
         assert!(path.contains("libc"), "{path}");
-        let arenas = a.all_arenas();
-        let used: u64 = arenas.iter().map(Arena::in_use).sum();
-        assert!(used >= 2000 * 2000 / 2, "{arenas:?}");
-        assert_eq!((arenas[0].heaps, arenas.iter().filter(|a| a.heaps == 0).count()), (0, 1));
-        assert!(arenas.iter().all(|a| a.free >= a.top.max(a.fast) && a.dirty <= a.free));
-        assert!(arenas.iter().all(|a| a.mapped <= a.most_mapped), "{arenas:?}");
+        // Other tests of this process allocate meanwhile.
+        let good = |arenas: &[Arena]| {
+            let used: u64 = arenas.iter().map(Arena::in_use).sum();
+            let mains = arenas.iter().filter(|a| a.heaps == 0).count();
+            used >= 2_000_000
+                && mains == 1
+                && arenas[0].heaps == 0
+                && arenas.iter().all(|a| a.free >= a.top.max(a.fast) && a.dirty <= a.free)
+                && arenas.iter().all(|a| a.mapped <= a.most_mapped)
+        };
+        let mut maps = Maps::open(std::process::id()).expect("maps");
+        assert!(maps.read());
+        let mem = File::open("/proc/self/mem").expect("memory");
+        let pages = File::open("/proc/self/pagemap").ok().map(Pages::new);
+        let walk = || Look::new(&mem, pages.as_ref()).walks(&maps.all, || 0);
+        let arenas = || walk().map(|w| w.arenas.each).unwrap_or_default();
+        let found = (0..200).map(|_| arenas()).any(|a| !a.is_empty() && good(&a));
+        assert!(found, "{:?}", arenas());
         assert!(blocks.len() > 1000);
     }
 }
