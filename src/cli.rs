@@ -20,6 +20,8 @@ use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
 use crate::commands::run::RunArgs;
+#[cfg(feature = "script")]
+use crate::commands::script::{ScriptArgs, SlaveArgs};
 #[cfg(feature = "serve")]
 use crate::commands::serve::{ServeArgs, ServerArgs};
 use crate::commands::status::StatusArgs;
@@ -76,6 +78,11 @@ pub enum Command {
     Pack(PackArgs),
     Extract(ExtractArgs),
     Replay(ReplayArgs),
+    #[cfg(feature = "script")]
+    Script(Box<ScriptArgs>),
+    #[cfg(feature = "script")]
+    #[command(hide = true)]
+    ScriptSlave(SlaveArgs),
     #[cfg(feature = "serve")]
     Serve(Box<ServeArgs>),
     #[cfg(feature = "serve")]

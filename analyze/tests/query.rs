@@ -134,6 +134,9 @@ impl<'a> Truth<'a> {
         match name {
             "from" => ns(b.begin) >= self.time(text),
             "to" => ns(b.begin) <= self.time(text),
+            "freed-from" => b.end.is_some_and(|e| ns(e.0) >= self.time(text)),
+            "freed-to" => b.end.is_some_and(|e| ns(e.0) <= self.time(text)),
+            "held-until" => b.end.is_none_or(|e| ns(e.0) >= self.time(text)),
             "alive-at" | "alive-at-2" => {
                 let t = self.time(text);
                 ns(b.begin) <= t && b.end.is_none_or(|e| ns(e.0) > t)

@@ -74,7 +74,7 @@ pub struct SymbolArgs {
 
 impl IndexArgs {
     /// Returns the options as they are if none is given.
-    #[cfg(feature = "serve")]
+    #[cfg(any(feature = "script", feature = "serve"))]
     pub fn plain() -> Self {
         let symbols = SymbolArgs {
             debug_path: Vec::new(),

@@ -19,11 +19,15 @@ pub mod maps;
 mod parts;
 pub mod pause;
 pub mod process;
+#[cfg(feature = "script")]
+mod prompt;
 pub mod record;
 pub mod replay;
 pub mod report;
 pub mod rewrite;
 pub mod run;
+#[cfg(feature = "script")]
+pub mod script;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod status;
@@ -69,6 +73,10 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Strip(a) => rewrite::run_strip(a, &locate),
         Command::Pack(a) => rewrite::run_pack(a, &locate),
         Command::Extract(a) => rewrite::run_extract(a, &locate),
+        #[cfg(feature = "script")]
+        Command::Script(a) => script::run(a, &locate),
+        #[cfg(feature = "script")]
+        Command::ScriptSlave(a) => script::run_slave(a, &locate),
         #[cfg(feature = "serve")]
         Command::Serve(a) => serve::run(a, &locate),
         #[cfg(feature = "serve")]

@@ -68,6 +68,11 @@ pub struct ReportArgs {
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+
+    /// Print the question as a script for `prof script`, and don't answer it
+    #[cfg(feature = "script")]
+    #[arg(long, conflicts_with_all = ["one-view", "bottom_up", "reverse", "at", "peak", "base", "what", "format"])]
+    pub as_script: bool,
 }
 
 /// The memory to show.
@@ -187,6 +192,14 @@ pub enum Format {
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
 pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    #[cfg(feature = "script")]
+    if args.as_script {
+        let filter = args.input.filter.0.given();
+        let sort = args.sort().name();
+        let text = prof_script::report_script(filter, args.top, sort).map_err(usage)?;
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
     let style = Style { color: term::color(), width: term::width() };
@@ -223,9 +236,9 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     let text = match (args.format, &report.maps) {
         (Format::Text, Some(maps)) if what == What::Maps => {
-            report.head.text(style) + &maps.text(style)
+            report.head.text(style) + maps.text(style).as_str()
         }
-        (Format::Text, Some(maps)) => report.text(style) + &maps.text(style),
+        (Format::Text, Some(maps)) => report.text(style) + maps.text(style).as_str(),
         (Format::Text, None) => report.text(style),
         (Format::Json, _) => report.json() + "\n",
     };

@@ -238,7 +238,7 @@ impl Status {
                         p.pid
                     )
                 });
-                line("toggle", own + &by_signal.unwrap_or_default());
+                line("toggle", own + by_signal.unwrap_or_default().as_str());
             }
         }
         for (module, functions) in

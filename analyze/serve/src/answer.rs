@@ -9,6 +9,7 @@ use crate::params::Params;
 use crate::reply::{Answer, Failure, JSON};
 use crate::route::{Ask, Does, Route, routes};
 use crate::state::{Open, Recording, Shared, State};
+use crate::work::Turn;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawPathParams, Request};
@@ -291,17 +292,29 @@ async fn answer(
         Does::Data(make) | Does::Two(make) => make,
         Does::Stream(write) => {
             let ask = ask(&shared, route, variables, params).await?;
-            let mut response = stream(&shared, &client, write, ask).await?;
+            let turn = shared.work.turn(&client).await?;
+            let mut response = stream(turn, move || write(ask)).await?;
             say(&mut response, &ignored);
             return Ok(response);
         }
         Does::Post(run) => {
             let text = read(body).await?;
-            let mut ask = ask(&shared, route, variables, params).await?;
-            let turn = shared.work.turn(&client).await?;
-            let done = tokio::task::spawn_blocking(move || run(&mut ask, &text)).await;
-            drop(turn);
-            return Ok(named(&done.map_err(|e| Failure::internal(e.to_string()))??));
+            let ask = ask(&shared, route, variables, params).await?;
+            // Not one of the places of other work, so that scripts without an end take none of them.
+            let turn = shared.scripts.turn(&client).await?;
+            let _gone = CancelOnDrop(ask.cancel.clone());
+            let done = tokio::task::spawn_blocking(move || {
+                let done = run(ask, text);
+                drop(turn);
+                done
+            });
+            return Ok(named(&done.await.map_err(|e| Failure::internal(e.to_string()))??));
+        }
+        Does::PostStream(run) => {
+            let text = read(body).await?;
+            let ask = ask(&shared, route, variables, params).await?;
+            let turn = shared.scripts.turn(&client).await?;
+            return stream(turn, move || run(ask, text)).await;
         }
     };
     let mut ask = ask(&shared, route, variables, params).await?;
@@ -415,15 +428,21 @@ async fn read(body: Body) -> Result<String, Failure> {
     String::from_utf8(bytes.into()).map_err(|_| Failure::bad("the body is no UTF-8"))
 }
 
+/// Cancels a job when nobody waits for its result any more.
+struct CancelOnDrop(Job);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// Writes an answer while it is sent. The writer ends when the client is gone: it can't write any more.
 async fn stream(
-    shared: &Arc<Shared>,
-    client: &str,
-    write: fn(Ask) -> Result<(Answer, crate::reply::Writer), Failure>,
-    ask: Ask,
+    turn: Turn,
+    write: impl FnOnce() -> Result<(Answer, crate::reply::Writer), Failure> + Send + 'static,
 ) -> Result<Response<Body>, Failure> {
-    let turn = shared.work.turn(client).await?;
-    let begun = tokio::task::spawn_blocking(move || write(ask)).await;
+    let begun = tokio::task::spawn_blocking(write).await;
     let (answer, writer) = begun.map_err(|e| Failure::internal(e.to_string()))??;
     let (sender, body) = Stream::new();
     tokio::task::spawn_blocking(move || {

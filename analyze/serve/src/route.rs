@@ -58,8 +58,10 @@ pub(crate) enum Does {
     Stream(fn(Ask) -> Result<(Answer, Writer), Failure>),
     /// Events, until the client goes.
     Events,
-    /// Takes a body, with the recording it is about.
-    Post(fn(&mut Ask, &str) -> Result<Answer, Failure>),
+    /// Runs the body, a script, on the recording it is about.
+    Post(fn(Ask, String) -> Result<Answer, Failure>),
+    /// As [`Self::Post`], and writes the answer while it is sent.
+    PostStream(fn(Ask, String) -> Result<(Answer, Writer), Failure>),
     /// Asks for a job, or ends it.
     Job(crate::jobs::Act),
     /// Controls a process.
@@ -103,7 +105,13 @@ impl Route {
     }
 
     pub(crate) fn is_post(&self) -> bool {
-        matches!(self.does, Does::Post(_) | Does::Control(_) | Does::Job(crate::jobs::Act::Cancel))
+        matches!(
+            self.does,
+            Does::Post(_)
+                | Does::PostStream(_)
+                | Does::Control(_)
+                | Does::Job(crate::jobs::Act::Cancel)
+        )
     }
 }
 

@@ -4,8 +4,9 @@ use crate::jobs::Jobs;
 use crate::live::Live;
 use crate::names::Names;
 use crate::reply::Failure;
-use crate::work::Work;
+use crate::work::{Work, lock};
 use crate::{Control, Options};
+use bytes::Bytes;
 use prof_analyze::load::{MapEvent, calls};
 use prof_analyze::maps::Maps;
 use prof_analyze::{Index, Job, JobProgress};
@@ -14,7 +15,7 @@ use prof_trace::chunk;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokio::sync::watch;
 
@@ -146,11 +147,51 @@ fn hex(bytes: &[u8]) -> String {
     format!("{hash:032x}")
 }
 
+/// Number of scripts that run at a time.
+const SCRIPTS: usize = 2;
+
+/// Greatest number of bytes of the scripts' files that are kept, and to which number of bytes they are reduced then.
+#[cfg(feature = "script")]
+const MOST_FILES: (usize, usize) = (32 << 20, 16 << 20);
+
+/// The files that scripts have made, by the hash of their content, the oldest first.
+#[derive(Default)]
+pub(crate) struct Files(Mutex<Vec<(String, &'static str, Bytes)>>);
+
+impl Files {
+    /// Keeps a file; returns its hash.
+    #[cfg(feature = "script")]
+    pub(crate) fn put(&self, kind: &'static str, bytes: Vec<u8>) -> String {
+        let hash = hex(&bytes);
+        let mut files = lock(&self.0);
+        files.retain(|f| f.0 != hash);
+        files.push((hash.clone(), kind, bytes.into()));
+        let sum =
+            |files: &Vec<(String, &str, Bytes)>| files.iter().map(|f| f.2.len()).sum::<usize>();
+        if sum(&files) > MOST_FILES.0 {
+            while files.len() > 1 && sum(&files) > MOST_FILES.1 {
+                files.remove(0);
+            }
+        }
+        hash
+    }
+
+    /// Returns a file with its media type.
+    pub(crate) fn get(&self, hash: &str) -> Option<(&'static str, Bytes)> {
+        let files = lock(&self.0);
+        files.iter().find(|f| f.0 == hash).map(|f| (f.1, f.2.clone()))
+    }
+}
+
 /// The state that all requests share.
 pub(crate) struct Shared {
     pub options: Options,
     pub work: Arc<Work>,
     pub jobs: Jobs,
+    /// The scripts that run.
+    pub scripts: Arc<Work>,
+    /// The files that scripts have made.
+    pub files: Files,
     recordings: Vec<Arc<Recording>>,
     generations: AtomicU64,
     /// Only one index is made at a time.
@@ -180,9 +221,11 @@ impl Shared {
         }
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let work = Arc::new(Work::new(options.cache, threads));
+        let scripts = Arc::new(Work::new(0, SCRIPTS));
         let generations = AtomicU64::new(0);
-        let jobs = Jobs::default();
-        Self { options, work, jobs, recordings, generations, making: tokio::sync::Mutex::default() }
+        let (jobs, files) = (Jobs::default(), Files::default());
+        let making = tokio::sync::Mutex::default();
+        Self { options, work, jobs, scripts, files, recordings, generations, making }
     }
 
     pub(crate) fn recordings(&self) -> &[Arc<Recording>] {

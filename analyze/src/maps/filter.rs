@@ -27,6 +27,9 @@ pub const FIELDS: &[Field] = &[
         "Made at or after this time since the start (30 or 30s, 4h3m2s, N%)",
     ),
     field("to", &[], "TIME", "Made at or before this time"),
+    field("freed-from", &[], "TIME", "Unmapped at or after this time"),
+    field("freed-to", &[], "TIME", "Unmapped at or before this time"),
+    field("held-until", &[], "TIME", "Unmapped at or after this time, or never"),
     field("alive-at", &[], "TIME", "There at this time"),
     field("alive-at-2", &[], "TIME", "There at this time as well"),
     field("lifetime", &[], "KIND", "leaked (there at the end), freed, or all"),
@@ -77,6 +80,9 @@ pub struct MapFilter {
     given: Vec<(&'static str, String)>,
     from: Vec<Time>,
     to: Vec<Time>,
+    freed_from: Vec<Time>,
+    freed_to: Vec<Time>,
+    held_until: Vec<Time>,
     alive_at: Vec<Time>,
     leaked: Vec<bool>,
     older: Vec<Time>,
@@ -110,7 +116,9 @@ fn yes(text: &str) -> Result<bool, String> {
 
 fn ids(text: &str) -> Result<Vec<u32>, String> {
     let id = |t: &str| t.trim().parse().map_err(|_| format!("{t:?} is no id"));
-    text.split(',').map(id).collect()
+    let mut ids: Vec<u32> = text.split(',').map(id).collect::<Result<_, _>>()?;
+    ids.sort_unstable();
+    Ok(ids)
 }
 
 fn regex(text: &str) -> Result<Regex, String> {
@@ -134,6 +142,9 @@ impl MapFilter {
         match name {
             "from" => self.from.push(value::time(text)?),
             "to" => self.to.push(value::time(text)?),
+            "freed-from" => self.freed_from.push(value::time(text)?),
+            "freed-to" => self.freed_to.push(value::time(text)?),
+            "held-until" => self.held_until.push(value::time(text)?),
             "alive-at" | "alive-at-2" => self.alive_at.push(value::time(text)?),
             "older" => self.older.push(value::time(text)?),
             "lifetime" => self.leaked.extend(lifetime(text)?),
@@ -174,7 +185,17 @@ impl MapFilter {
     /// Returns whether the filter says at what time mappings are to be there, or how long they live.
     #[must_use]
     pub fn is_about_time(&self) -> bool {
-        let names = ["from", "to", "alive-at", "alive-at-2", "lifetime", "id"];
+        let names = [
+            "from",
+            "to",
+            "freed-from",
+            "freed-to",
+            "held-until",
+            "alive-at",
+            "alive-at-2",
+            "lifetime",
+            "id",
+        ];
         self.given.iter().any(|g| names.contains(&g.0) || g.0.ends_with("-lifetime"))
     }
 
@@ -216,10 +237,14 @@ impl MapFilter {
         let lived = clock.between(m.begun, m.end.map_or(end, |e| e.ticks));
         let range = |name: &str, v: u64| self.ranges.get(name).is_none_or(|r| r.has(v));
         let depth = || m.source.map_or(0, |s| analysis.meta().stack(s.node).len() as u64);
-        let of = |ids: &Vec<u32>, node: Option<u32>| node.is_some_and(|n| ids.contains(&n));
+        let of =
+            |ids: &Vec<u32>, node: Option<u32>| node.is_some_and(|n| ids.binary_search(&n).is_ok());
         let freed = m.end.and_then(|e| e.source).map(|s| s.node);
         self.from.iter().all(|t| begun >= t.ns(runtime))
             && self.to.iter().all(|t| begun <= t.ns(runtime))
+            && self.freed_from.iter().all(|t| ended.is_some_and(|e| e >= t.ns(runtime)))
+            && self.freed_to.iter().all(|t| ended.is_some_and(|e| e <= t.ns(runtime)))
+            && self.held_until.iter().all(|t| ended.is_none_or(|e| e >= t.ns(runtime)))
             && self.alive_at.iter().all(alive)
             && self.leaked.iter().all(|l| *l == m.end.is_none())
             && self.older.iter().all(|t| clock.between(m.begun, end) >= t.ns(runtime))
@@ -233,7 +258,7 @@ impl MapFilter {
             && self.names.iter().all(|r| r.is_match(&m.name))
             && self.stacks.iter().all(|ids| of(ids, m.source.map(|s| s.node)))
             && self.free_stacks.iter().all(|ids| of(ids, freed))
-            && self.ids.iter().all(|ids| ids.contains(&m.id))
+            && self.ids.iter().all(|ids| ids.binary_search(&m.id).is_ok())
     }
 
     fn has_frames(&self, m: &Map, frames: &mut impl FnMut(u32) -> Vec<FrameData>) -> bool {

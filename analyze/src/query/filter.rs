@@ -1,9 +1,11 @@
 //! The filters that select blocks. One grammar serves the command line and other callers: names and values are text.
 
+use super::rowset::RowSet;
 use super::suppress::Suppressions;
 use prof_trace::size::{Chunks, Header};
 use prof_trace::values::parse::{self as value, Amount, Time};
 use regex::Regex;
+use std::sync::Arc;
 
 /// A field of the grammar.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +46,9 @@ pub const FIELDS: &[Field] = &[
         "Allocated at or after this time since the start (30 or 30s, 4h3m2s, N%)",
     ),
     field("to", "TIME", "Allocated at or before this time"),
+    field("freed-from", "TIME", "Freed at or after this time, or passed to realloc"),
+    field("freed-to", "TIME", "Freed at or before this time, or passed to realloc"),
+    field("held-until", "TIME", "Freed at or after this time, or never"),
     field("alive-at", "TIME", "Live at this time"),
     field("alive-at-2", "TIME", "Live at this time as well"),
     field(
@@ -208,6 +213,9 @@ pub struct Filter {
     given: Vec<(&'static str, String)>,
     pub(super) from: Vec<Time>,
     pub(super) to: Vec<Time>,
+    pub(super) freed_from: Vec<Time>,
+    pub(super) freed_to: Vec<Time>,
+    pub(super) held_until: Vec<Time>,
     pub(super) alive_at: Vec<Time>,
     pub(super) lifetimes: Vec<Lifetime>,
     pub(super) older: Vec<Time>,
@@ -238,6 +246,7 @@ pub struct Filter {
     pub(super) headers: Headers,
     pub(super) suppressions: Suppressions,
     pub(super) embedded: bool,
+    pub(super) rows: Option<Arc<RowSet>>,
 }
 
 /// Conditions on glibc's chunk headers. Blocks of other allocators meet none of them.
@@ -305,7 +314,10 @@ fn regex(text: &str) -> Result<Regex, String> {
 
 fn ids(text: &str) -> Result<Vec<u32>, String> {
     let id = |t: &str| t.trim().parse().map_err(|_| format!("{t:?} is no id of a stack"));
-    text.split(',').map(id).collect()
+    let mut ids: Vec<u32> = text.split(',').map(id).collect::<Result<_, _>>()?;
+    // Scripts name as many stacks as a recording has, so that they are looked up by binary search.
+    ids.sort_unstable();
+    Ok(ids)
 }
 
 /// Returns whether the text is the first of two words; any third word is an error.
@@ -356,6 +368,9 @@ impl Filter {
         match name {
             "from" => self.from.push(value::time(text)?),
             "to" => self.to.push(value::time(text)?),
+            "freed-from" => self.freed_from.push(value::time(text)?),
+            "freed-to" => self.freed_to.push(value::time(text)?),
+            "held-until" => self.held_until.push(value::time(text)?),
             "alive-at" | "alive-at-2" => self.alive_at.push(value::time(text)?),
             "lifetime" => self.lifetimes.extend(lifetime(text)?),
             "older" => self.older.push(value::time(text)?),
@@ -434,6 +449,16 @@ impl Filter {
     pub fn suppress_embedded(&mut self) {
         self.embedded = true;
         self.given.push(("embedded-suppressions", "yes".to_owned()));
+    }
+
+    /// Selects only blocks whose rows are in a set, which must be of the index that the filter is used on; `from` names
+    /// the origin of the set.
+    pub fn within(&mut self, rows: Arc<RowSet>, from: &str) {
+        self.rows = Some(match self.rows.take() {
+            Some(other) => Arc::new(other.and(&rows)),
+            None => rows,
+        });
+        self.given.push(("custom-filter", from.to_owned()));
     }
 
     /// Returns whether the filter selects everything.

@@ -14,6 +14,7 @@ mod filter;
 mod order;
 mod plan;
 mod rowset;
+mod selected;
 mod spread;
 mod stacks;
 mod steps;

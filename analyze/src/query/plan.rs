@@ -113,7 +113,7 @@ impl<'a> Query<'a> {
             lifetime: filter.lifetime,
             chains: None,
             headers: filter.headers,
-            set_of_rows: None,
+            set_of_rows: filter.rows.clone(),
             places: Vec::new(),
         };
         if !filter.from_maps.is_empty() {
@@ -173,6 +173,17 @@ impl<'a> Query<'a> {
         }
         for t in &filter.to {
             self.ranges.push((Column::Begin, 0, tick_to(clock, ns(t))));
+        }
+        // A live block's end is `u64::MAX`.
+        const FREED: u64 = u64::MAX - 1;
+        for t in &filter.freed_from {
+            self.ranges.push((Column::End, tick_from(clock, ns(t)), FREED));
+        }
+        for t in &filter.freed_to {
+            self.ranges.push((Column::End, 0, tick_to(clock, ns(t)).min(FREED)));
+        }
+        for t in &filter.held_until {
+            self.ranges.push((Column::End, tick_from(clock, ns(t)), u64::MAX));
         }
         for t in &filter.alive_at {
             let at = tick_to(clock, within(t, "--alive-at")?);

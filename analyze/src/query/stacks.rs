@@ -28,7 +28,7 @@ pub(super) fn groups(
     let symbols = Symbolizer::new(analysis);
     let mut names = Names { symbols, filter, suppressions, known: HashMap::new() };
     let said = analysis.groups().iter().map(|g| {
-        if !filter.stacks.iter().all(|ids| ids.contains(&g.node))
+        if !filter.stacks.iter().all(|ids| ids.binary_search(&g.node).is_ok())
             || figures && !by_figures(analysis, filter, g)
         {
             return Said::No;

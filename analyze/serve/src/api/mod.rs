@@ -8,6 +8,8 @@ mod groups;
 mod maps;
 pub(crate) mod recordings;
 mod reports;
+#[cfg(feature = "script")]
+pub(crate) mod script;
 mod space;
 mod timeline;
 mod tree;
@@ -77,6 +79,22 @@ pub(crate) const ROUTES: &[Route] = &[
         &[],
         Does::Now(recordings::fields),
     ),
+    #[cfg(feature = "script")]
+    plain(
+        "/api/v1/script-names",
+        "the names that scripts can use: type, name, signature, description, example",
+        &[],
+        Does::Now(|_, _| Answer::json(&serde_json::json!({ "names": script::names() }))),
+    ),
+    #[cfg(feature = "script")]
+    Route {
+        path: "/api/v1/{r}/script",
+        about: "runs the body, a script: a line of JSON for each piece of output (println, image), then done or error",
+        params: &[],
+        filter: false,
+        kind: script::LINES,
+        does: Does::PostStream(script::stream),
+    },
     plain("/api/openapi.json", "this description", &[], Does::Now(crate::openapi::document)),
     Route {
         path: "/api/v1/events",

@@ -88,7 +88,7 @@ pub(super) fn allocations(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
     let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0);
     let count = ask.params.number("count", MOST_BLOCKS as u64)?;
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(&mut ask)?;
     let open = ask.open.clone();
     let index = &open.index;
     let query = Query::new(index, &filter)?;
@@ -207,7 +207,7 @@ pub(super) fn allocation_groups(ask: &mut Ask) -> Result<Answer, Failure> {
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
     let graphs = ask.params.switch("generate_graphs")?.unwrap_or(false);
     let given = graph::filter_of(&ask.params);
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(ask)?;
     let index = ask.index();
     let query = Query::new(index, &filter)?;
     let whole = index.analysis();
@@ -255,7 +255,7 @@ pub(super) fn allocation_groups(ask: &mut Ask) -> Result<Answer, Failure> {
 /// Stacks.
 pub(super) fn backtraces(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(&mut ask)?;
     let open = ask.open.clone();
     let matched = Query::new(&open.index, &filter)?.analysis(None)?;
     let nodes: Vec<u32> = matched.groups().iter().map(|g| g.node).collect();
@@ -326,7 +326,7 @@ const MOST_STRETCHES: usize = 4 << 20;
 
 /// The addresses that the selected blocks took.
 pub(super) fn regions(ask: &mut Ask) -> Result<Answer, Failure> {
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(ask)?;
     let index = ask.index();
     let query = Query::new(index, &filter)?;
     let (mut selection, mut addrs, mut sizes) = (Selection::default(), Vec::new(), Vec::new());

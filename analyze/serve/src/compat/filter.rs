@@ -2,9 +2,11 @@
 
 use crate::params::Params;
 use crate::reply::Failure;
+use crate::route::Ask;
 use prof_analyze::Analysis;
 use prof_analyze::maps::{self, MapFilter};
-use prof_analyze::query::{self, Filter, FilterError};
+use prof_analyze::query::{self, Filter, FilterError, RowSet};
+use std::sync::Arc;
 
 /// The meaning of a filter's time.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -78,9 +80,6 @@ fn each(
     is_field: impl Fn(&str) -> bool,
     set: &mut Set<'_>,
 ) -> Result<(), Failure> {
-    if params.take("custom_filter")?.is_some_and(|code| !code.trim().is_empty()) {
-        return Err(Failure::of("custom_filter", "this prof runs no scripts"));
-    }
     let mut set = |name: &str, value: &str| set(name, value);
     let mut making = Making { set: &mut set, nothing: false };
     for (name, value) in params.take_fields(is_field) {
@@ -114,9 +113,34 @@ fn time(analysis: &Analysis) -> Time {
 ///
 /// # Errors
 /// If a value is wrong, or prof can't apply the field: the reason.
-pub(super) fn take(params: &mut Params, analysis: &Analysis) -> Result<Filter, Failure> {
-    take_at(params, time(analysis))
+pub(super) fn take(ask: &mut Ask) -> Result<Filter, Failure> {
+    let code = custom(&mut ask.params)?;
+    let mut filter = take_at(&mut ask.params, time(ask.open.index.analysis()))?;
+    if let Some(code) = code {
+        filter.within(rows(ask, &code)?, "a script");
+    }
+    Ok(filter)
 }
+
+/// Takes the script of a filter.
+fn custom(params: &mut Params) -> Result<Option<String>, Failure> {
+    Ok(params.take("custom_filter")?.filter(|code| !code.trim().is_empty()))
+}
+
+/// Runs the script of a filter, whose value is a list of blocks.
+#[cfg(feature = "script")]
+fn rows(ask: &Ask, code: &str) -> Result<Arc<RowSet>, Failure> {
+    let rows = crate::api::script::rows(&ask.open, &ask.cancel, code);
+    rows.map_err(|e| Failure::of("custom_filter", e))
+}
+
+#[cfg(not(feature = "script"))]
+fn rows(_: &Ask, _: &str) -> Result<Arc<RowSet>, Failure> {
+    Err(Failure::of("custom_filter", NO_SCRIPTS))
+}
+
+#[cfg(not(feature = "script"))]
+const NO_SCRIPTS: &str = "this prof was built without scripts";
 
 /// As [`take`], of a recording of that time.
 pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure> {
@@ -131,6 +155,12 @@ pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure
 /// # Errors
 /// As [`take`].
 pub(super) fn of_maps(params: &mut Params, analysis: &Analysis) -> Result<MapFilter, Failure> {
+    if custom(params)?.is_some() {
+        return Err(Failure::of(
+            "custom_filter",
+            "of mappings is not supported; run the script in the console",
+        ));
+    }
     let mut filter = MapFilter::default();
     let is_field = |name: &str| maps::find(name).is_some();
     each(params, time(analysis), is_field, &mut |name, value| filter.set(name, value))?;

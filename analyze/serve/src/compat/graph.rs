@@ -29,11 +29,10 @@ pub(super) fn graph(ask: &mut Ask) -> Result<Answer, Failure> {
     let small = ask.params.switch("preview")?.unwrap_or(false);
     let missing = || Failure::missing("there is no such group");
     let node: u32 = ask.variable("backtrace_id").parse().map_err(|_| missing())?;
-    let index = ask.open.index.analysis();
-    if !index.groups().iter().any(|g| g.node == node) {
+    if !ask.open.index.analysis().groups().iter().any(|g| g.node == node) {
         return Err(missing());
     }
-    let mut filter = filter::take(&mut ask.params, index)?;
+    let mut filter = filter::take(ask)?;
     filter.set("stacks", &node.to_string()).map_err(|e| Failure::internal(e.to_string()))?;
     let (width, height) = if small { SMALL } else { SIZE };
     let index = ask.index();

@@ -47,7 +47,7 @@ const BYTES: &str = "application/octet-stream";
 const SVG: &str = "image/svg+xml";
 
 fn export(mut ask: Ask, format: Format, kind: &'static str) -> Result<(Answer, Writer), Failure> {
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(&mut ask)?;
     export_of(ask, filter, None, (format, kind), Cost::Live)
 }
 

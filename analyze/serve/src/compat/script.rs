@@ -1,5 +1,6 @@
-//! Scripts: filters as code, and what is answered until scripts can be run.
+//! Scripts: their output and their files, and filters as code.
 
+use crate::api::files::SANDBOX;
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
@@ -7,19 +8,29 @@ use serde_json::json;
 use std::fmt::Write;
 
 /// Answers to a script.
-pub(super) fn execute(_: &mut Ask, _: &str) -> Result<Answer, Failure> {
+#[cfg(feature = "script")]
+pub(super) fn execute(ask: Ask, code: String) -> Result<Answer, Failure> {
+    crate::api::script::execute(ask, code)
+}
+
+/// Answers to a script.
+#[cfg(not(feature = "script"))]
+pub(super) fn execute(_: Ask, _: String) -> Result<Answer, Failure> {
     Answer::json(&json!({
         "status": "error",
-        "message": "this prof runs no scripts",
+        "message": "this prof was built without scripts (cargo's feature script, which is on by default)",
         "line": null,
         "column": null,
         "output": [],
     }))
 }
 
-/// Files that scripts have made: none.
-pub(super) fn files(_: &mut Ask) -> Result<Answer, Failure> {
-    Err(Failure::missing("there is no such file of a script"))
+/// A file that a script has made. What is in it runs without our origin.
+pub(super) fn files(ask: &mut Ask) -> Result<Answer, Failure> {
+    let missing = "there is no such file of a script; old ones are removed when there are many";
+    let found = ask.shared.files.get(ask.variable("hash"));
+    let (kind, bytes) = found.ok_or_else(|| Failure::missing(missing))?;
+    Ok(Answer::new(kind, bytes).with("content-security-policy", SANDBOX))
 }
 
 /// The kind of a value in a script.

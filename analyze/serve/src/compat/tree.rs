@@ -149,14 +149,14 @@ fn label(f: &Frame) -> String {
 /// The tree of calls.
 pub(super) fn tree(ask: &mut Ask) -> Result<Answer, Failure> {
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(ask)?;
     let frames = Frames::new(ask.open.names(), ask.index(), strip);
     Answer::json(&Tree::of(ask, &filter)?.json(&frames))
 }
 
 /// The tree of calls, as text.
 pub(super) fn ascii_tree(ask: &mut Ask) -> Result<Answer, Failure> {
-    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let filter = filter::take(ask)?;
     Ok(Answer::new(TEXT, Tree::of(ask, &filter)?.text()))
 }
 

@@ -229,7 +229,7 @@ fn filters_select_what_they_say() {
         ("jemalloc=yes", "allocator"),
         ("marker=1", "markers"),
         ("from_map=1", "from-map"),
-        ("custom_filter=allocations()", "scripts"),
+        ("custom_filter=5", "script"),
         ("size_min=x", "size"),
         ("function_regex=(", "regex"),
         ("lifetime=only_sometimes", "lifetime"),

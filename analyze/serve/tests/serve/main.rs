@@ -6,4 +6,6 @@ mod common;
 mod client;
 mod compat;
 mod figures;
+#[cfg(feature = "script")]
+mod scripts;
 mod security;

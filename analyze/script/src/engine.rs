@@ -1,0 +1,376 @@
+//! The engine: which parts of the language scripts have, their limits, and how they run.
+
+use crate::error::{Ending, ErrorKind, ScriptError, Stopped, ending};
+use crate::host::Host;
+use crate::list::AllocationList;
+use crate::recording::{Fallback, Open, Recording, Shared};
+use crate::registry::{Name, Registry};
+use crate::{api, duration, graph, objects, only, print, save, table};
+use prof_analyze::query::RowSet;
+use prof_analyze::{IndexOptions, Job};
+use rhai::packages::{
+    ArithmeticPackage, BasicArrayPackage, BasicFnPackage, BasicIteratorPackage, BasicMapPackage,
+    BasicMathPackage, BasicStringPackage, LogicPackage, MoreStringPackage, Package,
+};
+use rhai::{AST, Dynamic, Engine, Scope};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Limits on a script. Those of the language itself hold for all scripts that have any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Greatest number of operations of the language.
+    pub operations: u64,
+    /// Longest time that the script may take.
+    pub time: Duration,
+    /// Greatest number of bytes of all selections.
+    pub selections: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { operations: 50_000_000, time: Duration::from_secs(60), selections: 256 << 20 }
+    }
+}
+
+/// The surroundings of scripts.
+pub struct ScriptOptions {
+    /// Takes output, and gives access to files.
+    pub host: Box<dyn Host>,
+    /// The recordings; the first is that of `data()`.
+    pub data: Vec<Arc<Recording>>,
+    /// The result of `argv()`.
+    pub argv: Vec<String>,
+    /// Limits; `None`: there are none.
+    pub limits: Option<Limits>,
+    /// Opens the recordings of `load`.
+    pub open: Open,
+    /// Finds a recording if none was given.
+    pub fallback: Option<Fallback>,
+    /// Ends the script when it is cancelled.
+    pub job: Job,
+}
+
+impl ScriptOptions {
+    /// Returns options without recordings, arguments and limits.
+    pub fn new(host: Box<dyn Host>) -> Self {
+        Self {
+            host,
+            data: Vec::new(),
+            argv: Vec::new(),
+            limits: None,
+            open: Box::new(|path| Recording::open(path, &IndexOptions::default())),
+            fallback: None,
+            job: Job::default(),
+        }
+    }
+}
+
+/// The end of a script that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// It came to its end.
+    Whole,
+    /// It called `exit` with this code.
+    Exit(i64),
+}
+
+/// An engine that runs scripts. Functions and variables of one run are there in the next.
+pub struct Script {
+    engine: Engine,
+    scope: Scope<'static>,
+    functions: AST,
+    shared: Rc<Shared>,
+    names: Vec<Name>,
+    job: Rc<RefCell<Job>>,
+    limits: Option<Limits>,
+    began: Rc<Cell<Instant>>,
+}
+
+impl Script {
+    /// Creates an engine.
+    pub fn new(options: ScriptOptions) -> Self {
+        let ScriptOptions { host, data, argv, limits, open, fallback, job } = options;
+        let most = limits.map(|l| l.selections);
+        let shared = Shared::new(host, data, argv, most, (open, fallback));
+        let job = Rc::new(RefCell::new(job));
+        let began = Rc::new(Cell::new(Instant::now()));
+        let Registry { mut engine, names, .. } = registered(&shared);
+        engine.set_max_call_levels(64).set_max_expr_depths(256, 128).disable_symbol("eval");
+        if let Some(l) = limits {
+            engine
+                .set_max_operations(l.operations)
+                .set_max_string_size(1 << 18)
+                .set_max_array_size(20_000)
+                .set_max_map_size(5000)
+                .set_max_variables(200)
+                .set_max_functions(200);
+        }
+        let (own, start) = (job.clone(), began.clone());
+        engine.on_progress(move |operations| {
+            // The clock is read each 256 operations: natives look at the job by themselves.
+            let late =
+                limits.is_some_and(|l| operations % 256 == 0 && start.get().elapsed() > l.time);
+            let why = match (own.borrow().is_cancelled(), limits) {
+                (true, Some(l)) if start.get().elapsed() >= l.time => too_long(l),
+                (true, _) => "the script was stopped".to_owned(),
+                (false, Some(l)) if late => too_long(l),
+                _ => return None,
+            };
+            Some(Dynamic::from(Stopped(why)))
+        });
+        let own = shared.clone();
+        engine.on_print(move |text| _ = own.host.borrow_mut().line(text));
+        let own = shared.clone();
+        engine.on_debug(move |text, _, _| _ = own.host.borrow_mut().line(text));
+        Self {
+            engine,
+            scope: Scope::new(),
+            functions: AST::empty(),
+            shared,
+            names,
+            job,
+            limits,
+            began,
+        }
+    }
+
+    /// Returns all names that are registered.
+    pub fn names(&self) -> &[Name] {
+        &self.names
+    }
+
+    /// Sets the job that ends the next run.
+    pub fn set_job(&mut self, job: Job) {
+        *self.job.borrow_mut() = job;
+    }
+
+    /// Returns the names of the variables and functions that scripts have made so far.
+    pub fn own_names(&self) -> Vec<String> {
+        let variables = self.scope.iter_raw().map(|(name, _, _)| name.to_owned());
+        let functions = self.functions.iter_functions().map(|f| f.name.to_owned());
+        variables.chain(functions).collect()
+    }
+
+    /// Compiles a piece of code.
+    ///
+    /// # Errors
+    /// If it is no valid code: the message and its place.
+    pub fn check(&self, code: &str) -> Result<(), ScriptError> {
+        self.compile(code).map(|_| ())
+    }
+
+    /// Returns whether the code is the beginning of a longer one: brackets or a text are still open.
+    pub fn is_unfinished(&self, code: &str) -> bool {
+        let Err(e) = self.engine.compile(code) else { return false };
+        use rhai::{LexError, ParseErrorType as P};
+        match e.err_type() {
+            P::UnexpectedEOF => true,
+            P::MissingToken(..) | P::BadInput(LexError::UnterminatedString) => {
+                let last = code.lines().count().max(1);
+                e.position().is_none()
+                    || e.position().line().is_some_and(|l| l >= last)
+                        && code.trim_end().len() <= offset(code, e.position()).saturating_add(1)
+            }
+            _ => false,
+        }
+    }
+
+    fn compile(&self, code: &str) -> Result<AST, ScriptError> {
+        self.engine.compile_with_scope(&self.scope, code).map_err(|e| ScriptError {
+            kind: ErrorKind::Syntax,
+            message: e.err_type().to_string(),
+            line: e.position().line(),
+            column: e.position().position(),
+        })
+    }
+
+    fn eval(&mut self, code: &str) -> Result<(Ran, Dynamic), ScriptError> {
+        let ast = self.compile(code)?;
+        self.functions = self.functions.merge(&ast);
+        self.began.set(Instant::now());
+        let job = self.job.borrow().clone();
+        let watch = self.limits.map(|l| Watch::new(&job, l.time));
+        let Self { engine, scope, functions, .. } = self;
+        let run = || engine.eval_ast_with_scope::<Dynamic>(scope, functions);
+        let done = job.run(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)));
+        drop(watch);
+        self.functions.clear_statements();
+        let done = match done {
+            Ok(done) => done,
+            Err(_) => {
+                return Err(ScriptError {
+                    kind: ErrorKind::Runtime,
+                    message: "a function failed inside prof; this is a bug of prof".into(),
+                    line: None,
+                    column: None,
+                });
+            }
+        };
+        match done.map_err(ending) {
+            Ok(value) => Ok((Ran::Whole, value)),
+            Err(Ending::Exit(code)) => Ok((Ran::Exit(code), Dynamic::UNIT)),
+            Err(Ending::Error(mut e)) => {
+                let late = self.limits.filter(|l| self.began.get().elapsed() >= l.time);
+                if let (ErrorKind::Stopped, Some(l)) = (e.kind, late) {
+                    e.message = too_long(l);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Runs a piece of code.
+    ///
+    /// # Errors
+    /// Why it failed, and where.
+    pub fn run(&mut self, code: &str) -> Result<Ran, ScriptError> {
+        // A first line that names the interpreter makes the file a program of its own.
+        let code = match code.strip_prefix("#!") {
+            Some(rest) => format!("//{rest}"),
+            None => code.to_owned(),
+        };
+        self.eval(&code).map(|done| done.0)
+    }
+
+    /// Runs a piece of code, and prints its value if it has one, as a prompt does.
+    ///
+    /// # Errors
+    /// Why it failed, and where.
+    pub fn run_and_print(&mut self, code: &str) -> Result<Ran, ScriptError> {
+        let (ran, value) = self.eval(code)?;
+        if !value.is_unit() {
+            let text = print::to_text(&value);
+            let printed = self.shared.host.borrow_mut().line(&text);
+            printed.map_err(|message| ScriptError {
+                kind: ErrorKind::Runtime,
+                message,
+                line: None,
+                column: None,
+            })?;
+        }
+        Ok(ran)
+    }
+
+    /// Runs a piece of code whose value is a list of blocks, and returns their rows in the index.
+    ///
+    /// # Errors
+    /// Why it failed, or that its value is no list of blocks.
+    pub fn rows(&mut self, code: &str) -> Result<Arc<RowSet>, ScriptError> {
+        let (_, value) = self.eval(code)?;
+        let failed = |message: String| ScriptError {
+            kind: ErrorKind::Runtime,
+            message,
+            line: None,
+            column: None,
+        };
+        let Some(list) = value.clone().try_cast::<AllocationList>() else {
+            let kind = value.type_name();
+            return Err(failed(format!(
+                "the script's value must be a list of allocations, and is of the type {kind}"
+            )));
+        };
+        let rows = self.job.borrow().clone().run(|| list.rows());
+        rows.map(|r| r.set().clone()).map_err(|e| match ending(e) {
+            Ending::Error(e) => e,
+            Ending::Exit(_) => failed("exit".into()),
+        })
+    }
+}
+
+fn too_long(limits: Limits) -> String {
+    format!("the script takes longer than {} seconds", limits.time.as_secs())
+}
+
+/// Returns the byte of a code that a position names.
+fn offset(code: &str, at: rhai::Position) -> usize {
+    let (line, column) = (at.line().unwrap_or(1), at.position().unwrap_or(1));
+    let before: usize = code.split_inclusive('\n').take(line - 1).map(str::len).sum();
+    let rest = code.get(before..).unwrap_or("");
+    before + rest.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum::<usize>()
+}
+
+/// Cancels a job when its time is over, so that a pass over an index ends as well.
+struct Watch(Option<(std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>)>);
+
+impl Watch {
+    fn new(job: &Job, time: Duration) -> Self {
+        let (done, ended) = std::sync::mpsc::channel::<()>();
+        let job = job.clone();
+        let wait = move || {
+            if ended.recv_timeout(time) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                job.cancel();
+            }
+        };
+        // Without the thread, time is still looked at between operations.
+        let thread = std::thread::Builder::new().name("script-time".into()).spawn(wait);
+        Self(thread.ok().map(|thread| (done, thread)))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some((done, thread)) = self.0.take() {
+            drop(done);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Creates an engine with all functions.
+fn registered(shared: &Rc<Shared>) -> Registry {
+    let mut engine = Engine::new_raw();
+    // Not the whole standard library, which has `sleep`, `eval` and files.
+    engine
+        .register_global_module(ArithmeticPackage::new().as_shared_module())
+        .register_global_module(BasicArrayPackage::new().as_shared_module())
+        .register_global_module(BasicFnPackage::new().as_shared_module())
+        .register_global_module(BasicIteratorPackage::new().as_shared_module())
+        .register_global_module(BasicMapPackage::new().as_shared_module())
+        .register_global_module(BasicMathPackage::new().as_shared_module())
+        .register_global_module(BasicStringPackage::new().as_shared_module())
+        .register_global_module(LogicPackage::new().as_shared_module())
+        .register_global_module(MoreStringPackage::new().as_shared_module());
+    let mut r = Registry::new(engine);
+    api::register(&mut r, shared);
+    print::register(&mut r, shared);
+    duration::register(&mut r);
+    only::register_all(&mut r, shared);
+    graph::register(&mut r, shared);
+    objects::register(&mut r, shared);
+    table::register(&mut r, shared);
+    save::register(&mut r, shared);
+    register_help(&mut r, shared);
+    r
+}
+
+/// Registers `help`, which prints from the table of names.
+fn register_help(r: &mut Registry, shared: &Rc<Shared>) {
+    let all: Rc<RefCell<Vec<Name>>> = Rc::default();
+    let (own, names) = (shared.clone(), all.clone());
+    let print = move |pattern: &str| {
+        let text = crate::help(&names.borrow(), pattern);
+        let text = text.trim_end();
+        let found = if text.is_empty() { "no name has this in it" } else { text };
+        own.host.borrow_mut().line(found).map_err(crate::error::fault)
+    };
+    let plain = print.clone();
+    r.of("")
+        .def(
+            "help",
+            "(pattern: String)",
+            "Prints what names do: all, those with a text in them, or those that begin with it (only_*).",
+            "help(\"only_la*\");",
+            print,
+        )
+        .note("New in prof.")
+        .also(move || plain(""));
+    all.borrow_mut().clone_from(&r.names);
+}
+
+/// Returns all names that scripts can use, with their descriptions.
+pub fn names() -> Vec<Name> {
+    Script::new(ScriptOptions::new(Box::new(crate::Native))).names
+}

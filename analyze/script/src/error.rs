@@ -1,0 +1,137 @@
+//! Errors of scripts.
+
+use prof_analyze::index::ScanError;
+use prof_analyze::query::QueryError;
+use rhai::{Dynamic, EvalAltResult, Position};
+
+/// An error of a native function.
+pub(crate) type Fault = Box<EvalAltResult>;
+
+/// The end of a script by `exit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit(pub i64);
+
+/// The end of a script because its job was cancelled, or its time is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stopped(pub String);
+
+/// A condition that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed(pub String);
+
+/// Returns an error with a message.
+pub(crate) fn fault(message: impl Into<String>) -> Fault {
+    Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(message.into()), Position::NONE))
+}
+
+/// Returns an error that a script can't catch.
+pub(crate) fn end(why: impl Clone + 'static) -> Fault {
+    Box::new(EvalAltResult::ErrorTerminated(Dynamic::from(why), Position::NONE))
+}
+
+/// Converts the error of a pass over an index.
+pub(crate) fn of_scan(e: ScanError) -> Fault {
+    match e {
+        ScanError::Cancelled => end(Stopped("the script was stopped".into())),
+        e => fault(e.to_string()),
+    }
+}
+
+/// Converts the error of a query.
+pub(crate) fn of_query(e: QueryError) -> Fault {
+    match e {
+        QueryError::Scan(e) => of_scan(e),
+        e => fault(e.to_string()),
+    }
+}
+
+/// The kind of a script's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The script is no valid code.
+    Syntax,
+    /// A function failed, or there is no such function.
+    Runtime,
+    /// `assert` found its condition false.
+    Assertion,
+    /// The script was stopped: by its user, or because it took too long or too much.
+    Stopped,
+}
+
+/// Why a script failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}{}", place(*line, *column))]
+pub struct ScriptError {
+    /// Kind of the error.
+    pub kind: ErrorKind,
+    /// The message, without the place.
+    pub message: String,
+    /// The line, from 1, if it is known.
+    pub line: Option<usize>,
+    /// The column, from 1, if it is known.
+    pub column: Option<usize>,
+}
+
+fn place(line: Option<usize>, column: Option<usize>) -> String {
+    match (line, column) {
+        (Some(line), Some(column)) => format!(" (line {line}, column {column})"),
+        (Some(line), None) => format!(" (line {line})"),
+        _ => String::new(),
+    }
+}
+
+/// The end of a script's run: a failure, or `exit`.
+pub(crate) enum Ending {
+    Exit(i64),
+    Error(ScriptError),
+}
+
+/// Converts the error of a run.
+#[allow(clippy::boxed_local)] // it is how the engine has it
+pub(crate) fn ending(e: Fault) -> Ending {
+    let (kind, message, at) = told(*e);
+    match kind {
+        Ok(kind) => {
+            let (line, column) = (at.line(), at.position());
+            Ending::Error(ScriptError { kind, message, line, column })
+        }
+        Err(code) => Ending::Exit(code),
+    }
+}
+
+/// Returns kind, message and place of an error: the innermost one, as functions of the script are in between.
+fn told(mut e: EvalAltResult) -> (Result<ErrorKind, i64>, String, Position) {
+    let at = e.take_position();
+    match e {
+        EvalAltResult::ErrorInFunctionCall(name, _, inner, _) => {
+            let (kind, message, place) = told(*inner);
+            let place = if place.is_none() { at } else { place };
+            let message = match kind {
+                Ok(ErrorKind::Runtime) => format!("{message}, in the function {name}"),
+                _ => message,
+            };
+            (kind, message, place)
+        }
+        EvalAltResult::ErrorTerminated(why, _) => {
+            if let Some(Exit(code)) = why.clone().try_cast::<Exit>() {
+                return (Err(code), String::new(), at);
+            }
+            let stopped = why.try_cast::<Stopped>();
+            let message = stopped.map_or("the script was stopped".into(), |s| s.0);
+            (Ok(ErrorKind::Stopped), message, at)
+        }
+        EvalAltResult::ErrorTooManyOperations(_) => {
+            let message = "the script takes too many operations; is there a loop without an end?";
+            (Ok(ErrorKind::Stopped), message.into(), at)
+        }
+        EvalAltResult::ErrorRuntime(value, _) => {
+            if let Some(Failed(message)) = value.clone().try_cast::<Failed>() {
+                return (Ok(ErrorKind::Assertion), message, at);
+            }
+            let text = value.clone().into_string().unwrap_or_else(|_| format!("thrown: {value}"));
+            (Ok(ErrorKind::Runtime), text, at)
+        }
+        EvalAltResult::ErrorParsing(error, _) => (Ok(ErrorKind::Syntax), error.to_string(), at),
+        other => (Ok(ErrorKind::Runtime), other.to_string(), at),
+    }
+}

@@ -1,0 +1,821 @@
+//! The `only_…` methods: one table, whose conditions are the fields of the command line's filters.
+
+use crate::backtrace::Backtrace;
+use crate::duration::Duration;
+use crate::error::{Fault, fault};
+use crate::group::AllocationGroupList;
+use crate::list::AllocationList;
+use crate::maplist::{Map, MapList};
+use crate::recording::Shared;
+use crate::registry::Registry;
+use rhai::{Array, Dynamic};
+use std::rc::Rc;
+
+/// The argument of a method, and what becomes of it in the text of the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arg {
+    /// None: the field has this value.
+    Flag(&'static str),
+    /// A number of bytes or items. The number given is increased by the second: `only_larger(n)` is from n + 1 on.
+    Number(i64),
+    /// An address.
+    Address,
+    /// A moment, or a duration.
+    Time,
+    /// A number, or a part of 1.
+    Amount,
+    /// A regular expression, or another text.
+    Text,
+    /// Moments, at each of which a condition holds.
+    Times,
+    /// Stacks: ids, and what has stacks.
+    Stacks,
+    /// Mappings: ids, and what has ids.
+    Maps,
+}
+
+/// The lists that have a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Blocks,
+    Maps,
+    Both,
+}
+
+/// A method that selects part of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Only {
+    pub name: &'static str,
+    pub on: On,
+    /// The field of the filter.
+    pub field: &'static str,
+    pub arg: Arg,
+    /// The blocks that meet the condition are removed, and the others stay.
+    pub not: bool,
+    /// What is said of a block or mapping that stays, after "Keeps those".
+    doc: &'static str,
+    note: &'static str,
+}
+
+const fn only(
+    name: &'static str,
+    on: On,
+    field: &'static str,
+    arg: Arg,
+    doc: &'static str,
+) -> Only {
+    Only { name, on, field, arg, not: false, doc, note: "" }
+}
+
+impl Only {
+    const fn not(self) -> Self {
+        Self { not: true, ..self }
+    }
+
+    const fn note(self, note: &'static str) -> Self {
+        Self { note, ..self }
+    }
+}
+
+const NEW: &str = "New in prof.";
+const REMOVED: &str = "bytehound removed it in 2022; kept for older scripts.";
+use Arg::{Address, Amount, Flag, Maps as OfMaps, Number, Stacks, Text, Time, Times};
+use On::{Blocks, Both, Maps};
+
+/// All methods. Those of which the field alone is wanted as code come first of their field.
+pub(crate) const ALL: &[Only] = &[
+    only(
+        "only_passing_through_function",
+        Both,
+        "function",
+        Text,
+        "whose stack has a function that matches",
+    ),
+    only(
+        "only_not_passing_through_function",
+        Both,
+        "not-function",
+        Text,
+        "whose stack has no function that matches",
+    ),
+    only(
+        "only_passing_through_source",
+        Both,
+        "source",
+        Text,
+        "whose stack has a source file that matches",
+    ),
+    only(
+        "only_not_passing_through_source",
+        Both,
+        "not-source",
+        Text,
+        "whose stack has no source file that matches",
+    ),
+    only(
+        "only_passing_through_module",
+        Blocks,
+        "module",
+        Text,
+        "whose stack has a module that matches",
+    )
+    .note(NEW),
+    only(
+        "only_not_passing_through_module",
+        Blocks,
+        "not-module",
+        Text,
+        "whose stack has no module that matches",
+    )
+    .note(NEW),
+    only("only_matching_backtraces", Both, "stacks", Stacks, "made at one of these stacks"),
+    only("only_not_matching_backtraces", Both, "stacks", Stacks, "made at none of these stacks")
+        .not(),
+    only(
+        "only_matching_deallocation_backtraces",
+        Both,
+        "free-stacks",
+        Stacks,
+        "that ended at one of these stacks",
+    ),
+    only(
+        "only_not_matching_deallocation_backtraces",
+        Both,
+        "free-stacks",
+        Stacks,
+        "that ended at none of these stacks",
+    )
+    .not(),
+    only(
+        "only_backtrace_length_at_least",
+        Both,
+        "min-depth",
+        Number(0),
+        "whose stack has at least so many frames",
+    ),
+    only(
+        "only_backtrace_length_at_most",
+        Both,
+        "max-depth",
+        Number(0),
+        "whose stack has at most so many frames",
+    ),
+    only("only_larger_or_equal", Both, "min-size", Number(0), "of at least this size"),
+    only("only_larger", Both, "min-size", Number(1), "larger than this"),
+    only("only_smaller_or_equal", Both, "max-size", Number(0), "of at most this size"),
+    only("only_smaller", Both, "max-size", Number(-1), "smaller than this"),
+    only("only_address_at_least", Both, "min-address", Address, "at this address or above"),
+    only("only_address_at_most", Both, "max-address", Address, "at this address or below"),
+    only(
+        "only_allocated_after_at_least",
+        Both,
+        "from",
+        Time,
+        "made at or after this time since the start",
+    ),
+    only("only_allocated_until_at_most", Both, "to", Time, "made at or before this time"),
+    only(
+        "only_deallocated_after_at_least",
+        Both,
+        "freed-from",
+        Time,
+        "that ended at or after this time",
+    ),
+    only(
+        "only_deallocated_until_at_most",
+        Both,
+        "freed-to",
+        Time,
+        "that ended at or before this time",
+    ),
+    only(
+        "only_not_deallocated_after_at_least",
+        Both,
+        "freed-from",
+        Time,
+        "that did not end at or after this time",
+    )
+    .not()
+    .note(REMOVED),
+    only(
+        "only_not_deallocated_until_at_most",
+        Both,
+        "freed-to",
+        Time,
+        "that did not end until this time",
+    )
+    .not()
+    .note(REMOVED),
+    only("only_alive_for_at_least", Both, "min-lifetime", Time, "that lived at least this long"),
+    only("only_alive_for_at_most", Both, "max-lifetime", Time, "that lived at most this long"),
+    only("only_alive_at", Both, "alive-at", Times, "that are live at all of these times"),
+    only(
+        "only_leaked_or_deallocated_after",
+        Both,
+        "held-until",
+        Time,
+        "that never end, or at or after this time",
+    ),
+    only("only_leaked", Both, "lifetime", Flag("leaked"), "that never end"),
+    only("only_temporary", Both, "lifetime", Flag("freed"), "that end, at any time"),
+    only(
+        "only_first_size_larger_or_equal",
+        Blocks,
+        "min-first-size",
+        Number(0),
+        "whose chain of reallocations begins with at least this size",
+    ),
+    only(
+        "only_first_size_larger",
+        Blocks,
+        "min-first-size",
+        Number(1),
+        "whose chain begins with a larger size",
+    ),
+    only(
+        "only_first_size_smaller_or_equal",
+        Blocks,
+        "max-first-size",
+        Number(0),
+        "whose chain begins with at most this size",
+    ),
+    only(
+        "only_first_size_smaller",
+        Blocks,
+        "max-first-size",
+        Number(-1),
+        "whose chain begins with a smaller size",
+    ),
+    only(
+        "only_last_size_larger_or_equal",
+        Blocks,
+        "min-last-size",
+        Number(0),
+        "whose chain ends with at least this size",
+    ),
+    only(
+        "only_last_size_larger",
+        Blocks,
+        "min-last-size",
+        Number(1),
+        "whose chain ends with a larger size",
+    ),
+    only(
+        "only_last_size_smaller_or_equal",
+        Blocks,
+        "max-last-size",
+        Number(0),
+        "whose chain ends with at most this size",
+    ),
+    only(
+        "only_last_size_smaller",
+        Blocks,
+        "max-last-size",
+        Number(-1),
+        "whose chain ends with a smaller size",
+    ),
+    only(
+        "only_chain_length_at_least",
+        Blocks,
+        "min-chain-length",
+        Number(0),
+        "whose chain has at least so many blocks",
+    ),
+    only(
+        "only_chain_length_at_most",
+        Blocks,
+        "max-chain-length",
+        Number(0),
+        "whose chain has at most so many blocks",
+    ),
+    only(
+        "only_chain_alive_for_at_least",
+        Blocks,
+        "min-chain-lifetime",
+        Time,
+        "whose chain lived at least this long",
+    ),
+    only(
+        "only_chain_alive_for_at_most",
+        Blocks,
+        "max-chain-lifetime",
+        Time,
+        "whose chain lived at most this long",
+    ),
+    only(
+        "only_position_in_chain_at_least",
+        Blocks,
+        "min-chain-position",
+        Number(0),
+        "at least at this place of their chain; the first is 0",
+    ),
+    only(
+        "only_position_in_chain_at_most",
+        Blocks,
+        "max-chain-position",
+        Number(0),
+        "at most at this place of their chain",
+    ),
+    only(
+        "only_chain_leaked",
+        Blocks,
+        "lifetime",
+        Flag("chain-leaked"),
+        "of which the last of the chain never ends",
+    ),
+    only(
+        "only_group_allocations_at_least",
+        Blocks,
+        "min-group-allocations",
+        Number(0),
+        "whose stack made at least so many blocks",
+    ),
+    only(
+        "only_group_allocations_at_most",
+        Blocks,
+        "max-group-allocations",
+        Number(0),
+        "whose stack made at most so many blocks",
+    ),
+    only(
+        "only_group_interval_at_least",
+        Blocks,
+        "min-group-interval",
+        Time,
+        "whose stack's first and last block lie at least this far apart",
+    ),
+    only(
+        "only_group_interval_at_most",
+        Blocks,
+        "max-group-interval",
+        Time,
+        "whose stack's first and last block lie at most this far apart",
+    ),
+    only(
+        "only_group_max_total_usage_first_seen_at_least",
+        Blocks,
+        "min-group-peak-at",
+        Time,
+        "whose stack first held the most at or after this time",
+    ),
+    only(
+        "only_group_max_total_usage_first_seen_at_most",
+        Blocks,
+        "max-group-peak-at",
+        Time,
+        "whose stack first held the most at or before this time",
+    ),
+    only(
+        "only_group_leaked_allocations_at_least",
+        Blocks,
+        "min-group-leaked",
+        Amount,
+        "of whose stack's blocks at least so many (or this part of 1) never end",
+    ),
+    only(
+        "only_group_leaked_allocations_at_most",
+        Blocks,
+        "max-group-leaked",
+        Amount,
+        "of whose stack's blocks at most so many (or this part of 1) never end",
+    ),
+    only("only_ptmalloc_mmaped", Blocks, "mmapped", Flag("yes"), "that glibc mapped on their own"),
+    only(
+        "only_ptmalloc_not_mmaped",
+        Blocks,
+        "mmapped",
+        Flag("no"),
+        "that glibc did not map on their own",
+    ),
+    only("only_ptmalloc_from_main_arena", Blocks, "arena", Flag("main"), "in glibc's main arena"),
+    only(
+        "only_ptmalloc_not_from_main_arena",
+        Blocks,
+        "arena",
+        Flag("non-main"),
+        "in another of glibc's arenas",
+    ),
+    only("only_from_maps", Blocks, "from-map", OfMaps, "in one of these mappings"),
+    only(
+        "only_part",
+        Blocks,
+        "part",
+        Number(0),
+        "made in this part of the recording; the first is 1",
+    )
+    .note(NEW),
+    only("only_thread", Blocks, "thread", Text, "made by the thread of this name or id").note(NEW),
+    only("only_older", Blocks, "older", Time, "made at least this long before the end").note(NEW),
+    only(
+        "only_usable_size_at_least",
+        Blocks,
+        "min-usable-size",
+        Number(0),
+        "of which glibc made at least so many bytes usable",
+    )
+    .note(NEW),
+    only(
+        "only_usable_size_at_most",
+        Blocks,
+        "max-usable-size",
+        Number(0),
+        "of which glibc made at most so many bytes usable",
+    )
+    .note(NEW),
+    only(
+        "only_temporary_of_thread",
+        Blocks,
+        "lifetime",
+        Flag("temporary"),
+        "freed by the next event of the thread that made them",
+    )
+    .note(NEW),
+    only(
+        "only_whole_group_leaked",
+        Blocks,
+        "lifetime",
+        Flag("whole-group-leaked"),
+        "of whose stack no block ever ends",
+    )
+    .note(NEW),
+    only(
+        "only_peak_rss_at_least",
+        Maps,
+        "min-peak-rss",
+        Number(0),
+        "of which at least so many bytes were once resident",
+    ),
+    only(
+        "only_peak_rss_at_most",
+        Maps,
+        "max-peak-rss",
+        Number(0),
+        "of which never more bytes were resident",
+    ),
+    only("only_jemalloc", Maps, "jemalloc", Flag("yes"), "made by jemalloc"),
+    only("only_not_jemalloc", Maps, "jemalloc", Flag("no"), "not made by jemalloc"),
+    only("only_bytehound", Maps, "bytehound", Flag("yes"), "of the profiler itself")
+        .note("These are prof's own mappings."),
+    only("only_not_bytehound", Maps, "bytehound", Flag("no"), "not of the profiler itself")
+        .note("These are all but prof's own mappings."),
+    only("only_readable", Maps, "readable", Flag("yes"), "that can be read"),
+    only("only_not_readable", Maps, "readable", Flag("no"), "that can't be read"),
+    only("only_writable", Maps, "writable", Flag("yes"), "that can be written to"),
+    only("only_not_writable", Maps, "writable", Flag("no"), "that can't be written to"),
+    only("only_executable", Maps, "executable", Flag("yes"), "that can be executed"),
+    only("only_not_executable", Maps, "executable", Flag("no"), "that can't be executed"),
+    only(
+        "only_kind",
+        Maps,
+        "kind",
+        Text,
+        "of this kind: heap, anonymous, stack, code, data, file, shared, reserved, kernel or prof",
+    )
+    .note(NEW),
+    only("only_name", Maps, "name", Text, "whose path or name matches").note(NEW),
+];
+
+/// A list that can be filtered.
+pub(crate) trait Filtered: Clone + Sized {
+    /// Returns those that meet a condition.
+    fn only(&self, field: &str, text: &str) -> Result<Self, Fault>;
+    /// Returns those of this list that are not in another.
+    fn without(&self, other: &Self) -> Result<Self, Fault>;
+    /// Returns the list with nothing in it.
+    fn nothing(&self) -> Result<Self, Fault>;
+    /// Returns nanoseconds from the start to the end of the recording.
+    fn runtime_ns(&self) -> u64;
+}
+
+impl Filtered for AllocationList {
+    fn only(&self, field: &str, text: &str) -> Result<Self, Fault> {
+        self.filtered(field, text)
+    }
+
+    fn without(&self, other: &Self) -> Result<Self, Fault> {
+        self.clone().minus(other.clone())
+    }
+
+    fn nothing(&self) -> Result<Self, Fault> {
+        self.none()
+    }
+
+    fn runtime_ns(&self) -> u64 {
+        self.of.runtime_ns()
+    }
+}
+
+/// Returns the field's text for a fraction of 1, so that the same number is parsed from it.
+pub(crate) fn percent(part: f64) -> String {
+    let near = part * 100.0;
+    let candidates = [near, near.next_up(), near.next_down()];
+    let exact = candidates.into_iter().find(|p| p / 100.0 == part).unwrap_or(near);
+    // Not in the form 1e-7, which the grammar of percentages has as well, but people don't.
+    format!("{exact}%")
+}
+
+impl Only {
+    /// Returns the part of a list that meets the condition.
+    fn apply<L: Filtered>(&self, list: &L, text: &str) -> Result<L, Fault> {
+        let found = list.only(self.field, text)?;
+        if self.not { list.without(&found) } else { Ok(found) }
+    }
+
+    fn flag<L: Filtered>(&self, list: &L) -> Result<L, Fault> {
+        match self.arg {
+            Flag(value) => self.apply(list, value),
+            _ => Err(fault(format!("{} needs an argument", self.name))),
+        }
+    }
+
+    fn number<L: Filtered>(&self, list: &L, n: i64) -> Result<L, Fault> {
+        let add = if let Number(add) = self.arg { add } else { 0 };
+        let least = self.field.starts_with("min-");
+        match (n.checked_add(add), self.arg) {
+            // Negative addresses are those of the upper half.
+            (_, Address) => self.apply(list, &(n as u64).to_string()),
+            (None, _) if add < 0 => list.nothing(),
+            (Some(n @ 0..), _) => self.apply(list, &n.to_string()),
+            (Some(_), _) if least => Ok(list.clone()),
+            _ => list.nothing(),
+        }
+    }
+
+    fn float<L: Filtered>(&self, list: &L, part: f64) -> Result<L, Fault> {
+        if !part.is_finite() {
+            return Err(fault(format!("{}: {part} is no part", self.name)));
+        }
+        match part {
+            0.0.. => self.apply(list, &percent(part)),
+            _ if self.field.starts_with("min-") => Ok(list.clone()),
+            _ => list.nothing(),
+        }
+    }
+
+    fn time<L: Filtered>(&self, list: &L, time: Duration) -> Result<L, Fault> {
+        let most = self.name.ends_with("_at_most");
+        if time.0 < 0 {
+            // Nothing happens before the start.
+            return if most != self.not { list.nothing() } else { Ok(list.clone()) };
+        }
+        self.apply(list, &format!("{}ns", time.ns()))
+    }
+
+    fn times<L: Filtered>(&self, list: &L, times: &Array) -> Result<L, Fault> {
+        let mut list = list.clone();
+        for time in times {
+            let Some(time) = time.clone().try_cast::<Duration>() else {
+                return Err(fault(format!("{} takes an array of durations", self.name)));
+            };
+            if time.0 < 0 {
+                return list.nothing();
+            }
+            // After the end everything is as at the end.
+            let ns = time.ns().min(list.runtime_ns());
+            list = self.apply(&list, &format!("{ns}ns"))?;
+        }
+        Ok(list)
+    }
+
+    fn ids<L: Filtered>(&self, list: &L, ids: &[u32]) -> Result<L, Fault> {
+        if ids.is_empty() {
+            return if self.not { Ok(list.clone()) } else { list.nothing() };
+        }
+        let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+        self.apply(list, &ids.join(","))
+    }
+}
+
+fn id_of(name: &str, id: i64) -> Result<u32, Fault> {
+    u32::try_from(id).map_err(|_| fault(format!("{name}: {id} is no id")))
+}
+
+/// Collects the stacks that an argument names.
+fn stacks(name: &str, value: &Dynamic, ids: &mut Vec<u32>) -> Result<(), Fault> {
+    if let Ok(id) = value.as_int() {
+        ids.push(id_of(name, id)?);
+    } else if let Some(b) = value.read_lock::<Backtrace>() {
+        ids.push(b.node);
+    } else if let Some(list) = value.read_lock::<AllocationList>() {
+        ids.extend(list.group_by_backtrace()?.groups.iter().map(|g| g.node));
+    } else if let Some(groups) = value.read_lock::<AllocationGroupList>() {
+        ids.extend(groups.groups.iter().map(|g| g.node));
+    } else if let Some(maps) = value.read_lock::<MapList>() {
+        ids.extend(maps.stacks()?);
+    } else if let Some(array) = value.read_lock::<Array>() {
+        for value in array.iter() {
+            stacks(name, value, ids)?;
+        }
+    } else {
+        return Err(fault(format!(
+            "{name} takes ids, backtraces, lists, groups, or arrays of these, and not {}",
+            value.type_name()
+        )));
+    }
+    Ok(())
+}
+
+/// Collects the mappings that an argument names.
+fn maps(name: &str, value: &Dynamic, ids: &mut Vec<u32>) -> Result<(), Fault> {
+    if let Ok(id) = value.as_int() {
+        ids.push(id_of(name, id)?);
+    } else if let Some(map) = value.read_lock::<Map>() {
+        ids.push(map.id);
+    } else if let Some(list) = value.read_lock::<MapList>() {
+        ids.extend(list.ids.iter());
+    } else if let Some(array) = value.read_lock::<Array>() {
+        for value in array.iter() {
+            maps(name, value, ids)?;
+        }
+    } else {
+        return Err(fault(format!(
+            "{name} takes ids of mappings, mappings, lists of them, or arrays of these, and not {}",
+            value.type_name()
+        )));
+    }
+    Ok(())
+}
+
+fn sorted(mut ids: Vec<u32>) -> Vec<u32> {
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// Registers a method for a type of lists.
+fn register<L: Filtered + 'static>(r: &mut Registry, o: &'static Only, list: &'static str) {
+    let make = if list == "maps" { "maps()" } else { "allocations()" };
+    let example = |arg: &str| format!("println({make}.{}({arg}).len());", o.name);
+    let doc = format!("Keeps those {}.", o.doc);
+    let of_maps = list == "maps";
+    macro_rules! signature {
+        ($args:literal) => {
+            if of_maps {
+                concat!($args, " -> MapList")
+            } else {
+                concat!($args, " -> AllocationList")
+            }
+        };
+    }
+    match o.arg {
+        Flag(_) => {
+            r.def(o.name, signature!("()"), doc, example(""), |l: &mut L| o.flag(l));
+        }
+        Number(_) | Address => {
+            let number = |l: &mut L, n: i64| o.number(l, n);
+            let arg = if o.field == "part" { "1" } else { "64" };
+            r.def(o.name, signature!("(n: Integer)"), doc, example(arg), number);
+        }
+        Amount => {
+            let signature = signature!("(n: Integer|Float)");
+            r.def(o.name, signature, doc, example("0.5"), |l: &mut L, n: i64| o.number(l, n))
+                .also(|l: &mut L, part: f64| o.float(l, part));
+        }
+        Time => {
+            let time = |l: &mut L, time: Duration| o.time(l, time);
+            let signature = signature!("(time: Duration)");
+            r.def(o.name, signature, doc, example("data().runtime() * 0.5"), time);
+        }
+        Text => {
+            let text = |l: &mut L, text: &str| o.apply(l, text);
+            let arg = match o.field {
+                "thread" => {
+                    return register_thread(r, o, signature!("(thread: String|Integer)"), &doc);
+                }
+                "kind" => "\"heap\"",
+                _ => "\"main\"",
+            };
+            r.def(o.name, signature!("(regex: String)"), doc, example(arg), text);
+        }
+        Times => {
+            let signature = signature!("(times: [Duration])");
+            r.def(
+                o.name,
+                signature,
+                doc,
+                example("[data().runtime() * 0.5]"),
+                |l: &mut L, times: Array| o.times(l, &times),
+            )
+            .also(|l: &mut L, time: Duration| o.times(l, &vec![Dynamic::from(time)]));
+        }
+        Stacks => {
+            let by = move |l: &mut L, value: Dynamic| {
+                let mut ids = Vec::new();
+                stacks(o.name, &value, &mut ids)?;
+                o.ids(l, &sorted(ids))
+            };
+            let signature = signature!(
+                "(stacks: Integer|Backtrace|AllocationList|MapList|AllocationGroupList|Array)"
+            );
+            r.def(o.name, signature, doc, example("allocations()[0].backtrace()"), by);
+        }
+        OfMaps => {
+            let by = move |l: &mut L, value: Dynamic| {
+                let mut ids = Vec::new();
+                maps(o.name, &value, &mut ids)?;
+                o.ids(l, &sorted(ids))
+            };
+            r.def(
+                o.name,
+                signature!("(maps: Integer|Map|MapList|Array)"),
+                doc,
+                example("maps()"),
+                by,
+            );
+        }
+    }
+    if !o.note.is_empty() {
+        r.note(o.note);
+    }
+}
+
+/// Registers `only_thread`, which takes names and ids.
+fn register_thread(r: &mut Registry, o: &'static Only, signature: &'static str, doc: &str) {
+    let example = "println(allocations().only_thread(allocations()[0].thread_name()).len());";
+    let name = |l: &mut AllocationList, name: &str| o.apply(l, name);
+    r.def(o.name, signature, doc, example, name)
+        .note(o.note)
+        .also(|l: &mut AllocationList, id: i64| o.apply(l, &id.to_string()));
+}
+
+/// Registers all methods.
+pub(crate) fn register_all(r: &mut Registry, shared: &Rc<Shared>) {
+    for (list, of, skip) in [("allocations", "AllocationList", Maps), ("maps", "MapList", Blocks)] {
+        r.of(of);
+        for o in ALL.iter().filter(|o| o.on != skip) {
+            match list {
+                "maps" => register::<MapList>(r, o, list),
+                _ => register::<AllocationList>(r, o, list),
+            }
+        }
+    }
+    register_unrecorded(r, shared);
+}
+
+const NO_JEMALLOC: &str = "recordings do not say which allocator a block is of: only_jemalloc decides by its stack, \
+     and keeps blocks that a function of jemalloc made";
+const NO_MARKERS: &str =
+    "prof sets no markers: each block has the marker 0, as in bytehound until a program sets one";
+
+/// A regular expression for the functions of jemalloc.
+const JEMALLOC: &str = "^(_rjem_|je_|jemalloc)";
+
+/// Registers the methods on blocks whose conditions recordings don't hold.
+fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
+    r.of("AllocationList");
+    let own = shared.clone();
+    r.def(
+        "only_jemalloc",
+        "() -> AllocationList",
+        "Keeps those that a function of jemalloc made, as their stacks say.",
+        "println(allocations().only_jemalloc().len());",
+        move |l: &mut AllocationList| {
+            own.tell(NO_JEMALLOC);
+            l.filtered("function", JEMALLOC)
+        },
+    )
+    .note("bytehound knows jemalloc's blocks by the hook that caught them.");
+    let own = shared.clone();
+    r.def(
+        "only_not_jemalloc",
+        "() -> AllocationList",
+        "Keeps those that no function of jemalloc made, as their stacks say.",
+        "println(allocations().only_not_jemalloc().len());",
+        move |l: &mut AllocationList| {
+            own.tell(NO_JEMALLOC);
+            l.filtered("not-function", JEMALLOC)
+        },
+    )
+    .note("bytehound knows jemalloc's blocks by the hook that caught them.");
+    let own = shared.clone();
+    r.def(
+        "only_with_marker",
+        "(marker: Integer) -> AllocationList",
+        "Keeps those made while this marker was set; that of all blocks is 0.",
+        "println(allocations().only_with_marker(0).len());",
+        move |l: &mut AllocationList, marker: i64| {
+            own.tell(NO_MARKERS);
+            if marker == 0 { Ok(l.clone()) } else { l.none() }
+        },
+    )
+    .note("prof sets no markers.");
+    r.def(
+        "only",
+        "(field: String, value: String) -> AllocationList",
+        "Keeps those that a filter of the command line selects: the option's name and its value.",
+        "println(allocations().only(\"min-size\", \"1KiB\").len());",
+        |l: &mut AllocationList, field: &str, text: &str| {
+            l.filtered(field.trim_start_matches("--"), text)
+        },
+    )
+    .note(NEW);
+    r.of("MapList")
+        .def(
+            "only",
+            "(field: String, value: String) -> MapList",
+            "Keeps those that a filter of `prof maps` selects: the option's name and its value.",
+            "println(maps().only(\"min-size\", \"1KiB\").len());",
+            |l: &mut MapList, field: &str, text: &str| l.only(field.trim_start_matches("--"), text),
+        )
+        .note(NEW);
+}

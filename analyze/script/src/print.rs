@@ -1,0 +1,187 @@
+//! Printing: the text of values, and `println` with its placeholders.
+
+use crate::backtrace::Backtrace;
+use crate::block::Allocation;
+use crate::duration::{Duration, Moment};
+use crate::error::{Failed, Fault, fault};
+use crate::group::AllocationGroupList;
+use crate::list::AllocationList;
+use crate::maplist::{Map, MapList};
+use crate::recording::Shared;
+use crate::registry::Registry;
+use rhai::{Dynamic, EvalAltResult, Position};
+use std::rc::Rc;
+
+/// Returns a value as `println` prints it.
+pub(crate) fn to_text(value: &Dynamic) -> String {
+    macro_rules! display {
+        ($($kind:ty),*) => { $(if let Some(v) = value.read_lock::<$kind>() { return v.to_string(); })* };
+    }
+    macro_rules! named {
+        ($($kind:ty => $name:literal),*) => { $(if value.is::<$kind>() { return $name.into(); })* };
+    }
+    display!(Duration, Moment, Backtrace);
+    named!(
+        AllocationList => "AllocationList",
+        AllocationGroupList => "AllocationGroupList",
+        MapList => "MapList",
+        Allocation => "Allocation",
+        Map => "Map",
+        crate::graph::Graph => "Graph",
+        crate::api::Data => "Data"
+    );
+    if let Some(array) = value.read_lock::<rhai::Array>() {
+        let all: Vec<String> = array.iter().map(quoted_text).collect();
+        return format!("[{}]", all.join(", "));
+    }
+    if let Some(map) = value.read_lock::<rhai::Map>() {
+        let all: Vec<String> =
+            map.iter().map(|(k, v)| format!("{:?}: {}", k.as_str(), quoted_text(v))).collect();
+        return format!("#{{{}}}", all.join(", "));
+    }
+    value.to_string()
+}
+
+/// Returns a value as it is printed within an array or a map.
+fn quoted_text(value: &Dynamic) -> String {
+    match value.read_lock::<rhai::ImmutableString>() {
+        Some(text) => format!("{:?}", text.as_str()),
+        None => to_text(value),
+    }
+}
+
+/// Replaces the placeholders of a format: `{}` by the next argument, `{N}` by one of them; `{{` is a bracket.
+pub(crate) fn formatted(format: &str, args: &[String]) -> Result<String, String> {
+    let (mut out, mut next) = (String::new(), 0);
+    let mut rest = format;
+    while let Some(at) = rest.find(['{', '}']) {
+        let (before, behind) = rest.split_at(at);
+        out.push_str(before);
+        if let Some(more) = behind.strip_prefix("{{").or(behind.strip_prefix("}}")) {
+            out.push_str(&behind[..1]);
+            rest = more;
+            continue;
+        }
+        if let Some(more) = behind.strip_prefix('}') {
+            out.push('}');
+            rest = more;
+            continue;
+        }
+        let Some(end) = behind.find('}') else {
+            return Err(format!("the format {format:?} has a {{ without a }}"));
+        };
+        let index = match behind[1..end].trim() {
+            "" => {
+                next += 1;
+                next - 1
+            }
+            number => number.parse::<usize>().map_err(|_| {
+                format!("the format {format:?} has {:?}; write {{}} or {{0}}", &behind[..=end])
+            })?,
+        };
+        let few =
+            || format!("the format {format:?} needs more arguments than the {} given", args.len());
+        out.push_str(args.get(index).ok_or_else(few)?);
+        rest = &behind[end + 1..];
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn print(shared: &Shared, values: &[Dynamic]) -> Result<(), Fault> {
+    let texts: Vec<String> = values.iter().map(to_text).collect();
+    let text = match texts.split_first() {
+        None => String::new(),
+        Some((one, [])) => one.clone(),
+        Some((format, args)) => formatted(format, args).map_err(fault)?,
+    };
+    shared.host.borrow_mut().line(&text).map_err(fault)
+}
+
+/// Registers the functions that print.
+pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
+    let own = [(); 6].map(|()| shared.clone());
+    let [s0, s1, s2, s3, s4, s5] = own;
+    r.of("")
+        .def(
+            "println",
+            "(format: Any, a: Any, b: Any, c: Any)",
+            "Prints a line: nothing, a value, or a format whose {} and {0} are replaced by up to three values.",
+            "println(\"{} blocks in {}\", allocations().len(), data().runtime());",
+            move || print(&s0, &[]),
+        )
+        .also(move |a: Dynamic| print(&s1, &[a]))
+        .also(move |f: Dynamic, a: Dynamic| print(&s2, &[f, a]))
+        .also(move |f: Dynamic, a: Dynamic, b: Dynamic| print(&s3, &[f, a, b]))
+        .also(move |f: Dynamic, a: Dynamic, b: Dynamic, c: Dynamic| print(&s4, &[f, a, b, c]))
+        .def(
+            "info",
+            "(message: String)",
+            "Prints a message to standard error.",
+            "info(\"looking for leaks\");",
+            move |text: &str| s5.host.borrow_mut().note(text),
+        )
+        .def(
+            "assert",
+            "(condition: Boolean, message: String)",
+            "Ends the script if a condition does not hold; `prof script` then ends with exit code 1.",
+            "assert(allocations().len() > 0, \"nothing was recorded\");",
+            |holds: bool, message: &str| check(holds, message),
+        )
+        .note("New in prof.")
+        .also(|holds: bool| check(holds, "assert: the condition does not hold"));
+    r.def(
+        "format",
+        "(format: String, values: Array) -> String",
+        "Returns a text whose {} and {0} are replaced by values.",
+        "println(format(\"{} of {}\", [1, 2]));",
+        |format: &str, values: rhai::Array| {
+            let texts: Vec<String> = values.iter().map(to_text).collect();
+            formatted(format, &texts).map_err(fault)
+        },
+    )
+    .note("New in prof.")
+    .def(
+        "bytes",
+        "(n: Integer) -> String",
+        "Returns a number of bytes in a unit that people read: 1.5 MiB.",
+        "println(bytes(1572864));",
+        |n: i64| match u64::try_from(n) {
+            Ok(n) => prof_analyze::report::units::bytes(n),
+            Err(_) => prof_analyze::report::units::signed_bytes(n),
+        },
+    )
+    .note("New in prof.");
+}
+
+fn check(holds: bool, message: &str) -> Result<(), Fault> {
+    match holds {
+        true => Ok(()),
+        false => Err(Box::new(EvalAltResult::ErrorRuntime(
+            Dynamic::from(Failed(message.to_owned())),
+            Position::NONE,
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_replaced() {
+        let args = ["a".to_owned(), "b".to_owned()];
+        for (format, text) in [
+            ("{} and {}", "a and b"),
+            ("{1}{0}{1}", "bab"),
+            ("{{}} {}", "{} a"),
+            ("none", "none"),
+            ("é{}é", "éaé"),
+        ] {
+            assert_eq!(formatted(format, &args).as_deref(), Ok(text));
+        }
+        for wrong in ["{} {} {}", "{2}", "{x}", "{"] {
+            assert!(formatted(wrong, &args).is_err(), "{wrong}");
+        }
+    }
+}
