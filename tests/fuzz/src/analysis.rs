@@ -150,8 +150,14 @@ fn ask(index: &Index, dir: &Dir) {
             Format::Heaptrack,
             Format::Pprof,
         ] {
-            let source =
-                Source { index, query: &query, at: None, cost: Cost::Live, filter: Vec::new() };
+            let source = Source {
+                index,
+                query: &query,
+                at: None,
+                cost: Cost::Live,
+                filter: Vec::new(),
+                held: None,
+            };
             let _ = source.write(format, &mut std::io::sink());
         }
     }

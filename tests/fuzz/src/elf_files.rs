@@ -50,6 +50,7 @@ fn injector(bytes: &[u8], path: &Path) {
         exec: true,
         shared: false,
         offset: 0,
+        device: (8, 1),
         inode: 1,
         name: path.as_os_str().as_encoded_bytes().to_vec(),
     };
