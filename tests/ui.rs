@@ -3,6 +3,8 @@
 #[path = "common/browser.rs"]
 mod browser;
 mod common;
+#[path = "ui/console.rs"]
+mod console;
 #[path = "ui/hostile.rs"]
 mod hostile;
 #[path = "ui/pages.rs"]

@@ -5,7 +5,7 @@ use crate::common::Scene;
 use crate::{Served, folder, is_browser, opened, pictures, record};
 
 /// The pages of a recording, as in an address. `{…}` is the first row of another page.
-const PAGES: [&str; 27] = [
+const PAGES: [&str; 28] = [
     "recordings",
     "overview",
     "overview?from=10%25&to=90%25&by=function&series=live_bytes,rss,growth,anonymous",
@@ -30,6 +30,7 @@ const PAGES: [&str; 27] = [
     "space",
     "space?mode=age&at=50%25",
     "info",
+    "script",
     "stack/{allocations}",
     "block/{allocations?by=none}",
     "map/{maps?sort=peak-rss}",

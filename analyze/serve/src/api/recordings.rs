@@ -64,6 +64,7 @@ pub(crate) fn all(shared: &Shared) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "control": shared.control().is_some(),
         "sources": shared.options.sources.is_some(),
+        "scripts": cfg!(feature = "script"),
         "recordings": items,
     })
 }
