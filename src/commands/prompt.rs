@@ -1,7 +1,7 @@
 //! The prompt of `prof script`: lines with history and completion, each answered at once.
 
 use super::script::{exit_code, told};
-use crate::term::say;
+use crate::term::{line as tell, say};
 use anyhow::{Context as _, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use prof_analyze::Job;
@@ -140,9 +140,7 @@ pub(super) fn run(options: ScriptOptions) -> Result<ExitCode> {
         // A first prompt has no history.
         let _ = editor.load_history(path);
     }
-    println!(
-        "Names: help(), help(\"only_*\"); Tab completes; Ctrl-C stops a question; Ctrl-D ends."
-    );
+    tell("Names: help(), help(\"only_*\"); Tab completes; Ctrl-C stops a question; Ctrl-D ends.");
     let code = loop {
         let line = match editor.readline("prof> ") {
             Ok(line) => line,

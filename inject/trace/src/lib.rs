@@ -12,9 +12,6 @@
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
 //! * [`derived`] (feature `std`): chunks that `prof pack` and `prof strip` add to a recording;
 //! * [`runtimes`] (feature `std`): runtimes with an allocator of their own;
-//! * [`files`] (feature `std`): opening untrusted files;
-//! * [`family`] (feature `std`): worker processes;
-//! * [`process`] (feature `std`): living threads of a process, and processes that share its memory;
 //! * [`values`] (feature `std`): sizes, durations and counts as people write and read them.
 //!
 //! `FORMAT.md` beside this crate specifies the formats byte by byte. This crate depends on no other crate of

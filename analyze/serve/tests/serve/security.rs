@@ -328,7 +328,8 @@ fn requests_behind_each_other_are_answered_in_order() {
         )
     };
     let text =
-        one("/list", "") + &one("/nothing", "") + &one("/api/v1/fields", "Connection: close\r\n");
+        [one("/list", ""), one("/nothing", ""), one("/api/v1/fields", "Connection: close\r\n")]
+            .concat();
     let got = s.send(text.as_bytes());
     let codes: Vec<&str> =
         got.match_indices("HTTP/1.1 ").map(|(i, _)| &got[i + 9..i + 12]).collect();
