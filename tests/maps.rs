@@ -174,9 +174,10 @@ fn a_mapping_that_only_grows_is_a_leak() {
     let mut target = looked();
     let recording = scene.attach(&target);
     let mut at = 0;
-    for _ in 0..5 {
+    // Three looks see it grow, also on a loaded machine: each rests for 200 times what the one before took.
+    for _ in 0..8 {
         at = ask(&mut target, "grow 16").0;
-        std::thread::sleep(Duration::from_millis(1200));
+        std::thread::sleep(Duration::from_millis(1500));
     }
     // One that does not grow.
     ask(&mut target, "map");
@@ -189,8 +190,8 @@ fn a_mapping_that_only_grows_is_a_leak() {
     let growing = leaks["growing_mappings"].as_array().expect("mappings");
     assert_eq!(growing.len(), 1, "{growing:#?}");
     let m = &growing[0];
-    assert_eq!((sum(m, "size"), sum(m, "rss")), (256 * MIB, 80 * MIB), "{m:#}");
-    assert!(sum(m, "grown_bytes") >= 32 * MIB && sum(m, "grown_bytes") <= 64 * MIB, "{m:#}");
+    assert_eq!((sum(m, "size"), sum(m, "rss")), (256 * MIB, 128 * MIB), "{m:#}");
+    assert!(sum(m, "grown_bytes") >= 32 * MIB && sum(m, "grown_bytes") <= 112 * MIB, "{m:#}");
     let of = maps(&scene, &recording, &["--id", &m["id"].to_string()]);
     assert_eq!(find(&of, at)["caught"], true);
     assert!(scene.prof(&["leaks", file]).ok("leaks").stdout.contains("only grows"));

@@ -38,7 +38,7 @@ fn scripts_run_in_a_browser() {
     run(&browser, "let a = 1;\n   nothing(a);\n");
     assert!(out().contains("Line 2, column 4"), "{}", out());
     assert_eq!(browser.text(".code-wrong"), "nothing");
-    assert_eq!(browser.text(".code-wrong-line"), "2");
+    assert_eq!(browser.text(".code-wrong-line").trim(), "2");
     browser.click("[data-key=script-jump]");
     assert_eq!(browser.run("document.querySelector('.code-area').selectionStart"), 14);
 

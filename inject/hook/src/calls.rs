@@ -180,13 +180,17 @@ fn put_digits(number: Option<u64>, to: &mut [u8; MAX_NAME], mut at: usize) -> us
         put(b'.');
         return at;
     };
-    let mut unit = 1u64;
-    while number / unit >= 10 {
-        unit *= 10;
+    // The last digit comes first. No division by a variable, which would be checked.
+    let (mut digits, mut rest, mut count) = ([0; 20], number, 0);
+    for digit in &mut digits {
+        (*digit, rest) = (b'0' + (rest % 10) as u8, rest / 10);
+        count += 1;
+        if rest == 0 {
+            break;
+        }
     }
-    while unit > 0 {
-        put(b'0' + (number / unit % 10) as u8);
-        unit /= 10;
+    for digit in digits.iter().take(count).rev() {
+        put(*digit);
     }
     at
 }
