@@ -162,7 +162,9 @@ export function timeChart(options) {
       const band = lo !== null && lo !== undefined && hi !== null && lo !== hi ? `${amount(lo, line.unit)} to ${amount(hi, line.unit)}` : amount(hi, line.unit);
       lines.push(line.name + ": " + band);
     }
-    for (const s of data.stacked || []) if (s.max[i]) lines.push(s.name + ": " + amount(s.max[i], unit));
+    // A chart of a few series names them all; among many only those with a value are of interest.
+    const stacked = data.stacked || [], few = stacked.length <= 8;
+    for (const s of stacked) if (s.max[i] || few) lines.push(s.name + ": " + amount(s.max[i] ?? 0, unit));
     const paused = (data.pauses || []).some((q) => ns >= q.from && ns <= q.to);
     if (paused) lines.push("recording was paused");
     return lines;

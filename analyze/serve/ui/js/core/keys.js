@@ -32,6 +32,14 @@ function writes(target) {
   return target instanceof HTMLElement && target.matches("input, textarea, select, [contenteditable]");
 }
 
+/**
+ * Whether a key acts on the element that has the focus: Enter follows a link, and presses a button as Space does.
+ * @param {KeyboardEvent} e
+ */
+function activates(e) {
+  return (e.key === "Enter" || e.key === " ") && e.target instanceof HTMLElement && e.target.matches("a[href], button, summary");
+}
+
 /** Starts to listen. */
 export function listen() {
   document.addEventListener("keydown", (e) => {
@@ -40,6 +48,7 @@ export function listen() {
       if (e.key === "Escape") /** @type {HTMLElement} */ (e.target).blur();
       return;
     }
+    if (activates(e)) return;
     if (document.querySelector("dialog[open]") && e.key !== "Escape") return;
     const both = prefix && performance.now() - prefixAt < 1500 ? prefix + " " + e.key : "";
     prefix = "";
