@@ -15,7 +15,7 @@ const LONGEST: usize = 1800;
 
 /// Whether lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audit {
+pub(crate) enum Audit {
     /// Lines are written.
     On,
     /// `--no-log` was given.
@@ -24,17 +24,17 @@ pub enum Audit {
 
 impl Audit {
     /// Returns the setting that the options ask for.
-    pub fn of(record: &RecordArgs) -> Self {
+    pub(crate) fn of(record: &RecordArgs) -> Self {
         Self::unless(record.no_log)
     }
 
     /// Returns `Off` if `no_log` is set.
-    pub fn unless(no_log: bool) -> Self {
+    pub(crate) fn unless(no_log: bool) -> Self {
         if no_log { Self::Off } else { Self::On }
     }
 
     /// Logs that prof has attached to a process.
-    pub fn attached(self, pid: i32, functions: &[(String, String)], path: &Path) {
+    pub(crate) fn attached(self, pid: i32, functions: &[(String, String)], path: &Path) {
         let to = path.display();
         self.write(&format!(
             "attached to {}; hooked {}; recording to {to}",
@@ -44,7 +44,7 @@ impl Audit {
     }
 
     /// Logs that prof has detached from a process, and what is left in it.
-    pub fn detached(self, pid: i32, functions: &[(String, String)], left: &[String]) {
+    pub(crate) fn detached(self, pid: i32, functions: &[(String, String)], left: &[String]) {
         let bytes = match left {
             [] => "bytes as before".into(),
             left => format!("left in it: {}", left.join(", ")),
@@ -57,7 +57,7 @@ impl Audit {
     }
 
     /// Logs that the recording of a process is not at its original path.
-    pub fn displaced(self, pid: i32, said: &str) {
+    pub(crate) fn displaced(self, pid: i32, said: &str) {
         self.write(&format!("{}: {said}", process(pid)));
     }
 

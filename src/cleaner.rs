@@ -20,11 +20,11 @@ const STOP: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A cleaner that waits. Dropping it tells it that there is nothing to clean, and waits for its end.
-pub struct Cleaner(Option<Child>);
+pub(crate) struct Cleaner(Option<Child>);
 
 impl Cleaner {
     /// Starts a cleaner for the target `pid`. An attach does without if no process can be made.
-    pub fn start(pid: i32) -> Self {
+    pub(crate) fn start(pid: i32) -> Self {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("prof").args(["clean", "--pid", &pid.to_string()]).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -48,7 +48,7 @@ impl Drop for Cleaner {
 }
 
 /// `prof clean`: waits until the attach has ended or was killed, and then removes what that has left in the target.
-pub fn run(args: &CleanArgs) -> ExitCode {
+pub(crate) fn run(args: &CleanArgs) -> ExitCode {
     let mut told = [0];
     if std::io::stdin().read(&mut told).is_ok_and(|n| n > 0) {
         return ExitCode::SUCCESS;

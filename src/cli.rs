@@ -44,7 +44,7 @@ Examples:
   prof run --report -- ls -l    record a command from its first allocation on
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or a bad file, 3 the process is gone or can't be recorded.")]
-pub struct Cli {
+pub(crate) struct Cli {
     /// Say more about what prof does; give it twice for much more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
@@ -55,7 +55,7 @@ pub struct Cli {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Attach(AttachArgs),
     Detach(DetachArgs),
     /// Stop recording for a while; the hooks stay in the process
@@ -107,7 +107,7 @@ pub enum Command {
 ///
 /// # Errors
 /// The exit code, if nothing is left to do: after help, version, or an error.
-pub fn parse() -> Result<Cli, ExitCode> {
+pub(crate) fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|e| match e.kind() {
         ErrorKind::DisplayVersion if std::env::args_os().any(|a| is_verbose(&a)) => {
             let printed = crate::commands::report::print(&crate::commands::doctor::version());

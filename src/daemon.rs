@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 /// Runs in the child: makes a new session, so that no terminal's signals reach it, and closes all descriptors but its
 /// own, so that no process waits for the end of a pipe that it holds.
-pub fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<()> {
+pub(crate) fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<()> {
     // SAFETY: these calls take no pointers.
     unsafe {
         libc::setsid();
@@ -30,7 +30,7 @@ pub fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<()> {
 }
 
 /// Returns the descriptors of this process except standard input, output and error.
-pub fn open_descriptors() -> Vec<RawFd> {
+pub(crate) fn open_descriptors() -> Vec<RawFd> {
     let dir = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let all = dir.filter_map(|e| e.file_name().to_str()?.parse().ok());
     all.filter(|fd| *fd > 2).collect()

@@ -13,7 +13,7 @@ use std::time::Duration;
 const EXEC: Duration = Duration::from_millis(50);
 
 /// Result of a detach.
-pub struct Detached {
+pub(crate) struct Detached {
     /// Path of the recording; empty if there is none.
     pub path: PathBuf,
     /// Process ID.
@@ -33,7 +33,7 @@ pub struct Detached {
 }
 
 /// A recording that is being finished.
-pub struct Ending {
+pub(crate) struct Ending {
     /// The collector's process ID and start time.
     pub collector: (u32, u64),
     /// The file, to be saved by this process if it has been deleted.
@@ -42,19 +42,19 @@ pub struct Ending {
 
 impl Detached {
     /// Returns whether nothing is left in the process.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         self.left.is_empty()
     }
 
     /// Creates the result of a detach from a process that is not recorded itself.
-    pub fn without_recording(pid: i32, left: Vec<String>, said: Vec<String>) -> Self {
+    pub(crate) fn without_recording(pid: i32, left: Vec<String>, said: Vec<String>) -> Self {
         let path = PathBuf::new();
         Self { path, pid, left, stays: false, said, gone: false, ending: None, whole: true }
     }
 
     /// Creates the result of a detach in whose midst the process has departed: see [`departed`]. `children`: prof was to be
     /// taken out of its children, too.
-    pub fn from_departed(
+    pub(crate) fn from_departed(
         pid: i32,
         path: PathBuf,
         mut said: Vec<String>,
@@ -69,7 +69,7 @@ impl Detached {
     }
 
     /// Waits until the recording is finished, and adds messages about that.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let Some(Ending { collector, kept }) = self.ending.take() else { return };
         let id = collector.0;
         let waits = |stopped: bool| {
@@ -102,7 +102,7 @@ impl Detached {
 
 /// Returns how a recorded process has left in the midst of a detach: by its end, or by running another program. The
 /// collector then finishes the recording. An error if other processes have the memory that it had.
-pub fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
+pub(crate) fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
     let how = if prof_os::process::has_ended(pid) {
         "has ended by itself"
     } else if program.is_replaced_within(EXEC) {
@@ -119,7 +119,7 @@ pub fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
 }
 
 /// Returns an error if the process is not recorded itself, but other processes share the memory that it had.
-pub fn held_by_others(pid: i32) -> Option<anyhow::Error> {
+pub(crate) fn held_by_others(pid: i32) -> Option<anyhow::Error> {
     let others = prof_inject::recorded::left_by(pid);
     let other = others.first()?;
     Some(refused(format!(
@@ -129,7 +129,7 @@ pub fn held_by_others(pid: i32) -> Option<anyhow::Error> {
 }
 
 /// Returns the message that the last events of a recording can't be saved.
-pub fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
+pub(crate) fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
     let path = peek.path.display();
     let by = peek.foreign.as_ref().map(|by| format!(" ({} could have)", by.describe()));
     format!(
@@ -139,7 +139,7 @@ pub fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
 }
 
 /// Returns the message why prof's memory can't be removed from a process.
-pub fn stays(pid: i32) -> String {
+pub(crate) fn stays(pid: i32) -> String {
     format!(
         "the kernel does not let it be unmapped (EPERM), as process {pid} has sealed all of its mappings (mseal); \
          it goes when the process ends or runs another program"

@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 
 /// Exit code of general failures.
-pub const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// Exit code of wrong usage, or a file that can't be used.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// Exit code if the target is gone, or can't be recorded.
-pub const REFUSED: u8 = 3;
+pub(crate) const REFUSED: u8 = 3;
 
 /// An error with an exit code of its own.
 #[derive(Debug)]
-pub struct Coded {
+pub(crate) struct Coded {
     code: u8,
     message: String,
 }
@@ -25,17 +25,17 @@ impl std::fmt::Display for Coded {
 impl std::error::Error for Coded {}
 
 /// Creates an error: the target is gone, or can't be recorded.
-pub fn refused(message: impl Into<String>) -> anyhow::Error {
+pub(crate) fn refused(message: impl Into<String>) -> anyhow::Error {
     Coded { code: REFUSED, message: message.into() }.into()
 }
 
 /// Creates an error: wrong usage.
-pub fn usage(message: impl Into<String>) -> anyhow::Error {
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Coded { code: USAGE, message: message.into() }.into()
 }
 
 /// Prints an error, and returns its exit code.
-pub fn report(e: &anyhow::Error) -> ExitCode {
+pub(crate) fn report(e: &anyhow::Error) -> ExitCode {
     crate::term::say(&format!("{e:#}"));
     ExitCode::from(code_of(e))
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Returns the lines for standard error.
-pub fn describe(installed: &Installed) -> Vec<String> {
+pub(crate) fn describe(installed: &Installed) -> Vec<String> {
     let mut lines = hooked(&installed.hooked);
     lines.extend(not_hooked(&installed.not_hooked));
     lines.extend(installed.notes.iter().cloned());
@@ -17,7 +17,7 @@ pub fn describe(installed: &Installed) -> Vec<String> {
 }
 
 /// Describes which blocks are recorded, unless all are.
-pub fn captured(c: &Capture) -> String {
+pub(crate) fn captured(c: &Capture) -> String {
     let mut parts = Vec::new();
     match (c.sample_bytes, c.sample_every) {
         (n, _) if c.adapts => {
@@ -38,7 +38,7 @@ pub fn captured(c: &Capture) -> String {
 }
 
 /// Describes how long the target was stopped.
-pub fn stops(times: &StopTimes) -> String {
+pub(crate) fn stops(times: &StopTimes) -> String {
     let ms = |d: Duration| format!("{:.2} ms", d.as_secs_f64() * 1e3);
     let (longest, sum) = (ms(times.longest), ms(times.sum));
     format!(
@@ -75,7 +75,7 @@ const NAMED: usize = 6;
 
 /// Returns names of functions for one line. All forms of an operator count as one, and functions that change mappings
 /// come last; `-v` shows all names.
-pub fn list(mut functions: Vec<String>) -> String {
+pub(crate) fn list(mut functions: Vec<String>) -> String {
     functions.sort_by_key(|f| is_call(f));
     if log::log_enabled!(log::Level::Info) || functions.len() <= NAMED {
         return functions.join(", ");

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Location of a recording's file.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// At its original path.
     There,
     /// It was renamed.
@@ -25,13 +25,13 @@ pub enum Place {
 }
 
 /// The file of a recording, held open.
-pub struct Kept {
+pub(crate) struct Kept {
     file: File,
     path: PathBuf,
 }
 
 /// A recording that was not at its original path.
-pub struct Displaced {
+pub(crate) struct Displaced {
     /// Its present path; `None` if it is lost.
     pub path: Option<PathBuf>,
     /// Message for the user.
@@ -42,13 +42,13 @@ pub struct Displaced {
 
 impl Kept {
     /// Creates it for a recording made at an absolute path.
-    pub fn new(file: File, path: PathBuf) -> Self {
+    pub(crate) fn new(file: File, path: PathBuf) -> Self {
         Self { file, path }
     }
 
     /// Opens the recording that a collector is writing. This needs a collector of the same program and user, in the
     /// same mount namespace and root. The path that the target names is not trusted.
-    pub fn of(peek: &Peek) -> Option<Self> {
+    pub(crate) fn of(peek: &Peek) -> Option<Self> {
         let (pid, start) = peek.collector;
         if !peek.collector_alive || pid == std::process::id() || !is_running(pid as i32, start) {
             return None;
@@ -77,12 +77,12 @@ impl Kept {
     }
 
     /// Takes responsibility for saving the recording, until this is dropped; returns false if another process has it.
-    pub fn lock(&self) -> bool {
+    pub(crate) fn lock(&self) -> bool {
         self.file.try_lock().is_ok()
     }
 
     /// Finds out where the file is.
-    pub fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         let Ok(held) = self.file.metadata() else { return Place::There };
         let is_at = |p: &Path| {
             fs::symlink_metadata(p).is_ok_and(|m| (m.dev(), m.ino()) == (held.dev(), held.ino()))
@@ -100,12 +100,12 @@ impl Kept {
     }
 
     /// Returns a path that leads to the open file wherever it is, as long as this lives.
-    pub fn link(&self) -> PathBuf {
+    pub(crate) fn link(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 
     /// Describes why it is not at its original path.
-    pub fn describe(&self) -> Option<String> {
+    pub(crate) fn describe(&self) -> Option<String> {
         match self.place() {
             Place::There => None,
             Place::Moved(to) => Some(format!("moved to {}", to.display())),
@@ -116,7 +116,7 @@ impl Kept {
 
     /// Saves a file that has no visible name any more: at its original path, in one of these folders, or among
     /// temporary files. Returns `None` if it is at its original path.
-    pub fn settle(&self, folders: &[PathBuf]) -> Option<Displaced> {
+    pub(crate) fn settle(&self, folders: &[PathBuf]) -> Option<Displaced> {
         let why = match self.place() {
             Place::There => return None,
             Place::Moved(to) => {
@@ -179,13 +179,13 @@ impl Kept {
 
 impl Displaced {
     /// Encodes it for a pipe.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let path = self.path.as_ref().map_or(OsStr::new(""), |p| p.as_os_str());
         [&[self.moved.into()], path.as_bytes(), &[0], self.said.as_bytes()].concat()
     }
 
     /// Decodes it; `None` if there is nothing.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (moved, bytes) = bytes.split_first()?;
         let end = bytes.iter().position(|b| *b == 0)?;
         let path = (end > 0).then(|| OsString::from_vec(bytes[..end].to_vec()).into());

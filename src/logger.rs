@@ -51,7 +51,7 @@ impl Log for Stderr {
 }
 
 /// Sets up the log: warnings are always shown, and more with each `-v`.
-pub fn init(verbose: u8) {
+pub(crate) fn init(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::Warn,
         1 => LevelFilter::Info,

@@ -24,7 +24,7 @@ const ENOUGH: u64 = 1000;
 
 /// Returns the present figures of a process.
 #[must_use]
-pub fn now(pid: i32) -> Now {
+pub(crate) fn now(pid: i32) -> Now {
     let private = prof_collect::private(pid as u32);
     let sample = Stat::living(pid).filter(|_| private > 0);
     let sample = sample.map(|s| Sample { ticks: 0, private, cpu_ms: s.cpu_ms() });
@@ -33,7 +33,7 @@ pub fn now(pid: i32) -> Now {
 
 /// Watches a newly attached process for up to `time`, and reports if its recording misses memory that it takes, or if
 /// workers do its work.
-pub fn after(attached: &mut Attached, time: Duration) {
+pub(crate) fn after(attached: &mut Attached, time: Duration) {
     if time.is_zero() {
         return;
     }
@@ -75,14 +75,14 @@ fn grown(before: &[Worker], now: &[Worker]) -> Vec<prof_analyze::unseen::WorkerD
 
 /// Returns the messages about a recording.
 #[must_use]
-pub fn lines(summary: &Summary) -> Vec<String> {
+pub(crate) fn lines(summary: &Summary) -> Vec<String> {
     let unseen = summary.unseen.iter().flat_map(|u| u.text.clone());
     unseen.chain(workers_text(&summary.workers)).collect()
 }
 
 /// Analyses a recording that is not too long, with the present figures of its process.
 #[must_use]
-pub fn read(path: &Path, now: &Now) -> Option<Summary> {
+pub(crate) fn read(path: &Path, now: &Now) -> Option<Summary> {
     let size = std::fs::metadata(path).ok()?.len();
     (size <= REPLAYED).then(|| live_summary(path, now).ok()).flatten()
 }

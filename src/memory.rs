@@ -15,7 +15,7 @@ const RESERVE: usize = 32 << 20;
 static HELD: AtomicPtr<libc::c_void> = AtomicPtr::new(null_mut());
 
 /// Maps the reserve. If there is no room for it, no attach begins.
-pub fn hold() {
+pub(crate) fn hold() {
     let (none, how) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: the kernel chooses the address of the new mapping, so no existing memory is affected.
     let p = unsafe { libc::mmap(null_mut(), RESERVE, none, how | libc::MAP_NORESERVE, -1, 0) };
@@ -53,7 +53,7 @@ fn out_of_memory(size: usize) -> *mut u8 {
 }
 
 /// The allocator.
-pub struct Frugal;
+pub(crate) struct Frugal;
 
 // SAFETY: all methods delegate to the system's allocator, which upholds the contract; a second attempt only follows a
 // failure.

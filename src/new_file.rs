@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Creates the file of a recording, before anything is touched: the requested one, or `./prof.NAME.PID.TIME.prof`.
-pub fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(PathBuf, File)> {
+pub(crate) fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = local_time(now.as_secs() as i64);
     // There may be two recordings within a second.
@@ -54,7 +54,7 @@ fn local_time(seconds: i64) -> String {
 }
 
 /// Returns the local time of day, as `06:15:00`.
-pub fn time_of_day(seconds: i64) -> String {
+pub(crate) fn time_of_day(seconds: i64) -> String {
     let t = broken_down(seconds);
     format!("{:02}:{:02}:{:02}", t.tm_hour, t.tm_min, t.tm_sec)
 }

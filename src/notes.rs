@@ -24,7 +24,7 @@ const READ: u64 = 64 << 20;
 
 /// The note of a recording.
 #[derive(Clone, Debug)]
-pub struct Note(Value);
+pub(crate) struct Note(Value);
 
 /// Returns the folders that notes may be in: of this login, of the system, of the user.
 fn folders() -> Vec<PathBuf> {
@@ -37,7 +37,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// Makes a note that a process is recorded to a file; returns its path, if it could be written.
-pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
+pub(crate) fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
     let start = Stat::living(pid)?.start()?;
     let note = Note(json!({
         "pid": pid,
@@ -63,7 +63,7 @@ pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
 }
 
 /// Removes the note of a recording that could not begin.
-pub fn forget(note: Option<&Path>) {
+pub(crate) fn forget(note: Option<&Path>) {
     if let Some(path) = note {
         let _ = fs::remove_file(path);
     }
@@ -93,11 +93,11 @@ fn files(dir: &Path) -> Vec<(SystemTime, PathBuf)> {
 }
 
 /// An open note, to be completed at the end of the recording.
-pub struct Open(File);
+pub(crate) struct Open(File);
 
 impl Open {
     /// Opens a note, and enters this process as the collector.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub(crate) fn of(path: &Path) -> Option<Self> {
         let open = OpenOptions::new().read(true).write(true).open(path).ok().map(Self)?;
         let me = std::process::id();
         open.change(|note| {
@@ -117,12 +117,12 @@ impl Open {
     }
 
     /// Enters a new path of the recording.
-    pub fn moved(&self, path: &Path) {
+    pub(crate) fn moved(&self, path: &Path) {
         self.change(|note| note["path"] = path.to_string_lossy().into());
     }
 
     /// Enters the end of the recording.
-    pub fn finish(&self, ended: &prof_collect::Ended) {
+    pub(crate) fn finish(&self, ended: &prof_collect::Ended) {
         self.change(|note| {
             note["reason"] = ended.reason.clone().into();
             note["events"] = ended.events.into();
@@ -137,7 +137,7 @@ fn seconds() -> u64 {
 }
 
 /// Returns the note of a process's last recording; `None` if it is being recorded now, or there is no note.
-pub fn last(pid: i32) -> Option<Note> {
+pub(crate) fn last(pid: i32) -> Option<Note> {
     if prof_collect::Peek::of(pid as u32).ok().flatten().is_some() {
         return None;
     }
@@ -150,7 +150,7 @@ pub fn last(pid: i32) -> Option<Note> {
 }
 
 /// Returns the notes of recordings that have ended within some time, other than by a detach, the latest first.
-pub fn ended_within(time: Duration) -> Vec<Note> {
+pub(crate) fn ended_within(time: Duration) -> Vec<Note> {
     let since = seconds().saturating_sub(time.as_secs());
     let mut all = read_all(|_| true);
     let is_meant = |n: &Note| {
@@ -183,12 +183,12 @@ impl Note {
     }
 
     /// Returns the path of the recording.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.0["path"].as_str().unwrap_or_default().into()
     }
 
     /// Returns the note as JSON.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let mut v = self.0.clone();
         v["state"] = "ended".into();
         v["why"] = self.why().into();
@@ -220,7 +220,7 @@ impl Note {
     }
 
     /// Describes the end and the place of the recording.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let path = self.path();
         let ago = self.0["ended"].as_u64().map(|t| {
             let age = Duration::from_secs(seconds().saturating_sub(t));
@@ -240,7 +240,7 @@ impl Note {
     }
 
     /// Returns PID and name of the process.
-    pub fn process(&self) -> String {
+    pub(crate) fn process(&self) -> String {
         let name = self.0["name"].as_str().unwrap_or_default();
         format!("process {} ({name})", self.0["pid"])
     }

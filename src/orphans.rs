@@ -21,7 +21,7 @@ fn pid_namespace(pid: &str) -> Option<std::path::PathBuf> {
 }
 
 /// Returns a message if the target may become the collector's parent.
-pub fn adopted_by(pid: i32) -> Option<String> {
+pub(crate) fn adopted_by(pid: i32) -> Option<String> {
     let why = if is_first_of_ours(pid) {
         format!("process {pid} is the first of its container")
     } else if descends_from(pid) {
@@ -64,7 +64,7 @@ const WAITS: Duration = Duration::from_secs(10);
 
 /// Waits for the end, in a collector whose parent is its target, after another process has detached: that process ends
 /// the collector such that the target does not notice.
-pub fn wait_for_the_end(target: u32) {
+pub(crate) fn wait_for_the_end(target: u32) {
     let is_child = || std::os::unix::process::parent_id() == target;
     if !is_child() {
         return;
@@ -81,13 +81,13 @@ pub fn wait_for_the_end(target: u32) {
 }
 
 /// Returns whether a collector has finished its work, and waits for its end.
-pub fn is_done(collector: u32) -> bool {
+pub(crate) fn is_done(collector: u32) -> bool {
     let name = std::fs::read(format!("/proc/{collector}/comm")).unwrap_or_default();
     name.strip_suffix(b"\n") == Some(DONE.to_bytes())
 }
 
 /// Ends a collector that has finished its work; returns a message if the target has to notice that.
-pub fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
+pub(crate) fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
     let id = collector as i32;
     if is_done(collector) && is_running(collector.cast_signed(), start) {
         if let Err(e) = prof_inject::parting::dismiss(pid, (id, start), END) {

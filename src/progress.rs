@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 static BAR: Mutex<Option<(At, ProgressBar)>> = Mutex::new(None);
 
 /// Shows long operations from now on, if standard error is a terminal.
-pub fn install() {
+pub(crate) fn install() {
     if std::io::stderr().is_terminal() {
         prof_analyze::progress::show(show);
     }

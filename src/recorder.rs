@@ -43,7 +43,7 @@ const RETRIES: [Duration; 5] = [
 
 /// The settings of a collector.
 #[derive(Debug)]
-pub struct How {
+pub(crate) struct How {
     /// Path of the recording.
     pub path: PathBuf,
     /// Compression of the events.
@@ -60,7 +60,7 @@ pub struct How {
 
 /// Starts the collector of a recording in a session of its own, and waits until it collects: for `timeout`, or for
 /// [`START`] if that is longer.
-pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
+pub(crate) fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().with_context(|| {
         format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
@@ -164,26 +164,26 @@ fn limits() -> String {
 }
 
 /// A collector that has begun.
-pub struct Started {
+pub(crate) struct Started {
     process: Child,
     told: PipeReader,
 }
 
 impl Started {
     /// Returns how it has ended, if it has.
-    pub fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
+    pub(crate) fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.process.try_wait()
     }
 
     /// Waits for its end; returns its message about a recording that is not at its original path.
-    pub fn wait(&mut self) -> Option<Displaced> {
+    pub(crate) fn wait(&mut self) -> Option<Displaced> {
         self.process.wait().ok()?;
         let mut said = Vec::new();
         self.told.read_to_end(&mut said).ok()?;
         Displaced::decode(&said)
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.process.kill();
     }
 }
@@ -198,7 +198,7 @@ fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
 /// Waits until a collector has finished its recording, though its process may still exist (see [`crate::orphans`]). If
 /// that takes long, `waits` is called, and told whether the collector is stopped; a stopped one is not waited for much
 /// longer.
-pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
+pub(crate) fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
     let (mut worked, mut last) = (0, began);
     while is_running(collector.0.cast_signed(), collector.1)
@@ -232,7 +232,7 @@ const FAILED: Signal = Signal::SIGUSR2;
 
 /// `prof collect`: one thread drains the ring. The first thread waits for the time to detach, for SIGTERM, or for a
 /// full disk, and then takes prof out of the target.
-pub fn run(args: &CollectArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &CollectArgs) -> Result<ExitCode> {
     let mut asked = false;
     let code = record(args, &mut asked);
     if asked {

@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::cleaner::Cleaner;
 use crate::commands::record::{FunctionArgs, OnFull, RecordArgs};
-pub use crate::ending::{Detached, stays};
+pub(crate) use crate::ending::{Detached, stays};
 use crate::ending::{Ending, departed, held_by_others, rest_is_lost};
 use crate::failure::{refused, usage};
 use crate::hooks;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time that a detach waits for threads to leave the hook.
-pub const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a cleaner is at work (see [`crate::cleaner`]).
 const CLEANING: Duration = Duration::from_millis(50);
 /// Time that a thread waits for a free segment.
@@ -41,7 +41,7 @@ const ARCH: &str = if cfg!(all(target_arch = "mips64", target_endian = "little")
 
 /// Settings of a recording, besides [`RecordArgs`].
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// Recording is on from the beginning.
     pub on: bool,
     /// The toggle signal; 0: none.
@@ -60,7 +60,7 @@ impl Default for Choice {
 }
 
 /// A recording that is running.
-pub struct Attached {
+pub(crate) struct Attached {
     /// Process ID.
     pub pid: i32,
     /// Path of the recording, as it was requested.
@@ -74,7 +74,7 @@ pub struct Attached {
 }
 
 /// Result of beginning a recording.
-pub struct Began {
+pub(crate) struct Began {
     /// The collector of the recording.
     pub collector: Started,
     /// Messages: what was hooked, and how long the target was stopped.
@@ -90,7 +90,7 @@ const TRIES: usize = 4;
 const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(300));
 
 /// Begins to record a process. After an error nothing is left in it.
-pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
+pub(crate) fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
@@ -121,7 +121,7 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
 
 /// Returns whether an error says that another prof is at work on the process, which may be cleaning up after a killed
 /// one; waits for a short time until it has finished.
-pub fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
+pub(crate) fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
     let busy = Error::from(Refusal::Busy(pid)).to_string();
     let is_busy = format!("{e:#}").contains(&busy);
     if is_busy {
@@ -194,7 +194,7 @@ fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
 }
 
 /// Converts the options of the command line for the injector.
-pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
+pub(crate) fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
     Options {
         ring_size: usize::try_from(record.ring_size).unwrap_or(usize::MAX),
         path: path.to_owned(),
@@ -223,7 +223,7 @@ fn functions(args: &FunctionArgs) -> prof_inject::Choice {
 
 /// Writes the beginning of the recording, starts the collector, and activates the hooks. If that fails, `installed` is
 /// dropped, which takes everything out of the target again.
-pub fn activate(
+pub(crate) fn activate(
     mut installed: Installed,
     mut file: File,
     compress: Compress,
@@ -264,7 +264,12 @@ pub fn activate(
 }
 
 /// Takes prof out of a process, and waits until its recording is finished.
-pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
+pub(crate) fn detach(
+    pid: i32,
+    timeout: Duration,
+    children: bool,
+    audit: Audit,
+) -> Result<Detached> {
     finished(leave(pid, timeout, children, audit))
 }
 
@@ -276,7 +281,7 @@ fn finished(detached: Result<Detached>) -> Result<Detached> {
 }
 
 /// Takes prof out of a process.
-pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
+pub(crate) fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     take_out(pid, DetachOptions { timeout, children, leftovers: false }, audit)
 }
 
@@ -387,7 +392,7 @@ fn install(target: &Target, record: &RecordArgs, options: &Options) -> Result<In
 }
 
 /// Returns the state of a process that is being recorded; fails during an attach and after a detach.
-pub fn attached(pid: i32) -> Result<Peek> {
+pub(crate) fn attached(pid: i32) -> Result<Peek> {
     let peek = peek(pid)?;
     if peek.state == state::ATTACHED {
         return Ok(peek);
@@ -405,7 +410,7 @@ pub fn attached(pid: i32) -> Result<Peek> {
 }
 
 /// Returns whether a detach has left something in the process that it could not remove.
-pub fn is_left(peek: &Peek) -> bool {
+pub(crate) fn is_left(peek: &Peek) -> bool {
     matches!(peek.state, state::DETACHING | state::DETACHED)
         && prof_inject::idle(peek.pid as i32).is_ok()
 }
@@ -420,12 +425,12 @@ fn clean(pid: i32, timeout: Duration) -> bool {
 }
 
 /// Creates the error that names how a process is not there any more.
-pub fn ended(pid: i32) -> anyhow::Error {
+pub(crate) fn ended(pid: i32) -> anyhow::Error {
     failed(pid, prof_inject::preflight(pid).err().unwrap_or(Error::Gone(pid)))
 }
 
 /// Returns the state of a process's recording.
-pub fn peek(pid: i32) -> Result<Peek> {
+pub(crate) fn peek(pid: i32) -> Result<Peek> {
     let again = |_| {
         // A cleaner may be removing what a killed prof has left.
         std::thread::sleep(CLEANING);
@@ -538,7 +543,7 @@ fn overtaken(pid: i32, e: Error) -> anyhow::Error {
 }
 
 /// Converts an error of the injector to one with the right exit code.
-pub fn failed(pid: i32, e: Error) -> anyhow::Error {
+pub(crate) fn failed(pid: i32, e: Error) -> anyhow::Error {
     let e = e.explained(pid);
     if is_refusal(&e) { refused(e.to_string()) } else { anyhow!(e) }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Returns whether to colour standard output: only on a terminal that supports it, and never if `NO_COLOR` is set to
 /// anything.
-pub fn color() -> bool {
+pub(crate) fn color() -> bool {
     let unset = |name| std::env::var_os(name).is_none_or(|v| v.is_empty());
     std::io::stdout().is_terminal()
         && unset("NO_COLOR")
@@ -15,7 +15,7 @@ pub fn color() -> bool {
 
 /// Returns the width of the terminal in columns; `None` if standard output is not a terminal. `COLUMNS` takes
 /// precedence.
-pub fn width() -> Option<usize> {
+pub(crate) fn width() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;
     }
@@ -32,12 +32,12 @@ fn ask() -> Option<usize> {
 
 /// Escapes control characters but newlines: names come from recorded processes, and must not move the cursor or change
 /// the title of the terminal.
-pub fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     escape(text, |c| c.is_control() && c != '\n')
 }
 
 /// Escapes newlines, too: names must not begin lines of their own.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     escape(text, char::is_control)
 }
 
@@ -49,20 +49,20 @@ fn escape(text: &str, which: impl Fn(char) -> bool) -> String {
 }
 
 /// Writes `prof: TEXT` and a newline to standard error.
-pub fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     line(&format!("prof: {}", one_line(text)));
 }
 
 /// Writes a line to standard error, unchanged. Errors are ignored, as a closed terminal or a full file is no reason to
 /// stop: the exit code tells the result.
-pub fn line(text: &str) {
+pub(crate) fn line(text: &str) {
     // One write, so that lines of several processes do not mix.
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Writes the path of a recording to standard output: escaped on a terminal, as it is for programs. If that fails, the path goes to standard error, with the reason,
 /// as the recording could not be found otherwise.
-pub fn path(path: &Path) {
+pub(crate) fn path(path: &Path) {
     let mut out = std::io::stdout();
     let bytes = match out.is_terminal() {
         true => one_line(&path.to_string_lossy()).into_bytes(),

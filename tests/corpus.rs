@@ -1,6 +1,7 @@
 //! Runs the fuzz targets (tests/fuzz) once over each input of their corpora, so that what fuzzing has found stays
 //! mended.
 
+#[allow(unreachable_pub)] // a crate of its own, whose binaries use its items
 #[path = "fuzz/src/lib.rs"]
 mod fuzz;
 

@@ -11,16 +11,16 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub fn new(head: Vec<&'static str>) -> Self {
+    pub(crate) fn new(head: Vec<&'static str>) -> Self {
         Self { head, rows: Vec::new() }
     }
 
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.head.len());
         self.rows.push(cells);
     }
 
-    pub fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+    pub(crate) fn write(&self, style: Style, out: &mut String) -> fmt::Result {
         let last = self.head.len().saturating_sub(1);
         let widths: Vec<usize> = (0..last)
             .map(|c| {

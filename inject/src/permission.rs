@@ -54,7 +54,7 @@ pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
 ///
 /// # Errors
 /// With the reason, and what to do.
-pub fn may_trace(pid: i32) -> Result<()> {
+pub(crate) fn may_trace(pid: i32) -> Result<()> {
     match RemoteMemory::open(pid) {
         Ok(_) => {}
         Err(Error::Gone(_)) => return Err(Refusal::NoSuchProcess(pid).into()),

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Of a process that is not being recorded, it shows what can be read without recording it: allocators and versions,
 /// settings, arenas.
 #[derive(Args, Clone, Debug)]
-pub struct AllocatorArgs {
+pub(crate) struct AllocatorArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: InputArgs,
@@ -42,7 +42,7 @@ pub struct AllocatorArgs {
 
 /// The sort keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// Bytes beyond what was asked for
     Overhead,
     /// These as a part of what the blocks take
@@ -68,7 +68,7 @@ fn unrecorded(args: &AllocatorArgs, locate: Locate<'_>) -> Option<u32> {
 ///
 /// # Errors
 /// If the recording or the process can't be read, or standard output can't be written to.
-pub fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let report = match unrecorded(args, locate) {
         Some(pid) => {
             if args.at.is_some() || !args.input.filter.0.given().is_empty() {

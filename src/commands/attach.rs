@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// path of the recording is printed to standard output; what was hooked, and how long the process
 /// was stopped for it, to standard error.
 #[derive(Args, Debug)]
-pub struct AttachArgs {
+pub(crate) struct AttachArgs {
     /// The process
     #[arg(value_parser = pid)]
     pub pid: i32,
@@ -57,7 +57,7 @@ pub struct AttachArgs {
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs `prof attach`; in the foreground, stays until the recording ends.
-pub fn run(args: &AttachArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
     let choice = Choice {
         on: !args.paused,
         signal: args.signal,

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// Exits with 0 if all limits hold, and with 1 if one is exceeded; each exceeded limit is named. With a baseline every
 /// figure may be as large as there, plus the tolerance.
 #[derive(Args, Clone, Debug)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: InputArgs,
@@ -122,7 +122,7 @@ struct Outcomes {
 ///
 /// # Errors
 /// If the recording or the baseline can't be read, or no limit was given.
-pub fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let limits = [
         args.max_leaked,
         args.max_leaked_count,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Arguments of the collector's process.
 #[derive(Args, Debug)]
-pub struct CollectArgs {
+pub(crate) struct CollectArgs {
     /// The target
     #[arg(long)]
     pub pid: u32,
@@ -41,7 +41,7 @@ pub struct CollectArgs {
 
 /// Arguments of the process that cleans the target of a killed attach.
 #[derive(Args, Debug)]
-pub struct CleanArgs {
+pub(crate) struct CleanArgs {
     /// The target
     #[arg(long)]
     pub pid: i32,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Record a live demo process and show its report
 #[derive(Args, Debug)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Keep the recording in this file
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub struct DemoArgs {
 const TIME: Duration = Duration::from_secs(2);
 
 /// Starts the process, records it for a while, and prints the report.
-pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
     with_target(|pid| record(pid, args))
 }
 
@@ -37,7 +37,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If it can't be started, or `f` fails.
-pub fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
+pub(crate) fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
     let mut child = Command::new("/proc/self/exe")
         .arg("demo-target")
         .stdin(Stdio::piped())
@@ -86,7 +86,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
 }
 
 /// Runs the process to be recorded, which ends with its standard input.
-pub fn target() -> Result<ExitCode> {
+pub(crate) fn target() -> Result<ExitCode> {
     let spawn = |name: &str, work: fn()| {
         std::thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
     };

@@ -15,7 +15,7 @@ use std::time::Duration;
 ///
 /// Restores the process to what it was and verifies that. The path of the recording is printed.
 #[derive(Args, Debug)]
-pub struct DetachArgs {
+pub(crate) struct DetachArgs {
     /// The process
     #[arg(value_parser = pid)]
     pub pid: i32,
@@ -38,7 +38,7 @@ pub struct DetachArgs {
 }
 
 /// Runs `prof detach`, and reports anything that is left in the process.
-pub fn run(args: &DetachArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
     }
@@ -72,7 +72,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
 }
 
 /// Reports the result of a detach.
-pub fn say(d: &Detached) {
+pub(crate) fn say(d: &Detached) {
     d.said.iter().for_each(|line| say_line(line));
     if d.gone {
         return;

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// module was rebuilt between them, by function alone. The filters apply to both. To compare two moments of one
 /// recording see `prof report --base`.
 #[derive(Args, Clone, Debug)]
-pub struct DiffArgs {
+pub(crate) struct DiffArgs {
     /// The recording, or process, to compare with
     #[arg(value_name = "BEFORE")]
     pub before: String,
@@ -52,7 +52,7 @@ pub struct DiffArgs {
 ///
 /// # Errors
 /// If a recording can't be read, or standard output can't be written to.
-pub fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let open = |name: &str| args.index.open(&resolve(Some(name), locate)?);
     let (before, after) = (open(&args.before)?, open(&args.after)?);
     let analysis = |index: &Index| {
@@ -69,7 +69,7 @@ pub fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If a recording can't be read, or mappings have no such filter.
-pub fn maps(
+pub(crate) fn maps(
     what: Of,
     filter: &Filter,
     [before, after]: [(&Index, Option<u64>); 2],
@@ -93,7 +93,7 @@ pub fn maps(
 ///
 /// # Errors
 /// If standard output can't be written to.
-pub fn show(diff: &Diff, format: Format) -> Result<ExitCode> {
+pub(crate) fn show(diff: &Diff, format: Format) -> Result<ExitCode> {
     print(&match format {
         Format::Text => diff.text(Style { color: term::color(), width: term::width() }),
         Format::Json => diff.json() + "\n",

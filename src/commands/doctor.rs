@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Looks at rights, Yama, seccomp and others, and records a process of its own. With a process: whether
 /// that can be attached to. The exit code is 1 if recording would fail.
 #[derive(Args, Debug)]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     /// A process that is to be recorded
     #[arg(value_parser = pid)]
     pub pid: Option<i32>,
@@ -71,7 +71,7 @@ impl Check {
 }
 
 /// Prints the results. The exit code is 1 if a recording would fail.
-pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let mut checks = environment();
     checks.push(trial());
     if let Some(pid) = args.pid {
@@ -86,7 +86,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
 }
 
 /// Returns the text of `prof --version -v`: the version, how it was built, and what the kernel allows.
-pub fn version() -> String {
+pub(crate) fn version() -> String {
     let features = if cfg!(feature = "parquet") { "parquet" } else { "none" };
     let mut all = format!(
         "prof {}\nfeatures      {features}\narchitecture  {}, {}-endian\n",

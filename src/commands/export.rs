@@ -21,7 +21,7 @@ use std::process::ExitCode;
 /// The filters choose the blocks; --cost chooses the number in formats that have only one for each
 /// stack (folded, flamegraph, speedscope, firefox), and what html shows first.
 #[derive(Args, Clone, Debug)]
-pub struct ExportArgs {
+pub(crate) struct ExportArgs {
     /// The format
     #[arg(value_name = "FORMAT", value_enum)]
     pub format: Format,
@@ -62,7 +62,7 @@ pub struct ExportArgs {
 ///
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
-pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.kind_is_binary() && args.output.is_none() && std::io::stdout().is_terminal() {
         return Err(usage("this format is not for terminals; give a file with -o"));
     }

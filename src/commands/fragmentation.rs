@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// An allocator can't return a page to the kernel while there is a live block on it. For each call stack: the pages
 /// that it alone keeps, and how much of them no live block uses.
 #[derive(Args, Clone, Debug)]
-pub struct FragmentationArgs {
+pub(crate) struct FragmentationArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: InputArgs,
@@ -50,7 +50,7 @@ fn part(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// If the recording can't be read, or is a sample; or standard output can't be written to.
-pub fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
     let analysis = index.analysis();

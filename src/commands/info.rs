@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Show what is in a recording: bytes by kind, events, threads, modules, lifetimes, losses
 #[derive(Args, Clone, Debug)]
-pub struct InfoArgs {
+pub(crate) struct InfoArgs {
     /// A recording, or the id of a process that is being recorded
     /// [default: the newest recording in the current folder]
     #[arg(value_name = "FILE|PID")]
@@ -31,7 +31,7 @@ pub struct InfoArgs {
 ///
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
-pub fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
     let index = args.index.open(&path)?;
     let info = Info::new(&index).map_err(|e| match e {

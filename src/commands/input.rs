@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 /// Options that choose the recording, and its blocks.
 #[derive(Args, Clone, Debug)]
-pub struct InputArgs {
+pub(crate) struct InputArgs {
     /// A recording, or the id of a process that is being recorded
     /// [default: the newest recording in the current folder]
     #[arg(value_name = "FILE|PID")]
@@ -29,7 +29,7 @@ pub struct InputArgs {
 
 /// Options for the index.
 #[derive(Args, Clone, Debug)]
-pub struct IndexArgs {
+pub(crate) struct IndexArgs {
     /// Don't use or write an index (FILE.idx beside the recording, or in ~/.cache/prof/index where that
     /// can't be written); recordings of less than 32 MiB get none anyway
     #[arg(long, help_heading = "Index")]
@@ -47,7 +47,7 @@ pub struct IndexArgs {
 
 /// Options that say where to look for symbols, and how to show them.
 #[derive(Args, Clone, Debug)]
-pub struct SymbolArgs {
+pub(crate) struct SymbolArgs {
     /// Look for programs, debug files (by build id, by their link, by name) and perf-PID.map in this
     /// folder first (may be given again)
     #[arg(long, help_heading = "Symbols", value_name = "DIR")]
@@ -75,7 +75,7 @@ pub struct SymbolArgs {
 impl IndexArgs {
     /// Returns the options as they are if none is given.
     #[cfg(any(feature = "script", feature = "serve"))]
-    pub fn plain() -> Self {
+    pub(crate) fn plain() -> Self {
         let symbols = SymbolArgs {
             debug_path: Vec::new(),
             sysroot: None,
@@ -102,7 +102,7 @@ impl IndexArgs {
     ///
     /// # Errors
     /// If it can't be read.
-    pub fn open(&self, path: &Path) -> Result<Index> {
+    pub(crate) fn open(&self, path: &Path) -> Result<Index> {
         let symbols = &self.symbols;
         crate::progress::install();
         for dir in symbols.debug_path.iter().chain(&symbols.sysroot) {
@@ -129,7 +129,7 @@ impl IndexArgs {
 
 /// The filter options: one for each field of the grammar.
 #[derive(Clone, Debug, Default)]
-pub struct FilterArgs(pub Filter);
+pub(crate) struct FilterArgs(pub Filter);
 
 impl FromArgMatches for FilterArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -232,14 +232,14 @@ impl Args for FilterArgs {
 }
 
 /// Returns the path of the recording of a process; `None` if the process is not recorded.
-pub type Locate<'a> = &'a dyn Fn(i32) -> Option<PathBuf>;
+pub(crate) type Locate<'a> = &'a dyn Fn(i32) -> Option<PathBuf>;
 
 impl InputArgs {
     /// Opens the recording.
     ///
     /// # Errors
     /// If there is none, or it can't be read.
-    pub fn open(&self, locate: Locate<'_>) -> Result<Index> {
+    pub(crate) fn open(&self, locate: Locate<'_>) -> Result<Index> {
         let path = resolve(self.input.as_deref(), locate)?;
         self.index.open(&path)
     }
@@ -248,7 +248,7 @@ impl InputArgs {
     ///
     /// # Errors
     /// If a filter needs data that the recording doesn't have.
-    pub fn query<'a>(&self, index: &'a Index) -> Result<Query<'a>> {
+    pub(crate) fn query<'a>(&self, index: &'a Index) -> Result<Query<'a>> {
         Query::new(index, &self.filter.0).map_err(|e| usage(e.to_string()))
     }
 }
@@ -258,7 +258,7 @@ impl InputArgs {
 ///
 /// # Errors
 /// If there is none.
-pub fn resolve(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
+pub(crate) fn resolve(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
     find(input, locate).map_err(|e| usage(format!("{e:#}")))
 }
 

@@ -37,7 +37,7 @@ Examples:
   prof kernel 3 1 --older 1s       once after 3 seconds, what is older than a second
   prof kernel --pid 1234 --slab    slab objects that process 1234 allocates
   prof kernel -c 'ls -lR /usr'     what a command and its children allocate")]
-pub struct KernelArgs {
+pub(crate) struct KernelArgs {
     /// Time between two summaries
     #[arg(value_name = "INTERVAL", default_value = "5s", value_parser = parse_duration)]
     pub interval: Duration,
@@ -103,7 +103,7 @@ fn parse_ring(text: &str) -> Result<usize, String> {
 }
 
 /// Records the kernel's allocations, and prints what is outstanding.
-pub fn run(args: &KernelArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &KernelArgs) -> Result<ExitCode> {
     let options = options(args)?;
     let mut child = args.command.as_deref().map(launch::start).transpose()?;
     let scope = match &child {

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// replace blocks from before the recording), saturating (bounded, as a cache is), static (allocated early, unchanged
 /// since) or too-young (not enough to judge by). Blocks that are young at a moment don't count there.
 #[derive(Args, Clone, Debug)]
-pub struct LeaksArgs {
+pub(crate) struct LeaksArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: InputArgs,
@@ -49,7 +49,7 @@ pub struct LeaksArgs {
 ///
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
-pub fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if let Time::Part(p) = args.young
         && p >= 0.9
     {

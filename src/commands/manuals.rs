@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// Print completions for a shell, such as `prof completions bash > /etc/bash_completion.d/prof`
 #[derive(Args, Debug)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
@@ -21,13 +21,13 @@ pub struct CompletionsArgs {
 
 /// Write the manual pages into a folder
 #[derive(Args, Debug)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// The folder, such as /usr/local/share/man/man1; it is made if it is not there
     pub dir: PathBuf,
 }
 
 /// Writes the completions for a shell to standard output.
-pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
+pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "prof", &mut text);
     super::report::print(&String::from_utf8_lossy(&text))?;
@@ -35,7 +35,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
 }
 
 /// Writes a page for prof and one for each command, in section 1, and prints the folder.
-pub fn man(args: &ManArgs) -> Result<ExitCode> {
+pub(crate) fn man(args: &ManArgs) -> Result<ExitCode> {
     fs::create_dir_all(&args.dir)
         .map_err(|e| usage(format!("cannot make the folder {}: {e}", args.dir.display())))?;
     let mut prof = Cli::command();

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// Mappings that were made by a call that prof recorded have its stack. Others were found by looks at /proc/PID/maps:
 /// they are seen, not caught.
 #[derive(Args, Clone, Debug)]
-pub struct MapsArgs {
+pub(crate) struct MapsArgs {
     /// A recording, or the id of a process that is being recorded
     /// [default: the newest recording in the current folder]
     #[arg(value_name = "FILE|PID")]
@@ -60,7 +60,7 @@ pub struct MapsArgs {
 
 /// The sort keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// Address space
     Size,
     /// Resident memory
@@ -76,7 +76,7 @@ pub enum Sort {
 
 /// A common property of mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum GroupedBy {
+pub(crate) enum GroupedBy {
     /// The stack that made them
     Stack,
     /// Their file or name
@@ -87,7 +87,7 @@ pub enum GroupedBy {
 
 /// The filter options: one for each field.
 #[derive(Clone, Debug, Default)]
-pub struct MapFilterArgs(pub MapFilter);
+pub(crate) struct MapFilterArgs(pub MapFilter);
 
 impl FromArgMatches for MapFilterArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
@@ -132,7 +132,7 @@ impl Args for MapFilterArgs {
 ///
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
-pub fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
     let index = args.index.open(&path)?;
     let analysis = index.analysis();

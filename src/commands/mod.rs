@@ -1,36 +1,36 @@
 //! The commands, one file each.
 
-pub mod allocator;
-pub mod attach;
-pub mod check;
-pub mod collect;
-pub mod demo;
-pub mod detach;
-pub mod diff;
-pub mod doctor;
-pub mod export;
-pub mod fragmentation;
-pub mod info;
-pub mod input;
-pub mod kernel;
-pub mod leaks;
-pub mod manuals;
-pub mod maps;
+pub(crate) mod allocator;
+pub(crate) mod attach;
+pub(crate) mod check;
+pub(crate) mod collect;
+pub(crate) mod demo;
+pub(crate) mod detach;
+pub(crate) mod diff;
+pub(crate) mod doctor;
+pub(crate) mod export;
+pub(crate) mod fragmentation;
+pub(crate) mod info;
+pub(crate) mod input;
+pub(crate) mod kernel;
+pub(crate) mod leaks;
+pub(crate) mod manuals;
+pub(crate) mod maps;
 mod parts;
-pub mod pause;
-pub mod process;
+pub(crate) mod pause;
+pub(crate) mod process;
 #[cfg(feature = "script")]
 mod prompt;
-pub mod record;
-pub mod replay;
-pub mod report;
-pub mod rewrite;
-pub mod run;
+pub(crate) mod record;
+pub(crate) mod replay;
+pub(crate) mod report;
+pub(crate) mod rewrite;
+pub(crate) mod run;
 #[cfg(feature = "script")]
-pub mod script;
+pub(crate) mod script;
 #[cfg(feature = "serve")]
-pub mod serve;
-pub mod status;
+pub(crate) mod serve;
+pub(crate) mod status;
 
 use crate::cleaner;
 use crate::cli::Command;
@@ -45,7 +45,7 @@ use std::process::ExitCode;
 ///
 /// # Errors
 /// The error to report in one line; see [`crate::failure`].
-pub fn dispatch(command: &Command) -> Result<ExitCode> {
+pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
     if needs_processes(command) && !Path::new("/proc/self/stat").exists() {
         return Err(refused(NO_PROC));
     }

@@ -29,7 +29,7 @@ extern "C" fn let_go(_: i32) {
 
 /// Prepares this process for [`Parts::follow`]. Must be called after the command has been started, which would inherit
 /// the signal mask.
-pub fn prepare() -> Result<()> {
+pub(super) fn prepare() -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(let_go), SaFlags::SA_RESTART, SigSet::empty());
     let ask = Signal::try_from(prof_inject::follow::LET_GO).context("no such signal")?;
     // SAFETY: the handler is async-signal-safe, as it only stores to an atomic.
@@ -40,7 +40,7 @@ pub fn prepare() -> Result<()> {
 }
 
 /// A command and its recordings.
-pub struct Parts<'a> {
+pub(super) struct Parts<'a> {
     /// The arguments of `prof run`.
     pub args: &'a RunArgs,
     /// The settings of the recordings.
@@ -59,7 +59,7 @@ pub struct Parts<'a> {
 
 impl Parts<'_> {
     /// Lets the stopped command run to its end, through all programs. Returns its exit code, or 128 + signal.
-    pub fn follow(&mut self) -> ExitCode {
+    pub(super) fn follow(&mut self) -> ExitCode {
         let mut follow = match self.args.no_follow_exec {
             true => Follow::end_of(self.pid),
             false => Follow::new(self.pid),

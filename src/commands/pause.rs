@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Arguments of commands that take only a process.
 #[derive(Args, Debug)]
-pub struct PidArgs {
+pub(crate) struct PidArgs {
     /// The process
     #[arg(value_parser = pid)]
     pub pid: i32,
@@ -24,7 +24,7 @@ const FRESH: Duration = Duration::from_millis(2500);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Switches recording off.
-pub fn pause(args: &PidArgs) -> Result<ExitCode> {
+pub(crate) fn pause(args: &PidArgs) -> Result<ExitCode> {
     if !off(args.pid)? {
         crate::term::say("recording was off already");
     }
@@ -35,13 +35,13 @@ pub fn pause(args: &PidArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the process is not recorded, or can't be reached.
-pub fn off(pid: i32) -> Result<bool> {
+pub(crate) fn off(pid: i32) -> Result<bool> {
     session::attached(pid)?;
     prof_inject::pause(pid).map_err(|e| session::failed(pid, e))
 }
 
 /// Switches recording on.
-pub fn resume(args: &PidArgs) -> Result<ExitCode> {
+pub(crate) fn resume(args: &PidArgs) -> Result<ExitCode> {
     if !on(args.pid)? {
         crate::term::say("recording was on already");
     }
@@ -52,7 +52,7 @@ pub fn resume(args: &PidArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the process is not recorded, can't be reached, or its collector does not answer.
-pub fn on(pid: i32) -> Result<bool> {
+pub(crate) fn on(pid: i32) -> Result<bool> {
     wait_for_collector(session::attached(pid)?)?;
     prof_inject::resume(pid).map_err(|e| session::failed(pid, e))
 }

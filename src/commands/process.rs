@@ -1,11 +1,11 @@
 //! Messages of the commands on processes, for ids that are no process.
 
 /// The error of commands that work on processes, if `/proc` is not mounted.
-pub const NO_PROC: &str =
+pub(crate) const NO_PROC: &str =
     "/proc is not mounted, and prof reads processes there: mount it (`mount -t proc proc /proc`)";
 
 /// Returns the message that an id is that of a thread, with the command line for its process; `None` if it is not.
-pub fn thread(tid: i32) -> Option<String> {
+pub(crate) fn thread(tid: i32) -> Option<String> {
     let pid = prof_os::process::process_of(tid).filter(|pid| *pid != tid)?;
     let args = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned());
     Some(format!("{tid} is a thread of process {pid}; type `{}`", retyped(args, tid, pid)))

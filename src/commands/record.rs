@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Options that all recordings have in common.
 #[derive(Args, Clone, Debug)]
-pub struct RecordArgs {
+pub(crate) struct RecordArgs {
     /// The file to record to; it must not exist
     /// [default: ./prof.NAME.PID.TIME.prof]
     #[arg(short, long, value_name = "FILE")]
@@ -63,7 +63,7 @@ pub struct RecordArgs {
 
 impl RecordArgs {
     /// Returns the default options, but without a line in the system's log, for recording a process of prof's own.
-    pub fn unlogged(output: PathBuf, ring_size: u64) -> Self {
+    pub(crate) fn unlogged(output: PathBuf, ring_size: u64) -> Self {
         Self {
             output: Some(output),
             ring_size,
@@ -84,7 +84,7 @@ impl RecordArgs {
     ///
     /// # Errors
     /// A message that says what is wrong.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let c = self.capture();
         if c.max_size == 0 {
             return Err("--max-size 0 leaves nothing to record".into());
@@ -100,7 +100,7 @@ impl RecordArgs {
     }
 
     /// Returns which blocks are to be recorded.
-    pub fn capture(&self) -> Capture {
+    pub(crate) fn capture(&self) -> Capture {
         Capture {
             sample_bytes: match self.sample {
                 None => 0,
@@ -117,7 +117,7 @@ impl RecordArgs {
 
 /// Options that choose the hooked functions.
 #[derive(Args, Clone, Debug, Default)]
-pub struct FunctionArgs {
+pub(crate) struct FunctionArgs {
     /// Look for the allocator in this module only: a file name such as libjemalloc.so.2, with or without what follows
     /// .so, or a path (may be given again)
     #[arg(long, help_heading = "Functions", value_name = "MODULE")]
@@ -158,7 +158,7 @@ pub struct FunctionArgs {
 
 /// Behaviour of a thread when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnFull {
+pub(crate) enum OnFull {
     /// Wait for up to a tenth of a second, then drop events until there is room
     Wait,
     /// Drop the event
@@ -167,7 +167,7 @@ pub enum OnFull {
 
 /// The value of `--sample`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sample {
+pub(crate) enum Sample {
     /// The distance follows the program's allocation rate.
     Auto,
     /// The distance in bytes.
@@ -178,7 +178,7 @@ pub enum Sample {
 ///
 /// # Errors
 /// A message that says what is wrong with it.
-pub fn parse_sample(text: &str) -> Result<Sample, String> {
+pub(crate) fn parse_sample(text: &str) -> Result<Sample, String> {
     if text == "auto" {
         return Ok(Sample::Auto);
     }
@@ -192,7 +192,7 @@ pub fn parse_sample(text: &str) -> Result<Sample, String> {
 ///
 /// # Errors
 /// A message that says what is wrong with it.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse::duration(text).map(Duration::from_nanos)
 }
 
@@ -200,7 +200,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// A message that says what is wrong with it.
-pub fn parse_signal(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_signal(text: &str) -> Result<u32, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let real_time = |n: i32| {
@@ -222,7 +222,7 @@ pub fn parse_signal(text: &str) -> Result<u32, String> {
 }
 
 /// Returns the name of a signal in the form that [`parse_signal`] accepts.
-pub fn signal_name(signal: u32) -> String {
+pub(crate) fn signal_name(signal: u32) -> String {
     match signal as i32 {
         0 => "none".into(),
         libc::SIGUSR1 => "USR1".into(),
@@ -236,7 +236,7 @@ pub fn signal_name(signal: u32) -> String {
 ///
 /// # Errors
 /// A message with how to find one.
-pub fn pid(text: &str) -> Result<i32, String> {
+pub(crate) fn pid(text: &str) -> Result<i32, String> {
     text.parse().ok().filter(|pid| *pid > 0).ok_or_else(|| {
         format!(
             "{text:?} is not the ID of a process; `pgrep NAME` prints the IDs of those with a name"

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// FILE is the output of `prof export replay`. The calls go to the allocator of this process: with LD_PRELOAD, to any
 /// other. All are made by one thread, in the order of the recording.
 #[derive(Args, Clone, Debug)]
-pub struct ReplayArgs {
+pub(crate) struct ReplayArgs {
     /// The file of calls
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
@@ -36,7 +36,7 @@ pub struct ReplayArgs {
 
 /// The part of a block that is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Touch {
+pub(crate) enum Touch {
     /// Nothing
     None,
     /// A byte of each page
@@ -71,7 +71,7 @@ struct Outcome {
 ///
 /// # Errors
 /// If the file can't be read, or there is not enough memory.
-pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let wrong = |e: CallsError| usage(format!("{}: {e}", args.file.display()));
     let (sums, reading) = look_through(&args.file)?.map_err(wrong)?;
     if args.touch != Touch::None {

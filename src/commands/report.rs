@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// Reads a recording, also one that is still growing, and shows the call stacks that hold the most
 /// memory. The figures count what was allocated while recording was on.
 #[derive(Args, Clone, Debug)]
-pub struct ReportArgs {
+pub(crate) struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub input: InputArgs,
@@ -77,7 +77,7 @@ pub struct ReportArgs {
 
 /// The memory to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Of {
+pub(crate) enum Of {
     /// Blocks of the heap
     Heap,
     /// Mappings, the allocator's included
@@ -88,7 +88,7 @@ pub enum Of {
 
 impl Of {
     /// Returns the memory as the analysis names it.
-    pub fn what(self) -> What {
+    pub(crate) fn what(self) -> What {
         match self {
             Self::Heap => What::Heap,
             Self::Maps => What::Maps,
@@ -100,7 +100,7 @@ impl Of {
     ///
     /// # Errors
     /// If the recording can't be read, or mappings have no such filter.
-    pub fn maps(self, index: &Index, filter: &Filter) -> Result<Option<(Maps, MapFilter)>> {
+    pub(crate) fn maps(self, index: &Index, filter: &Filter) -> Result<Option<(Maps, MapFilter)>> {
         if self == Self::Heap {
             return Ok(None);
         }
@@ -112,7 +112,7 @@ impl Of {
 /// Options that choose how blocks are grouped.
 #[derive(Args, Clone, Copy, Debug)]
 #[group(multiple = true)]
-pub struct ViewArgs {
+pub(crate) struct ViewArgs {
     /// Group the blocks, and show the figures of each group
     #[arg(long, help_heading = "Views", value_name = "WHAT", value_enum, group = "one-view")]
     pub group_by: Option<Grouping>,
@@ -157,7 +157,7 @@ pub struct ViewArgs {
 
 /// The value of `--group-by`: by stacks, as the plain report does, or by the classes of another view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grouping {
+pub(crate) enum Grouping {
     /// The stack that asked for them.
     Stack,
     /// A class of blocks.
@@ -180,7 +180,7 @@ impl ValueEnum for Grouping {
 
 /// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people
     Text,
     /// For programs; the numbers are those of the text
@@ -191,7 +191,7 @@ pub enum Format {
 ///
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
-pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     #[cfg(feature = "script")]
     if args.as_script {
         let filter = args.input.filter.0.given();
@@ -345,13 +345,13 @@ impl ReportArgs {
 ///
 /// # Errors
 /// If the moment is after the recording's end.
-pub fn moment(analysis: &Analysis, option: &str, time: Time) -> Result<u64> {
+pub(crate) fn moment(analysis: &Analysis, option: &str, time: Time) -> Result<u64> {
     let ns = time.within(analysis.duration_ns(), option).map_err(usage)?;
     Ok(analysis.ticks_at(ns))
 }
 
 /// Converts a filter to the form in reports.
-pub fn given(filter: &Filter) -> Vec<FilterData> {
+pub(crate) fn given(filter: &Filter) -> Vec<FilterData> {
     let data = |(name, value): &(&str, String)| FilterData {
         name: (*name).to_owned(),
         value: value.clone(),
@@ -363,7 +363,7 @@ pub fn given(filter: &Filter) -> Vec<FilterData> {
 ///
 /// # Errors
 /// If it can't be written to. A reader that has closed the pipe is no error.
-pub fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("cannot write the report"),

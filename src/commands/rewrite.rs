@@ -24,7 +24,7 @@ use std::process::ExitCode;
 /// chain.
 #[derive(Args, Clone, Debug)]
 #[command(visible_alias = "squeeze")]
-pub struct StripArgs {
+pub(crate) struct StripArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
@@ -45,7 +45,7 @@ pub struct StripArgs {
 /// everything is compressed as well as possible.
 #[derive(Args, Clone, Debug)]
 #[command(visible_alias = "postprocess")]
-pub struct PackArgs {
+pub(crate) struct PackArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
@@ -65,7 +65,7 @@ pub struct PackArgs {
 /// The folder then has: files/ (the files that `prof pack --files` added, by their paths), symbols/ (a table for each
 /// module whose symbols are in the recording) and modules.txt.
 #[derive(Args, Clone, Debug)]
-pub struct ExtractArgs {
+pub(crate) struct ExtractArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
@@ -109,7 +109,7 @@ fn write<T>(
 ///
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
-pub fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.index.open(&resolve(args.input.as_deref(), locate)?)?;
     let done = write(&args.output, |out| strip(&index, args.threshold, out))?;
     print(&format!(
@@ -127,7 +127,7 @@ pub fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
-pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let anonymize = args.anonymize;
     if args.files && anonymize != Anonymize::None {
         return Err(usage("--files would give away what --anonymize leaves out; give one of them"));
@@ -155,7 +155,7 @@ pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the recording can't be read, or the files can't be written.
-pub fn run_extract(args: &ExtractArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run_extract(args: &ExtractArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
     let options = ExtractOptions { most: args.max_size };
     let done = extract(&path, &args.output, &options).map_err(wrong)?;

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 ///
 /// Standard input, output and error, signals and the exit code are those of the command.
 #[derive(Args, Debug)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub record: RecordArgs,
@@ -62,7 +62,7 @@ const PASSED: [Signal; 7] = [
 ];
 
 /// Runs a command under recording, and ends with its exit code.
-pub fn run(args: &RunArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
     refuse_option(&args.command[0])?;
     let name = args.command[0].to_string_lossy();
@@ -134,7 +134,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 }
 
 /// Prints the report on a recording, with default options.
-pub fn show(path: &Path) -> Result<()> {
+pub(crate) fn show(path: &Path) -> Result<()> {
     #[derive(Parser)]
     struct Defaults {
         #[command(flatten)]

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// all names. Without a script it asks for lines and answers each. Exit codes: 0 done, or that of exit(n); 1 the script
 /// failed, or an assert did; 2 the script is no valid code.
 #[derive(Args, Clone, Debug)]
-pub struct ScriptArgs {
+pub(crate) struct ScriptArgs {
     /// The script; - reads it from standard input; with -e the first of its arguments
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub struct ScriptArgs {
 
 /// Run scripts from standard input, with the options of `bytehound script-slave`
 #[derive(Args, Clone, Debug)]
-pub struct SlaveArgs {
+pub(crate) struct SlaveArgs {
     /// A recording
     #[arg(short, long, value_name = "FILE")]
     pub data: Option<String>,
@@ -70,7 +70,7 @@ fn opener(index: &IndexArgs) -> Open {
 ///
 /// # Errors
 /// If a recording or the script can't be read.
-pub fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if let Some(pattern) = &args.help_names {
         let text = help(&prof_script::names(), pattern);
         if text.is_empty() {
@@ -111,7 +111,7 @@ pub fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the recording can't be read.
-pub fn run_slave(args: &SlaveArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run_slave(args: &SlaveArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = IndexArgs::plain();
     let data = args.data.iter().map(|name| open(&index, name, locate));
     slave(data.collect::<Result<_>>()?)

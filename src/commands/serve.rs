@@ -22,7 +22,7 @@ const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 808
 /// are served. The server reads the recordings and changes nothing; other users of this machine need the token in the
 /// address.
 #[derive(Args, Clone, Debug)]
-pub struct ServeArgs {
+pub(crate) struct ServeArgs {
     /// Recordings, ids of processes that are being recorded, or folders with recordings
     /// [default: the current folder]
     #[arg(value_name = "FILE|PID|FOLDER")]
@@ -62,7 +62,7 @@ pub struct ServeArgs {
 ///
 /// For scripts that were written for it: no token is needed, as its clients know none. `prof serve` has all options.
 #[derive(Args, Clone, Debug)]
-pub struct ServerArgs {
+pub(crate) struct ServerArgs {
     /// Recordings
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<String>,
@@ -134,7 +134,7 @@ impl ServerArgs {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_server(args: &ServerArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run_server(args: &ServerArgs, locate: Locate<'_>) -> Result<ExitCode> {
     run(&args.as_serve()?, locate)
 }
 
@@ -142,7 +142,7 @@ pub fn run_server(args: &ServerArgs, locate: Locate<'_>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If a recording is not there, or the address can't be listened on.
-pub fn run(args: &ServeArgs, locate: Locate<'_>) -> Result<ExitCode> {
+pub(crate) fn run(args: &ServeArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let sources = sources(&args.inputs, locate)?;
     serve(args, sources)
 }
@@ -151,7 +151,7 @@ pub fn run(args: &ServeArgs, locate: Locate<'_>) -> Result<ExitCode> {
 ///
 /// # Errors
 /// As [`serve`].
-pub fn demo(path: PathBuf, temporary: bool) -> Result<ExitCode> {
+pub(crate) fn demo(path: PathBuf, temporary: bool) -> Result<ExitCode> {
     let mut args = ServeArgs {
         inputs: Vec::new(),
         listen: None,
@@ -195,7 +195,7 @@ fn remove_at_end(path: &Path) {
 ///
 /// # Errors
 /// If the address can't be listened on.
-pub fn serve(args: &ServeArgs, sources: Vec<Source>) -> Result<ExitCode> {
+pub(crate) fn serve(args: &ServeArgs, sources: Vec<Source>) -> Result<ExitCode> {
     if let Some(dir) = args.sources.as_ref().filter(|d| !d.is_dir()) {
         return Err(usage(format!("--sources: {} is no folder", dir.display())));
     }

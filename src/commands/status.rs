@@ -29,7 +29,7 @@ use std::time::Duration;
 ///
 /// Without a process: every process that is being recorded on this machine.
 #[derive(Args, Debug)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// The process
     #[arg(value_parser = pid)]
     pub pid: Option<i32>,
@@ -45,7 +45,7 @@ const MOST_RECENT: usize = 3;
 const REPLAYED: u64 = 256 << 20;
 
 /// Shows one recorded process, or all.
-pub fn run(args: &StatusArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     let all: Vec<Status> = match args.pid {
         Some(pid) => match session::peek(pid) {
             Ok(peek) => match Status::of(peek) {

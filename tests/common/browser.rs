@@ -31,7 +31,7 @@ impl WebDriverCompatibleCommand for Raw {
 }
 
 /// A browser and its driver, which both end with it.
-pub struct Browser {
+pub(crate) struct Browser {
     runtime: Runtime,
     client: Client,
     driver: Child,
@@ -39,7 +39,7 @@ pub struct Browser {
 
 impl Browser {
     /// Starts the browser, with its profile in a folder.
-    pub fn start(profile: &Path) -> Self {
+    pub(crate) fn start(profile: &Path) -> Self {
         let mut driver = Command::new("chromedriver")
             .arg("--port=0")
             .stdin(Stdio::null())
@@ -88,12 +88,12 @@ impl Browser {
     }
 
     /// Gives a command of the browser's own protocol.
-    pub fn devtools(&self, command: &str, params: Value) -> Value {
+    pub(crate) fn devtools(&self, command: &str, params: Value) -> Value {
         self.raw("goog/cdp/execute", json!({ "cmd": command, "params": params }))
     }
 
     /// Goes to an address and waits until its page has drawn.
-    pub fn open(&self, address: &str) {
+    pub(crate) fn open(&self, address: &str) {
         self.runtime
             .block_on(self.client.goto(address))
             .unwrap_or_else(|e| panic!("{address}: {e}"));
@@ -101,17 +101,17 @@ impl Browser {
     }
 
     /// Leaves the page, so that what it keeps in memory is gone.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.runtime.block_on(self.client.goto("about:blank")).expect("an empty page");
     }
 
     /// Goes to another page of what is open.
-    pub fn hash(&self, hash: &str) {
+    pub(crate) fn hash(&self, hash: &str) {
         self.moved(&format!("location.hash = {}", json!(hash)));
     }
 
     /// Goes back by one step.
-    pub fn back(&self) {
+    pub(crate) fn back(&self) {
         self.moved("history.back()");
     }
 
@@ -129,13 +129,13 @@ impl Browser {
 
     /// Waits until the page that the address names has drawn all its parts.
     #[track_caller]
-    pub fn settled(&self) {
+    pub(crate) fn settled(&self) {
         self.until("the page has drawn", "Boolean(document.querySelector('main > .page[data-ready]')) && !document.querySelector('[aria-busy], .page.coming')");
     }
 
     /// Runs an expression, or statements that may return something, and returns its value.
     #[track_caller]
-    pub fn run(&self, script: &str) -> Value {
+    pub(crate) fn run(&self, script: &str) -> Value {
         let whole = format!(
             "return (() => {{ {} }})()",
             if script.contains('\n') || script.contains("; ") {
@@ -151,7 +151,7 @@ impl Browser {
 
     /// Waits until an expression is true.
     #[track_caller]
-    pub fn until(&self, what: &str, expression: &str) {
+    pub(crate) fn until(&self, what: &str, expression: &str) {
         let start = Instant::now();
         while self.run(expression) != Value::Bool(true) {
             if start.elapsed() > PATIENCE {
@@ -167,7 +167,7 @@ impl Browser {
 
     /// Returns the text of the first element that a selector finds.
     #[track_caller]
-    pub fn text(&self, selector: &str) -> String {
+    pub(crate) fn text(&self, selector: &str) -> String {
         let text =
             self.run(&format!("(document.querySelector({}) || {{}}).innerText", json!(selector)));
         text.as_str().unwrap_or_else(|| panic!("there is no {selector}")).to_owned()
@@ -175,7 +175,7 @@ impl Browser {
 
     /// Clicks on the first element that a selector finds.
     #[track_caller]
-    pub fn click(&self, selector: &str) {
+    pub(crate) fn click(&self, selector: &str) {
         let found = self.run(&format!(
             "const e = document.querySelector({}); if (e) e.click(); return Boolean(e)",
             json!(selector)
@@ -185,7 +185,7 @@ impl Browser {
     }
 
     /// Moves the pointer over an element with its button down, between two parts of its width.
-    pub fn drag(&self, selector: &str, from: f64, to: f64) {
+    pub(crate) fn drag(&self, selector: &str, from: f64, to: f64) {
         let r = self.run(&format!("const r = document.querySelector({}).getBoundingClientRect(); return [r.left, r.top, r.width, r.height]", json!(selector)));
         let at = |i: usize| r[i].as_f64().expect("a number");
         let y = at(1) + at(3) / 2.0;
@@ -204,7 +204,7 @@ impl Browser {
     }
 
     /// Presses keys, one after the other.
-    pub fn keys(&self, keys: &[&str]) {
+    pub(crate) fn keys(&self, keys: &[&str]) {
         for key in keys {
             let text = if key.chars().count() == 1 { json!(key) } else { Value::Null };
             let mut down = json!({ "type": "keyDown", "key": key, "code": key });
@@ -224,7 +224,7 @@ impl Browser {
     }
 
     /// Sets the size of the window and the colours that the system prefers.
-    pub fn looks(&self, width: u32, height: u32, scheme: &str) {
+    pub(crate) fn looks(&self, width: u32, height: u32, scheme: &str) {
         self.devtools(
             "Emulation.setDeviceMetricsOverride",
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false }),
@@ -236,14 +236,14 @@ impl Browser {
     }
 
     /// Writes a picture of what the window shows.
-    pub fn picture(&self, file: &Path) {
+    pub(crate) fn picture(&self, file: &Path) {
         let png = self.runtime.block_on(self.client.screenshot()).expect("a picture");
         std::fs::write(file, png).expect("written");
     }
 
     /// Returns what the page has said on the console since the last call: errors, warnings, and what its policy
     /// refused.
-    pub fn complaints(&self) -> Vec<String> {
+    pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.raw("se/log", json!({ "type": "browser" }));
         let lines = log.as_array().cloned().unwrap_or_default();
         let bad =

@@ -7,17 +7,17 @@ use std::process::Command;
 use std::sync::Mutex;
 
 /// Returns the folder of the sources.
-pub fn sources() -> PathBuf {
+pub(crate) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
 /// Returns a program built with the usual flags: `-g -O1`, threads.
-pub fn program(source: &str) -> PathBuf {
+pub(crate) fn program(source: &str) -> PathBuf {
     program_with(source, &["-O1"])
 }
 
 /// Returns a program built with flags of its own besides `-g -pthread`; `-shared` makes it a library.
-pub fn program_with(source: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn program_with(source: &str, flags: &[&str]) -> PathBuf {
     let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     compile(compiler, source, flags).unwrap_or_else(|e| panic!("{source}: {e}"))
 }
@@ -28,12 +28,12 @@ fn built_elsewhere() -> Option<PathBuf> {
 }
 
 /// Returns the folder with prof and a program for the other width that the machine's kernel runs, if there is one.
-pub fn other_width() -> Option<PathBuf> {
+pub(crate) fn other_width() -> Option<PathBuf> {
     built_elsewhere().map(|dir| dir.join("other")).filter(|dir| dir.exists())
 }
 
 /// Returns whether [`compile`] can be expected to work with this compiler.
-pub fn has_compiler(compiler: &str) -> bool {
+pub(crate) fn has_compiler(compiler: &str) -> bool {
     super::installed(compiler)
         || built_elsewhere().is_some_and(|dir| match compiler {
             // Not every architecture has a package of it.
@@ -43,7 +43,7 @@ pub fn has_compiler(compiler: &str) -> bool {
 }
 
 /// Returns why programs can't be linked with these flags on this architecture, if so.
-pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
+pub(crate) fn unlinkable(flags: &[&str]) -> Option<&'static str> {
     let without = cfg!(any(target_arch = "mips64", target_arch = "arm"));
     let pie = without && flags.contains(&"-static-pie");
     pie.then_some("neither glibc nor gcc makes static programs at any address for it")
@@ -53,7 +53,7 @@ pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
 ///
 /// # Errors
 /// The compiler's messages.
-pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
+pub(crate) fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
     if let Some(dir) = built_elsewhere() {
         let key = format!("{compiler} {}", flags.join(" "));
         let key = key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
@@ -95,7 +95,7 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
 
 /// Returns the line of a source that has the comment `@marker`.
 #[track_caller]
-pub fn line_of(source: &str, marker: &str) -> u64 {
+pub(crate) fn line_of(source: &str, marker: &str) -> u64 {
     let text = std::fs::read_to_string(sources().join(source)).expect("source");
     let mark = format!("@{marker}");
     let found = |line: &str| {

@@ -18,7 +18,7 @@ const READS: [libc::c_long; 5] = [
 
 /// Runs a command and kills it when its threads have made this many system calls that may change something (`None`:
 /// never). Returns their number, and whether it was killed.
-pub fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
+pub(crate) fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
     killed_when(command, |count| at.is_some_and(|at| count >= at))
 }
 
@@ -27,7 +27,10 @@ pub fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
 ///
 /// Its child processes are neither traced nor killed.
 #[allow(clippy::zombie_processes)] // waited for below, with its threads
-pub fn killed_when(mut command: Command, mut when: impl FnMut(usize) -> bool) -> (usize, bool) {
+pub(crate) fn killed_when(
+    mut command: Command,
+    mut when: impl FnMut(usize) -> bool,
+) -> (usize, bool) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };

@@ -2,11 +2,11 @@
 //! once, and target processes that are always killed and reaped.
 #![allow(dead_code)] // every test binary uses a part of it
 
-pub mod build;
-pub mod killer;
-pub mod report;
-pub mod snapshot;
-pub mod target;
+pub(crate) mod build;
+pub(crate) mod killer;
+pub(crate) mod report;
+pub(crate) mod snapshot;
+pub(crate) mod target;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-pub use report::Report;
-pub use target::Target;
+pub(crate) use report::Report;
+pub(crate) use target::Target;
 
 /// Time that any single step may take before it counts as hung. Other architectures are mostly emulated. Where the
 /// kernel gives each session the same share of the processors, a prof beside dozens of busy threads of its own session
 /// may take a minute to begin.
-pub const DEADLINE: Duration = Duration::from_secs(300);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Name of the entry function in a program's start files.
-pub const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
+pub(crate) const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
 
 /// Reports that a test can't run here; a failure if the caller insists on every test.
-pub fn skip(test: &str, reason: &str) {
+pub(crate) fn skip(test: &str, reason: &str) {
     assert!(
         std::env::var_os("PROF_TESTS_NO_SKIP").is_none(),
         "{test} can't run here ({reason}), and PROF_TESTS_NO_SKIP is set"
@@ -36,7 +36,7 @@ pub fn skip(test: &str, reason: &str) {
 }
 
 /// Returns whether a command of this name is on the PATH, and supports what the tests need.
-pub fn installed(command: &str) -> bool {
+pub(crate) fn installed(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|d| d.join(command)).find(|p| p.is_file());
     // busybox's version lacks most of the options of util-linux's.
@@ -46,7 +46,7 @@ pub fn installed(command: &str) -> bool {
 
 /// The result of a finished command.
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     /// Exit code; a signal is 128 + its number, as in a shell.
     pub code: i32,
     pub stdout: String,
@@ -57,20 +57,20 @@ pub struct Output {
 impl Output {
     /// Panics with all details unless the exit code is 0.
     #[track_caller]
-    pub fn ok(self, what: &str) -> Self {
+    pub(crate) fn ok(self, what: &str) -> Self {
         assert!(self.code == 0, "{what} failed: {self:#?}");
         self
     }
 }
 
 /// A scratch folder, removed at the end unless the test fails.
-pub struct Scene {
+pub(crate) struct Scene {
     pub dir: PathBuf,
     keep: bool,
 }
 
 impl Scene {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let n = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("prof-test-{name}-{}-{n}", std::process::id()));
@@ -78,18 +78,18 @@ impl Scene {
         Self { dir, keep: false }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// Returns the binary under test.
-    pub fn binary() -> &'static Path {
+    pub(crate) fn binary() -> &'static Path {
         Path::new(env!("CARGO_BIN_EXE_prof"))
     }
 
     /// Runs `prof` in the scratch folder.
     #[track_caller]
-    pub fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
+    pub(crate) fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
         let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
         let mut c = Command::new(Self::binary());
         c.args(&args);
@@ -108,20 +108,20 @@ impl Scene {
 
     /// Runs a command in the scratch folder to its end, without input and with a deadline.
     #[track_caller]
-    pub fn run(&self, mut command: Command) -> Output {
+    pub(crate) fn run(&self, mut command: Command) -> Output {
         command.current_dir(&self.dir).stdin(Stdio::null());
         run(command)
     }
 
     /// Runs `prof attach`, which must print the recording's path alone on one line; returns the path.
     #[track_caller]
-    pub fn attach(&self, target: &Target) -> PathBuf {
+    pub(crate) fn attach(&self, target: &Target) -> PathBuf {
         self.attach_with(target, &[])
     }
 
     /// Runs `prof attach` with options.
     #[track_caller]
-    pub fn attach_with(&self, target: &Target, options: &[&str]) -> PathBuf {
+    pub(crate) fn attach_with(&self, target: &Target, options: &[&str]) -> PathBuf {
         let pid = target.pid.to_string();
         let mut args = vec!["attach", &pid];
         args.extend_from_slice(options);
@@ -131,7 +131,7 @@ impl Scene {
 
     /// Runs `prof detach`, which must leave nothing behind and print the recording's path; returns the path.
     #[track_caller]
-    pub fn detach(&self, target: &Target) -> PathBuf {
+    pub(crate) fn detach(&self, target: &Target) -> PathBuf {
         let out = self.prof(&["detach", &target.pid.to_string()]).ok("prof detach");
         self.one_path(&out)
     }
@@ -147,13 +147,13 @@ impl Scene {
 
     /// Returns `prof report --format json` of a recording.
     #[track_caller]
-    pub fn report(&self, recording: &Path) -> Report {
+    pub(crate) fn report(&self, recording: &Path) -> Report {
         self.report_with(recording, &[])
     }
 
     /// Returns `prof report --format json` of a recording, with options.
     #[track_caller]
-    pub fn report_with(&self, recording: &Path, options: &[&str]) -> Report {
+    pub(crate) fn report_with(&self, recording: &Path, options: &[&str]) -> Report {
         let mut args = vec!["report", recording.to_str().expect("UTF-8"), "--format", "json"];
         if !options.contains(&"--top") {
             args.extend_from_slice(&["--top", "1000000"]);
@@ -164,7 +164,7 @@ impl Scene {
 
     /// Waits until no process writes the recording any more, and returns its report.
     #[track_caller]
-    pub fn finished(&self, recording: &Path) -> Report {
+    pub(crate) fn finished(&self, recording: &Path) -> Report {
         until("the collector lets go of the recording", || writers(recording).is_empty());
         let report = self.report(recording);
         assert!(report.bool("/recording/complete"), "a finished recording is not complete");
@@ -184,7 +184,7 @@ impl Drop for Scene {
 
 /// Polls a condition; fails if it does not come true within the deadline.
 #[track_caller]
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain until {what}");
@@ -193,7 +193,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Returns the processes that have this file open.
-pub fn writers(file: &Path) -> Vec<i32> {
+pub(crate) fn writers(file: &Path) -> Vec<i32> {
     let file = file.canonicalize().unwrap_or_else(|_| file.into());
     let pids = numbers_in(Path::new("/proc"));
     let has_open = |pid: &i32| {
@@ -204,7 +204,7 @@ pub fn writers(file: &Path) -> Vec<i32> {
 }
 
 /// Returns the entries of a folder of /proc whose names are numbers, sorted.
-pub fn numbers_in(dir: &Path) -> Vec<i32> {
+pub(crate) fn numbers_in(dir: &Path) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut all: Vec<i32> =
         entries.filter_map(|e| e.file_name().to_str().and_then(|n| n.parse().ok())).collect();
@@ -224,7 +224,7 @@ fn collect(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
 
 /// Runs a command to its end. Its output must end with the process: a process left behind must not hold the pipe open.
 #[track_caller]
-pub fn run(mut command: Command) -> Output {
+pub(crate) fn run(mut command: Command) -> Output {
     let start = Instant::now();
     let what = format!("{command:?}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -246,7 +246,7 @@ pub fn run(mut command: Command) -> Output {
 }
 
 /// Returns the exit code of a child, or `None` if it had to be killed.
-pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt;
     let start = Instant::now();
     loop {

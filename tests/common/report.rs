@@ -20,51 +20,51 @@ const ALLOCATORS: [&str; 12] = [
 ];
 
 /// A report in the format of `prof report --format json`.
-pub struct Report(pub Value);
+pub(crate) struct Report(pub Value);
 
 impl Report {
     #[track_caller]
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         Self(serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}")))
     }
 
     /// Returns the value at a JSON pointer, which must exist.
     #[track_caller]
-    pub fn at(&self, pointer: &str) -> &Value {
+    pub(crate) fn at(&self, pointer: &str) -> &Value {
         self.0.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {:#}", self.brief()))
     }
 
     #[track_caller]
-    pub fn number(&self, pointer: &str) -> u64 {
+    pub(crate) fn number(&self, pointer: &str) -> u64 {
         let v = self.at(pointer);
         v.as_u64().unwrap_or_else(|| panic!("{pointer} is {v}, not a count"))
     }
 
     #[track_caller]
-    pub fn bool(&self, pointer: &str) -> bool {
+    pub(crate) fn bool(&self, pointer: &str) -> bool {
         let v = self.at(pointer);
         v.as_bool().unwrap_or_else(|| panic!("{pointer} is {v}"))
     }
 
     #[track_caller]
-    pub fn total(&self, name: &str) -> u64 {
+    pub(crate) fn total(&self, name: &str) -> u64 {
         self.number(&format!("/totals/{name}"))
     }
 
     #[track_caller]
-    pub fn groups(&self) -> impl Iterator<Item = Group<'_>> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         self.at("/groups").as_array().expect("groups is a list").iter().map(Group)
     }
 
     /// Returns the groups whose asking function (the first frame that is not an allocator) has this name.
     #[track_caller]
-    pub fn asked_by(&self, function: &str) -> Vec<Group<'_>> {
+    pub(crate) fn asked_by(&self, function: &str) -> Vec<Group<'_>> {
         self.groups().filter(|g| g.asker().is_some_and(|f| f.function() == function)).collect()
     }
 
     /// Returns the only group of allocations on the line of a source that is marked with `@marker`.
     #[track_caller]
-    pub fn marked(&self, source: &str, marker: &str) -> Group<'_> {
+    pub(crate) fn marked(&self, source: &str, marker: &str) -> Group<'_> {
         let line = line_of(source, marker);
         let here = |f: &Frame<'_>| f.file().ends_with(source) && f.line() == line;
         let mut found: Vec<_> =
@@ -79,7 +79,7 @@ impl Report {
     }
 
     /// Returns one line for each group, for messages.
-    pub fn askers(&self) -> String {
+    pub(crate) fn askers(&self) -> String {
         let all = self.groups().take(60);
         all.map(|g| format!("{}  {}", g.asker().map_or("?".into(), |f| f.show()), g.numbers()))
             .collect::<Vec<_>>()
@@ -87,7 +87,7 @@ impl Report {
     }
 
     /// Returns the report without its groups, for messages.
-    pub fn brief(&self) -> Value {
+    pub(crate) fn brief(&self) -> Value {
         let mut v = self.0.clone();
         if let Some(o) = v.as_object_mut() {
             o.remove("groups");
@@ -97,7 +97,7 @@ impl Report {
 
     /// Asserts that nothing was lost, and that the totals are the sums of the groups.
     #[track_caller]
-    pub fn assert_sound(&self) {
+    pub(crate) fn assert_sound(&self) {
         assert_eq!(self.number("/recording/lost_events"), 0, "{:#}", self.brief());
         let sum = |name: &str| self.groups().map(|g| g.number(name)).sum::<u64>();
         for name in ["live_count", "live_bytes", "allocated_bytes", "temporary"] {
@@ -115,22 +115,22 @@ impl Report {
 
 /// The figures of one stack.
 #[derive(Clone, Copy)]
-pub struct Group<'a>(pub &'a Value);
+pub(crate) struct Group<'a>(pub &'a Value);
 
 impl<'a> Group<'a> {
     #[track_caller]
-    pub fn number(&self, name: &str) -> u64 {
+    pub(crate) fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_else(|| panic!("{name} of a group is {}", self.0[name]))
     }
 
     #[track_caller]
-    pub fn frames(&self) -> Vec<Frame<'a>> {
+    pub(crate) fn frames(&self) -> Vec<Frame<'a>> {
         self.0["frames"].as_array().expect("frames is a list").iter().map(Frame).collect()
     }
 
     /// Returns the innermost frame that is not an allocator.
     #[track_caller]
-    pub fn asker(&self) -> Option<Frame<'a>> {
+    pub(crate) fn asker(&self) -> Option<Frame<'a>> {
         self.frames().into_iter().find(|f| {
             let name = f.function();
             !ALLOCATORS.contains(&name) && !name.starts_with("operator new")
@@ -139,14 +139,14 @@ impl<'a> Group<'a> {
 
     /// Returns the names of the functions, innermost first, including inlined ones.
     #[track_caller]
-    pub fn functions(&self) -> Vec<&'a str> {
+    pub(crate) fn functions(&self) -> Vec<&'a str> {
         self.frames().iter().map(Frame::function).collect()
     }
 
     /// Returns whether the stack reaches the start of its thread. It does so by name where symbols are installed; a
     /// stripped program has no `_start`, and libc without debug symbols no `clone3`, so there the modules decide.
     #[track_caller]
-    pub fn rooted(&self) -> bool {
+    pub(crate) fn rooted(&self) -> bool {
         let frames: Vec<_> = self.frames().into_iter().filter(|f| !f.inlined()).collect();
         let Some(last) = frames.last() else { return false };
         let name = last.function();
@@ -160,7 +160,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    pub fn numbers(&self) -> String {
+    pub(crate) fn numbers(&self) -> String {
         let mut v = self.0.clone();
         if let Some(o) = v.as_object_mut() {
             o.remove("frames");
@@ -170,7 +170,7 @@ impl<'a> Group<'a> {
 
     /// Asserts live count and bytes.
     #[track_caller]
-    pub fn assert_live(&self, count: u64, bytes: u64) {
+    pub(crate) fn assert_live(&self, count: u64, bytes: u64) {
         let got = (self.number("live_count"), self.number("live_bytes"));
         let show = || self.frames().iter().map(Frame::show).collect::<Vec<_>>().join("\n");
         assert!(
@@ -184,36 +184,36 @@ impl<'a> Group<'a> {
 
 /// A frame of a stack.
 #[derive(Clone, Copy)]
-pub struct Frame<'a>(pub &'a Value);
+pub(crate) struct Frame<'a>(pub &'a Value);
 
 impl<'a> Frame<'a> {
     /// Returns the name without arguments; empty if it is not known.
-    pub fn function(&self) -> &'a str {
+    pub(crate) fn function(&self) -> &'a str {
         let name = self.0["function"].as_str().unwrap_or("");
         if name.starts_with("operator") {
             return name;
         }
         name.split('(').next().unwrap_or(name)
     }
-    pub fn file(&self) -> &'a str {
+    pub(crate) fn file(&self) -> &'a str {
         self.0["file"].as_str().unwrap_or("")
     }
-    pub fn line(&self) -> u64 {
+    pub(crate) fn line(&self) -> u64 {
         self.0["line"].as_u64().unwrap_or(0)
     }
-    pub fn module(&self) -> &'a str {
+    pub(crate) fn module(&self) -> &'a str {
         self.0["module"].as_str().unwrap_or("")
     }
-    pub fn inlined(&self) -> bool {
+    pub(crate) fn inlined(&self) -> bool {
         self.0["inlined"].as_bool().unwrap_or(false)
     }
     #[track_caller]
-    pub fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         let text = self.0["address"].as_str().unwrap_or("");
         let digits = text.strip_prefix("0x").unwrap_or_else(|| panic!("address {}", self.0));
         u64::from_str_radix(digits, 16).unwrap_or_else(|e| panic!("address {text}: {e}"))
     }
-    pub fn show(&self) -> String {
+    pub(crate) fn show(&self) -> String {
         let f = self.0;
         format!("{} {} {}:{} {}", f["address"], f["function"], f["file"], f["line"], f["module"])
     }

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-pub struct Target {
+pub(crate) struct Target {
     pub pid: i32,
     name: String,
     child: Child,
@@ -23,7 +23,7 @@ pub struct Target {
 impl Target {
     /// Starts a test program and waits until it is ready.
     #[track_caller]
-    pub fn start(program: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(program: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(args);
         let mut target = Self::spawn(command);
@@ -33,7 +33,7 @@ impl Target {
 
     /// Starts a command.
     #[track_caller]
-    pub fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let name = format!("{command:?}");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = begin(&mut command).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -52,7 +52,7 @@ impl Target {
 
     /// Returns the next line of its output.
     #[track_caller]
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         match self.lines.recv_timeout(DEADLINE) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => {
@@ -67,13 +67,13 @@ impl Target {
     }
 
     /// Returns the next line that is already there or arrives within the time.
-    pub fn line_within(&mut self, limit: Duration) -> Option<String> {
+    pub(crate) fn line_within(&mut self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
 
     /// Reads lines until one begins with `word`; any line with FAILED is a failure.
     #[track_caller]
-    pub fn expect(&mut self, word: &str) -> String {
+    pub(crate) fn expect(&mut self, word: &str) -> String {
         loop {
             let line = self.line();
             assert!(!line.contains("FAILED"), "{}: {line}", self.name);
@@ -85,7 +85,7 @@ impl Target {
 
     /// Sends a command without waiting for its answer.
     #[track_caller]
-    pub fn send(&mut self, command: &str) {
+    pub(crate) fn send(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().expect("stdin was closed before");
         let sent = stdin.write_all(format!("{command}\n").as_bytes());
         sent.unwrap_or_else(|e| panic!("{} takes no commands: {e}", self.name));
@@ -93,19 +93,19 @@ impl Target {
 
     /// Sends a command and returns the line that says it is done.
     #[track_caller]
-    pub fn ask(&mut self, command: &str) -> String {
+    pub(crate) fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.expect("done")
     }
 
     /// Sends a signal.
     #[track_caller]
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid), signal).unwrap_or_else(|e| panic!("{}: {e}", self.name));
     }
 
     /// Returns whether the process has a descriptor of prof's ring.
-    pub fn has_ring(&self) -> bool {
+    pub(crate) fn has_ring(&self) -> bool {
         let dir = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("the descriptors");
         let links = dir.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
         links.into_iter().any(|link| link.to_string_lossy().starts_with("/memfd:prof-ring"))
@@ -113,7 +113,7 @@ impl Target {
 
     /// Ends the program as it is meant to end, which must work.
     #[track_caller]
-    pub fn quit(&mut self) {
+    pub(crate) fn quit(&mut self) {
         self.send("quit");
         self.expect("bye");
         let code = wait(&mut self.child, DEADLINE);
@@ -123,7 +123,7 @@ impl Target {
 
     /// Waits for its end; returns the exit code, or 128 + signal.
     #[track_caller]
-    pub fn wait(&mut self) -> i32 {
+    pub(crate) fn wait(&mut self) -> i32 {
         self.stdin = None;
         let code = wait(&mut self.child, DEADLINE);
         self.ended = true;
@@ -131,7 +131,7 @@ impl Target {
     }
 
     /// Kills it by SIGKILL, and waits for its end.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if !self.ended {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -141,7 +141,7 @@ impl Target {
 
     /// Returns the contents of a file in its /proc folder.
     #[track_caller]
-    pub fn proc(&self, file: &str) -> String {
+    pub(crate) fn proc(&self, file: &str) -> String {
         let path = format!("/proc/{}/{file}", self.pid);
         let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         String::from_utf8_lossy(&bytes).into_owned()
@@ -149,7 +149,7 @@ impl Target {
 
     /// Returns a field of /proc/PID/status.
     #[track_caller]
-    pub fn status(&self, field: &str) -> String {
+    pub(crate) fn status(&self, field: &str) -> String {
         let status = self.proc("status");
         let line = status.lines().find(|l| l.split(':').next() == Some(field));
         let value = line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned());
@@ -157,7 +157,7 @@ impl Target {
     }
 
     /// Returns whether it still runs or is stopped, and is not a zombie.
-    pub fn alive(&mut self) -> bool {
+    pub(crate) fn alive(&mut self) -> bool {
         !self.ended && matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -177,7 +177,7 @@ impl Target {
 
     /// Opens its memory for reading.
     #[track_caller]
-    pub fn memory(&self) -> File {
+    pub(crate) fn memory(&self) -> File {
         File::open(format!("/proc/{}/mem", self.pid)).expect("memory of the target")
     }
 }

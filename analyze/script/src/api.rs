@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// A recording.
 #[derive(Clone)]
-pub struct Data {
+pub(crate) struct Data {
     pub(crate) shared: Rc<Shared>,
     pub(crate) of: Arc<Recording>,
 }

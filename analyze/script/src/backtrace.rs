@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A stack of calls.
 #[derive(Clone)]
-pub struct Backtrace {
+pub(crate) struct Backtrace {
     pub(crate) of: Arc<Recording>,
     /// Stack node; 0: there is no stack.
     pub(crate) node: u32,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A block of memory.
 #[derive(Clone)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     pub(crate) of: Arc<Recording>,
     pub(crate) row: BlockRow,
 }

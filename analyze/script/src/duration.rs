@@ -5,7 +5,7 @@ use crate::registry::Registry;
 
 /// A duration in nanoseconds; it may be negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Duration(pub i64);
+pub(crate) struct Duration(pub i64);
 
 impl Duration {
     /// Returns a duration that is not negative.
@@ -53,7 +53,7 @@ const UNITS: [(&str, u64); 6] = [
 
 /// A duration that may be missing: the end of a block that is never freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment(pub Option<Duration>);
+pub(crate) struct Moment(pub Option<Duration>);
 
 impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -25,7 +25,7 @@ pub(crate) struct One {
 
 /// A list of groups, each of the blocks of one stack.
 #[derive(Clone)]
-pub struct AllocationGroupList {
+pub(crate) struct AllocationGroupList {
     /// The blocks that were grouped.
     pub(crate) list: AllocationList,
     pub(crate) groups: Rc<Vec<One>>,

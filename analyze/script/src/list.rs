@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A list of blocks in the order of time: a filter, on all blocks or on a set of them.
 #[derive(Clone)]
-pub struct AllocationList {
+pub(crate) struct AllocationList {
     pub(crate) shared: Rc<Shared>,
     pub(crate) of: Arc<Recording>,
     /// The set that the filter is applied to; `None`: all blocks.
@@ -245,7 +245,7 @@ pub(crate) struct Sums {
 const PAGE: usize = 4096;
 
 /// Goes through the blocks of a list in the order of time.
-pub struct Blocks {
+pub(crate) struct Blocks {
     list: AllocationList,
     page: std::vec::IntoIter<BlockRow>,
     /// Number of blocks read so far, of a list whose order is kept.

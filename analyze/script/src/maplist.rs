@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A list of mappings, in the order in which they were made or seen first.
 #[derive(Clone)]
-pub struct MapList {
+pub(crate) struct MapList {
     pub(crate) of: Arc<Recording>,
     /// Numbers of the mappings, ascending.
     pub(crate) ids: Rc<Vec<u32>>,
@@ -19,7 +19,7 @@ pub struct MapList {
 
 /// A mapping.
 #[derive(Clone)]
-pub struct Map {
+pub(crate) struct Map {
     pub(crate) of: Arc<Recording>,
     pub(crate) id: u32,
 }

@@ -5,7 +5,7 @@ use prof_trace::size::{Chunks, Header};
 
 /// The rule by which an allocator makes blocks larger than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Classes {
+pub(super) enum Classes {
     /// glibc's chunks, where the header of a block was not seen.
     Chunks(Chunks),
     /// Four sizes for each doubling, at least so many bytes apart, as jemalloc has them; and sizes above a limit, in
@@ -24,14 +24,14 @@ const TINY: u64 = 8;
 
 /// What a block takes: bytes in all, and those of headers among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub(super) struct Taken {
     pub bytes: u64,
     pub header: u64,
 }
 
 impl Classes {
     /// Returns the rule of an allocator, given the target's pointer size.
-    pub fn of(name: &str, pointer_size: u32) -> Self {
+    pub(super) fn of(name: &str, pointer_size: u32) -> Self {
         match (name, pointer_size) {
             (allocator::JEMALLOC, 8) => Self::Quarters { quantum: 16, paged_from: u64::MAX },
             (allocator::MIMALLOC, 8) => Self::Quarters { quantum: 16, paged_from: MIMALLOC_MOST },
@@ -40,7 +40,7 @@ impl Classes {
     }
 
     /// Returns what a block of `size` bytes takes; `None` if it is not known.
-    pub fn taken(self, size: u64) -> Option<Taken> {
+    pub(super) fn taken(self, size: u64) -> Option<Taken> {
         match self {
             Self::Chunks(chunks) => of_chunk(chunks, size, Header::default()),
             Self::Quarters { quantum, paged_from } => {
@@ -53,7 +53,7 @@ impl Classes {
 
 /// Returns what a block of glibc's with this header takes. A word precedes each block; one with a mapping of its own can't
 /// use the next chunk's first word either.
-pub fn of_chunk(chunks: Chunks, size: u64, header: Header) -> Option<Taken> {
+pub(super) fn of_chunk(chunks: Chunks, size: u64, header: Header) -> Option<Taken> {
     if size >> prof_trace::size::BITS != 0 {
         return None;
     }

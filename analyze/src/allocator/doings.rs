@@ -90,7 +90,7 @@ pub struct MadeData {
 
 /// What was found in a recording.
 #[derive(Default)]
-pub struct Doings {
+pub(super) struct Doings {
     pub calls: Vec<SettingCallData>,
     pub doings: Vec<DoingData>,
     pub made: Vec<MadeData>,
@@ -153,7 +153,7 @@ const MAP_FIXED: u32 = 0x10;
 const PROT_WRITE: u32 = 2;
 
 /// Returns whether a hooked function is none of an allocator's that hand out or take back blocks.
-pub fn is_call(function: &str) -> bool {
+pub(super) fn is_call(function: &str) -> bool {
     CallKind::ALL.iter().any(|(_, name)| function.trim_start_matches('_') == *name)
         || ["mmap64", "prctl", "syscall", "fork", "_dl_debug_state"].contains(&function)
 }
@@ -265,7 +265,7 @@ impl Heaps {
 
 impl Doings {
     /// Reads the calls of a recording.
-    pub fn of(
+    pub(super) fn of(
         analysis: &Analysis,
         all: &Allocators,
         symbols: &mut Symbolizer<'_>,
@@ -318,7 +318,7 @@ impl Doings {
     }
 
     /// Returns the first calls, with their frames.
-    pub fn first_calls(
+    pub(super) fn first_calls(
         &self,
         most: usize,
         analysis: &Analysis,

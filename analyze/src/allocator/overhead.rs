@@ -78,7 +78,7 @@ impl OverheadData {
 
 /// Input of [`find`], besides the blocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
+pub(super) struct Ask {
     /// Ticks of the moment of the live blocks; `None`: the end.
     pub at: Option<u64>,
     /// Layout of glibc's chunks.
@@ -89,7 +89,7 @@ pub struct Ask {
 
 /// Result of [`find`].
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub(super) struct Found {
     pub live: OverheadData,
     pub all: OverheadData,
     pub by_size: Vec<SizeOverheadData>,
@@ -109,7 +109,7 @@ struct State {
 }
 
 /// Counts the selected blocks.
-pub fn find(index: &Index, query: &Query<'_>, ask: &Ask) -> Result<Found, ScanError> {
+pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask) -> Result<Found, ScanError> {
     let groups = index.analysis().groups().len();
     let state = || State {
         groups: vec![Default::default(); groups],

@@ -35,7 +35,7 @@ pub(crate) struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     /// Of a frame.
-    pub fn of(f: &'a Frame) -> Self {
+    pub(crate) fn of(f: &'a Frame) -> Self {
         Self {
             function: f.function.as_deref(),
             module: f.module.as_deref(),
@@ -65,7 +65,7 @@ enum Kind {
 impl Askers {
     /// Finds the wrappers of a recording, and compiles the patterns of functions to skip from its
     /// [`SymbolOptions`](crate::symbols::SymbolOptions).
-    pub fn new(analysis: &Analysis, symbols: &mut Symbolizer<'_>) -> Self {
+    pub(crate) fn new(analysis: &Analysis, symbols: &mut Symbolizer<'_>) -> Self {
         let options = analysis.symbol_options();
         let patterns = options.skip.iter().filter_map(|p| Regex::new(p).ok()).collect();
         let mut askers =
@@ -104,7 +104,7 @@ impl Askers {
     /// Returns the frame that asked. `frame` returns what is known of a frame, counted from the innermost, and `None`
     /// behind the outermost. If every frame is to be passed over, the innermost that is not an allocator
     /// counts as the asker. Returns `None` for a stack without frames.
-    pub fn find<'a>(&self, frame: impl Fn(usize) -> Option<Seen<'a>>) -> Option<Asked> {
+    pub(crate) fn find<'a>(&self, frame: impl Fn(usize) -> Option<Seen<'a>>) -> Option<Asked> {
         let (mut through, mut first) = (None, None);
         for i in 0.. {
             let Some(seen) = frame(i) else { break };

@@ -371,7 +371,7 @@ impl Places {
 }
 
 /// Returns the figures of the target's memory cgroup, by name.
-pub fn cgroup_of(m: &Memory) -> BTreeMap<&'static str, u64> {
+pub(super) fn cgroup_of(m: &Memory) -> BTreeMap<&'static str, u64> {
     let pairs = m.cgroup.as_chunks::<2>().0.iter();
     let named =
         pairs.filter_map(|&[k, v]| Some((*cgroup_stat::NAMES.get(usize::try_from(k).ok()?)?, v)));

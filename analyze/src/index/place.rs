@@ -182,7 +182,7 @@ mod at_signals {
     }
 
     /// Sets the file to remove, and installs the handlers.
-    pub fn remove(path: &Path) {
+    pub(super) fn remove(path: &Path) {
         static ONCE: Once = Once::new();
         let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
         NAME.store(name.into_raw(), SeqCst);
@@ -203,7 +203,7 @@ mod at_signals {
     }
 
     /// Stops a signal from removing the file: it is kept, or already gone.
-    pub fn forget() {
+    pub(super) fn forget() {
         NAME.store(std::ptr::null_mut(), SeqCst);
     }
 }

@@ -137,7 +137,10 @@ pub(crate) struct CallReader<'a> {
 
 impl<'a> CallReader<'a> {
     /// Creates it; `payload` reads a chunk.
-    pub fn new(meta: &'a Meta, payload: impl Fn(&SymbolsAt) -> Option<Vec<u8>> + 'a) -> Self {
+    pub(crate) fn new(
+        meta: &'a Meta,
+        payload: impl Fn(&SymbolsAt) -> Option<Vec<u8>> + 'a,
+    ) -> Self {
         let mut all =
             Self { meta, payload: Box::new(payload), heap: BinaryHeap::new(), number: 0, read: 0 };
         meta.late_calls.iter().for_each(|(thread, call)| all.add(*thread, call.clone()));
@@ -150,7 +153,7 @@ impl<'a> CallReader<'a> {
     }
 
     /// Returns the next call, if it is not later than `until`.
-    pub fn next_until(&mut self, until: u64) -> Option<MapEvent> {
+    pub(crate) fn next_until(&mut self, until: u64) -> Option<MapEvent> {
         while let Some(chunk) = self.meta.calls.get(self.read).copied()
             && self.heap.peek().is_none_or(|h| h.0.at >= chunk.since)
             && chunk.since <= until

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 /// A change of the mappings by a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub(super) struct Change {
     pub source: Source,
     pub what: What,
 }
 
 /// The effect of a call. Ranges are of whole pages, and not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub(super) enum What {
     /// A mapping is made, in place of what is there.
     Map { range: (u64, u64), of: Of },
     /// A range is taken away.
@@ -52,14 +52,14 @@ const HUGE_USUAL: u32 = 21;
 
 /// Sizes of pages, and the flag that asks for huge ones.
 #[derive(Clone, Copy, Debug)]
-pub struct PageSizes {
+pub(super) struct PageSizes {
     page: u64,
     huge_flag: u32,
 }
 
 impl PageSizes {
     /// Returns those of an architecture, given the page size in bytes.
-    pub fn of(arch: &str, page: u64) -> Self {
+    pub(super) fn of(arch: &str, page: u64) -> Self {
         let page = if page.is_power_of_two() { page } else { 4096 };
         // `MAP_HUGETLB`.
         let huge_flag = if arch.starts_with("mips") { 0x8_0000 } else { 0x4_0000 };
@@ -78,7 +78,7 @@ impl PageSizes {
 }
 
 /// Returns what a call changes, given the page size; a failed call changes nothing.
-pub fn changes(e: &MapEvent, sizes: PageSizes) -> Option<Change> {
+pub(super) fn changes(e: &MapEvent, sizes: PageSizes) -> Option<Change> {
     let c = &e.call;
     if c.errno != 0 {
         return None;

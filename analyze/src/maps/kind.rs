@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 /// Number of kinds.
-pub const KINDS: usize = 10;
+pub(super) const KINDS: usize = 10;
 
 impl Kind {
     /// All kinds.

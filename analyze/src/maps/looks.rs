@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Reads the looks in the order of the recording.
-pub struct Looks<'a> {
+pub(super) struct Looks<'a> {
     table: Table,
     /// Mappings that have ended.
     past: Past<Map>,
@@ -75,7 +75,7 @@ fn plain(name: &str) -> &str {
 impl<'a> Looks<'a> {
     /// Creates the model, given the recorded calls, the sizes of pages, and for how many ticks a look may not show yet
     /// what a call does.
-    pub fn new(events: CallReader<'a>, page: PageSizes, slack: u64) -> Self {
+    pub(super) fn new(events: CallReader<'a>, page: PageSizes, slack: u64) -> Self {
         Self {
             table: Table::default(),
             past: Past::default(),
@@ -172,7 +172,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Takes a chunk.
-    pub fn take(&mut self, m: &Mappings) {
+    pub(super) fn take(&mut self, m: &Mappings) {
         if m.flags & MAPPINGS_ANEW != 0 {
             self.names.truncate(1);
         }
@@ -422,7 +422,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Returns the mappings.
-    pub fn finish(mut self) -> Maps {
+    pub(super) fn finish(mut self) -> Maps {
         self.apply(u64::MAX, u64::MAX);
         let Self { mut table, past, ours, stacks, code, course, looks, .. } = self;
         let (count, past_regions) = (table.count(), std::mem::take(&mut table.past));

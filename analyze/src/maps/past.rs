@@ -14,7 +14,7 @@ const BLOCK: usize = 256 << 10;
 const LEVEL: i32 = 1;
 
 /// Something that is over.
-pub trait Over: Sized {
+pub(super) trait Over: Sized {
     /// Number of its mapping.
     fn map(&self) -> u32;
     /// Appends it.
@@ -40,7 +40,7 @@ type Last = [u64; 4];
 
 /// What is over, in the order in which it was added.
 #[derive(Clone, Debug)]
-pub struct Past<T> {
+pub(super) struct Past<T> {
     blocks: Vec<Block>,
     open: Out,
     rows: u32,
@@ -62,7 +62,7 @@ impl<T> Default for Past<T> {
 
 /// A block that is written.
 #[derive(Clone, Debug, Default)]
-pub struct Out {
+pub(super) struct Out {
     bytes: Vec<u8>,
     names: Vec<Arc<str>>,
     known: HashMap<Arc<str>, u64>,
@@ -70,7 +70,7 @@ pub struct Out {
 }
 
 /// A block that is read.
-pub struct In<'a> {
+pub(super) struct In<'a> {
     bytes: &'a [u8],
     names: &'a [Arc<str>],
     last: Last,
@@ -143,7 +143,7 @@ impl In<'_> {
 
 impl<T: Over> Past<T> {
     /// Adds something.
-    pub fn push(&mut self, row: &T) {
+    pub(super) fn push(&mut self, row: &T) {
         row.put(&mut self.open);
         self.rows += 1;
         self.ids = (self.ids.0.min(row.map()), self.ids.1.max(row.map()));
@@ -167,12 +167,12 @@ impl<T: Over> Past<T> {
 
     /// Returns the bytes that they take in memory.
     #[cfg(test)]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.blocks.iter().map(|b| b.bytes.len()).sum::<usize>() + self.open.bytes.len()
     }
 
     /// Calls `take` with all of the mappings whose numbers `wanted` accepts as a range, in their order.
-    pub fn each(&self, wanted: impl Fn(u32, u32) -> bool, mut take: impl FnMut(T)) {
+    pub(super) fn each(&self, wanted: impl Fn(u32, u32) -> bool, mut take: impl FnMut(T)) {
         for b in self.blocks.iter().filter(|b| wanted(b.ids.0, b.ids.1)) {
             let plain = zstd::bulk::decompress(&b.bytes, b.len).unwrap_or_default();
             read(&plain, &b.names, b.rows, &mut take);
@@ -440,7 +440,7 @@ fn get_region(r: &mut In<'_>) -> Option<Region> {
 
 /// An earlier region of a mapping that has many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PastRegion {
+pub(super) struct PastRegion {
     /// Number of the mapping.
     pub map: u32,
     pub region: Region,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Properties of a mapping that do not depend on its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Of {
+pub(super) struct Of {
     pub perms: Perms,
     /// Offset in the file of the mapping's first byte.
     pub offset: u64,
@@ -19,7 +19,7 @@ pub struct Of {
 
 /// A region that is there.
 #[derive(Clone, Debug)]
-pub struct Live {
+pub(super) struct Live {
     pub end: u64,
     /// Place of the mapping in the table.
     pub map: u32,
@@ -33,7 +33,7 @@ const MANY_REGIONS: usize = 64;
 
 /// The mappings that are there, and their regions by first address.
 #[derive(Debug, Default)]
-pub struct Table {
+pub(super) struct Table {
     /// Mappings by their places; those that have ended stay until they are [taken](Table::take_ended).
     pub maps: Vec<Map>,
     pub live: BTreeMap<u64, Live>,
@@ -51,14 +51,14 @@ pub struct Table {
 
 /// A moment, and the call that is made then.
 #[derive(Clone, Copy, Debug)]
-pub struct When {
+pub(super) struct When {
     pub ticks: u64,
     pub source: Option<Source>,
 }
 
 impl Of {
     /// Returns the properties of a part that begins so many bytes later.
-    pub fn later(&self, bytes: u64) -> Self {
+    pub(super) fn later(&self, bytes: u64) -> Self {
         let offset = if self.inode == 0 { 0 } else { self.offset.wrapping_add(bytes) };
         Self { offset, ..self.clone() }
     }
@@ -66,7 +66,7 @@ impl Of {
 
 impl Table {
     /// Adds a mapping, which replaces what is there. Returns its place.
-    pub fn map(&mut self, start: u64, end: u64, of: Of, when: When) -> u32 {
+    pub(super) fn map(&mut self, start: u64, end: u64, of: Of, when: When) -> u32 {
         self.unmap(start, end, when);
         let kind = Kind::of(&of.name, of.inode, of.perms);
         let map = Map {
@@ -105,12 +105,12 @@ impl Table {
     }
 
     /// Returns the number of mappings that there have been.
-    pub fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         self.next
     }
 
     /// Removes the mappings that have ended, and passes them on.
-    pub fn take_ended(&mut self, mut take: impl FnMut(Map)) {
+    pub(super) fn take_ended(&mut self, mut take: impl FnMut(Map)) {
         for place in std::mem::take(&mut self.ended) {
             let m = &mut self.maps[place as usize];
             // One that was moved over a part of itself goes on.
@@ -122,7 +122,7 @@ impl Table {
     }
 
     /// Returns the mappings that are there.
-    pub fn into_live(self) -> Vec<Map> {
+    pub(super) fn into_live(self) -> Vec<Map> {
         let there = self.maps.into_iter().zip(&self.parts).filter(|(_, parts)| !parts.is_empty());
         there.map(|(m, _)| m).collect()
     }
@@ -194,19 +194,19 @@ impl Table {
     }
 
     /// Returns the first addresses of the regions that overlap a range.
-    pub fn within(&self, start: u64, end: u64) -> Vec<u64> {
+    pub(super) fn within(&self, start: u64, end: u64) -> Vec<u64> {
         let first = self.live.range(..start).next_back().filter(|(_, l)| l.end > start);
         let rest = self.live.range(start..end.max(start));
         first.into_iter().chain(rest).map(|(s, _)| *s).collect()
     }
 
     /// Returns the first addresses of the regions of a mapping that are there.
-    pub fn parts(&self, map: u32) -> &[u64] {
+    pub(super) fn parts(&self, map: u32) -> &[u64] {
         self.parts.get(map as usize).map_or(&[], Vec::as_slice)
     }
 
     /// Takes a range away from all mappings.
-    pub fn unmap(&mut self, start: u64, end: u64, when: When) {
+    pub(super) fn unmap(&mut self, start: u64, end: u64, when: When) {
         if start >= end {
             return; // a region around that address would be cut in two
         }
@@ -236,7 +236,7 @@ impl Table {
     }
 
     /// Gives a range other permissions: whether it can be read, written to, and executed.
-    pub fn protect(&mut self, start: u64, end: u64, to: (bool, bool, bool), when: When) {
+    pub(super) fn protect(&mut self, start: u64, end: u64, to: (bool, bool, bool), when: When) {
         for at in self.within(start, end) {
             let was = self.live[&at].of.perms;
             let perms = Perms { read: to.0, write: to.1, execute: to.2, ..was };
@@ -248,7 +248,7 @@ impl Table {
     }
 
     /// Cuts regions at both ends of a range, which goes on as regions of its own.
-    pub fn split(&mut self, start: u64, end: u64, when: When) {
+    pub(super) fn split(&mut self, start: u64, end: u64, when: When) {
         for at in self.within(start, end) {
             let l = &self.live[&at];
             if at < start || l.end > end {
@@ -274,7 +274,7 @@ impl Table {
     }
 
     /// Takes away the whole mapping of the region that begins at an address, as `shmdt` does. Returns its ranges.
-    pub fn detach(&mut self, start: u64, when: When) -> Vec<(u64, u64)> {
+    pub(super) fn detach(&mut self, start: u64, when: When) -> Vec<(u64, u64)> {
         let Some(map) = self.live.get(&start).map(|l| l.map) else { return Vec::new() };
         let parts = self.parts(map).iter();
         let parts: Vec<_> = parts.map(|at| (*at, self.live[at].end)).collect();
@@ -283,7 +283,7 @@ impl Table {
     }
 
     /// Moves a range, and makes it longer or shorter, as `mremap` does. What is at the new place is replaced.
-    pub fn remap(&mut self, old: (u64, u64), new: (u64, u64), when: When) {
+    pub(super) fn remap(&mut self, old: (u64, u64), new: (u64, u64), when: When) {
         let keep = (old.1 - old.0).min(new.1 - new.0);
         self.unmap(old.0 + keep, old.1, when);
         let mut moved = Vec::new();
@@ -308,7 +308,7 @@ impl Table {
     }
 
     /// Maps what is mapped at `old` at a second place, where it replaces what is there.
-    pub fn copy(&mut self, old: u64, new: (u64, u64), when: When) {
+    pub(super) fn copy(&mut self, old: u64, new: (u64, u64), when: When) {
         let there = self.live.range(..=old).next_back().filter(|(_, l)| l.end > old);
         let of = there.map(|(at, l)| l.of.later(old - at));
         match of {
@@ -320,7 +320,7 @@ impl Table {
 
     /// Makes the mapping of the region that begins at `at` longer, to the addresses from `start` to `end`, which adjoin
     /// the region and where nothing else is.
-    pub fn grow(&mut self, at: u64, start: u64, end: u64, of: Of, when: When) {
+    pub(super) fn grow(&mut self, at: u64, start: u64, end: u64, of: Of, when: When) {
         let Some(l) = self.live.get(&at) else { return };
         let (from, to) = (at.min(start), l.end.max(end));
         let apart = end < at || l.end < start;
@@ -332,7 +332,7 @@ impl Table {
     }
 
     /// Notes the file of a region that begins at `at`, given the file's properties so many bytes later.
-    pub fn identify(&mut self, at: u64, of: &Of, later: u64) {
+    pub(super) fn identify(&mut self, at: u64, of: &Of, later: u64) {
         let Some(l) = self.live.get_mut(&at) else { return };
         l.of = Of { offset: of.offset.wrapping_sub(later), ..of.clone() };
         let m = &mut self.maps[l.map as usize];
@@ -346,7 +346,7 @@ impl Table {
     }
 
     /// Gives the region that begins at `at` another name, as `prctl` or the end of its file does.
-    pub fn rename(&mut self, at: u64, name: &Arc<str>) {
+    pub(super) fn rename(&mut self, at: u64, name: &Arc<str>) {
         let Some(l) = self.live.get_mut(&at) else { return };
         l.of.name = name.clone();
         let m = &mut self.maps[l.map as usize];

@@ -5,7 +5,7 @@
 //! totals up to the end of a bucket: the sum over any number of buckets is then one subtraction.
 
 /// Greatest number of buckets.
-pub const MOST: usize = 16_384;
+pub(crate) const MOST: usize = 16_384;
 
 /// The smallest, the largest and the last value within a bucket. The value that a bucket begins with belongs to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -137,12 +137,12 @@ fn home(hash: u64, places: usize) -> usize {
 
 impl<V: Value> Live<V> {
     /// Returns the number of entries.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Returns all entries, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, V)> {
         let places = self.shards.iter().flat_map(|s| s.places.iter());
         places.filter(|p| p.addr != 0).map(|p| (p.addr, p.value))
     }
@@ -160,7 +160,7 @@ impl<V: Value> Live<V> {
     /// Prefetches the slot where `addr` would be, and the next one, which a removal examines. If it is called some
     /// operations in advance, it hides the latency of memory.
     #[inline(always)]
-    pub fn prefetch(&self, addr: u64) {
+    pub(crate) fn prefetch(&self, addr: u64) {
         let hash = self.hash(addr);
         let places = &self.shards[Self::shard(hash)].places;
         let place = &raw const places[home(hash, places.len())];
@@ -170,7 +170,7 @@ impl<V: Value> Live<V> {
 
     /// Inserts a value; returns the previous one of that address. `addr` must not be 0.
     #[inline]
-    pub fn insert(&mut self, addr: u64, value: V) -> Option<V> {
+    pub(crate) fn insert(&mut self, addr: u64, value: V) -> Option<V> {
         debug_assert_ne!(addr, 0);
         let hash = self.hash(addr);
         let seed = self.seed;
@@ -197,7 +197,7 @@ impl<V: Value> Live<V> {
 
     /// Removes and returns the value of an address.
     #[inline]
-    pub fn remove(&mut self, addr: u64) -> Option<V> {
+    pub(crate) fn remove(&mut self, addr: u64) -> Option<V> {
         if addr == 0 {
             return None;
         }
@@ -212,7 +212,7 @@ impl<V: Value> Live<V> {
 
 impl Live<Block> {
     /// Returns all blocks, shard by shard, each shard sorted by time; consumes the table.
-    pub fn drain(self) -> impl Iterator<Item = (u64, Block)> {
+    pub(crate) fn drain(self) -> impl Iterator<Item = (u64, Block)> {
         self.shards.into_iter().flat_map(|s| {
             let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
             drop(s);

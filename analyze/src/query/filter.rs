@@ -251,7 +251,7 @@ pub struct Filter {
 
 /// Conditions on glibc's chunk headers. Blocks of other allocators meet none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Headers {
+pub(super) struct Headers {
     pub(super) mapped: Option<bool>,
     pub(super) main_arena: Option<bool>,
     pub(super) usable: Range<u64>,

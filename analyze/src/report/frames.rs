@@ -56,7 +56,11 @@ impl FrameData {
 }
 
 /// Returns the frames of a stack, innermost first.
-pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -> Vec<FrameData> {
+pub(crate) fn frames_of(
+    analysis: &Analysis,
+    node: u32,
+    symbols: &mut Symbolizer<'_>,
+) -> Vec<FrameData> {
     let stack = analysis.meta().stack(node);
     let frames = stack
         .into_iter()

@@ -65,7 +65,7 @@ pub(crate) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub fn new(analysis: &'a Analysis) -> Self {
+    pub(crate) fn new(analysis: &'a Analysis) -> Self {
         Self {
             analysis,
             symbols: Symbolizer::new(analysis),
@@ -76,17 +76,17 @@ impl<'a> Places<'a> {
         }
     }
 
-    pub fn get(&self, id: u32) -> &PlaceData {
+    pub(crate) fn get(&self, id: u32) -> &PlaceData {
         &self.places[id as usize]
     }
 
     /// Returns all places; their indices are their numbers.
-    pub fn into_places(self) -> Vec<PlaceData> {
+    pub(crate) fn into_places(self) -> Vec<PlaceData> {
         self.places
     }
 
     /// Returns the places of a stack, innermost first.
-    pub fn stack(&mut self, node: u32) -> Vec<u32> {
+    pub(crate) fn stack(&mut self, node: u32) -> Vec<u32> {
         let mut out = Vec::new();
         for pc in self.analysis.meta().stack(node) {
             match self.known.get(&pc) {
@@ -115,7 +115,7 @@ impl<'a> Places<'a> {
     }
 
     /// Returns the index of the frame that asked for the memory (see [`Askers`]).
-    pub fn asker(&mut self, stack: &[u32]) -> Option<usize> {
+    pub(crate) fn asker(&mut self, stack: &[u32]) -> Option<usize> {
         let (analysis, symbols) = (self.analysis, &mut self.symbols);
         let askers = self.askers.get_or_insert_with(|| Askers::new(analysis, symbols));
         let place = |i: usize| {

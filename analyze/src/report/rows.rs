@@ -105,13 +105,13 @@ pub(super) fn side(f: &Figures) -> Side {
 }
 
 impl Row {
-    pub fn change(&self) -> Option<Change> {
+    pub(crate) fn change(&self) -> Option<Change> {
         let before = side(&self.before.as_ref()?.figures);
         Some(before.to(&side(&self.group.figures)))
     }
 
     /// Returns the value of the sort key.
-    pub fn value(&self, ask: &Ask<'_>) -> u64 {
+    pub(crate) fn value(&self, ask: &Ask<'_>) -> u64 {
         let sort = ask.options.sort;
         if let Some(c) = self.change() {
             let value = match sort {
@@ -130,7 +130,7 @@ impl Row {
         }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let f = &self.group.figures;
         f.allocations + f.reallocations == 0
     }

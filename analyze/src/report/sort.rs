@@ -110,7 +110,7 @@ impl Order<'_> {
     /// Sorts all groups, and returns how many of them to show: `top` at most, unless that is 0, and only groups that
     /// have a value, unless `empty` is set. Equal groups are sorted by their live, peak and allocated bytes, and then
     /// by number, so that the order is deterministic.
-    pub fn top(&self, groups: &[Group], top: usize, empty: bool) -> (Vec<Group>, usize) {
+    pub(super) fn top(&self, groups: &[Group], top: usize, empty: bool) -> (Vec<Group>, usize) {
         let sort = self.sort;
         let mut groups: Vec<_> = groups.iter().map(|g| (sort.of(self.analysis, g), *g)).collect();
         groups.sort_by_key(|(v, g)| {

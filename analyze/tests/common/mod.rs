@@ -1,7 +1,7 @@
 //! Makes recordings by hand.
 #![allow(dead_code)] // each test file uses its part
 
-pub mod world;
+pub(crate) mod world;
 
 use prof_analyze::{Analysis, LoadOptions};
 use prof_trace::chunk;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Builds a recording. Ticks are nanoseconds, and start at 1000.
-pub struct Maker {
+pub(crate) struct Maker {
     pub bytes: Vec<u8>,
     pub passes: u64,
     /// Compression of the events.
@@ -23,9 +23,9 @@ pub struct Maker {
     packer: Packer,
 }
 
-pub const START: u64 = 1000;
+pub(crate) const START: u64 = 1000;
 
-pub fn target() -> Target {
+pub(crate) fn target() -> Target {
     Target {
         pid: 4_000_001,
         exe: "/opt/demo/server".into(),
@@ -43,11 +43,11 @@ pub fn target() -> Target {
 }
 
 impl Maker {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(&target())
     }
 
-    pub fn of(target: &Target) -> Self {
+    pub(crate) fn of(target: &Target) -> Self {
         let mut m = Self {
             bytes: chunk::file_header().to_vec(),
             passes: 0,
@@ -58,7 +58,7 @@ impl Maker {
         m
     }
 
-    pub fn put(&mut self, kind: u16, payload: &[u8]) -> &mut Self {
+    pub(crate) fn put(&mut self, kind: u16, payload: &[u8]) -> &mut Self {
         self.end_pack();
         chunk::put(&mut self.bytes, kind, payload);
         self
@@ -73,20 +73,20 @@ impl Maker {
         }
     }
 
-    pub fn pass(&mut self, ticks: u64) -> &mut Self {
+    pub(crate) fn pass(&mut self, ticks: u64) -> &mut Self {
         let number = self.passes;
         self.passes += 1;
         let p = Pass { number, ticks, clock_ns: ticks + 5, rss_pages: 0, vss_pages: 0 };
         self.put(kind::PASS, &p.encode())
     }
 
-    pub fn pages(&mut self, ticks: u64, rss_pages: u64, vss_pages: u64) -> &mut Self {
+    pub(crate) fn pages(&mut self, ticks: u64, rss_pages: u64, vss_pages: u64) -> &mut Self {
         let p = Pass { number: self.passes, ticks, clock_ns: ticks + 5, rss_pages, vss_pages };
         self.passes += 1;
         self.put(kind::PASS, &p.encode())
     }
 
-    pub fn events(&mut self, thread: u32, events: &[Event]) -> &mut Self {
+    pub(crate) fn events(&mut self, thread: u32, events: &[Event]) -> &mut Self {
         let e = encode(thread, Codec::default(), events);
         if self.compress != Compress::None {
             if !self.packer.has_room(e.bytes.len()) {
@@ -100,31 +100,31 @@ impl Maker {
     }
 
     /// Writes calls that change mappings, of several threads.
-    pub fn calls(&mut self, calls: &[(u32, Call)]) -> &mut Self {
+    pub(crate) fn calls(&mut self, calls: &[(u32, Call)]) -> &mut Self {
         self.put(kind::CALLS, &Calls { calls: calls.to_vec() }.encode())
     }
 
-    pub fn call_file(&mut self, file: &CallFile) -> &mut Self {
+    pub(crate) fn call_file(&mut self, file: &CallFile) -> &mut Self {
         self.put(kind::CALL_FILE, &file.encode())
     }
 
-    pub fn thread(&mut self, number: u32, tid: u32, name: &str) -> &mut Self {
+    pub(crate) fn thread(&mut self, number: u32, tid: u32, name: &str) -> &mut Self {
         self.put(kind::THREAD, &Thread { number, tid, name: name.into() }.encode())
     }
 
-    pub fn nodes(&mut self, triples: &[[u64; 3]]) -> &mut Self {
+    pub(crate) fn nodes(&mut self, triples: &[[u64; 3]]) -> &mut Self {
         self.put(kind::NODES, &Nodes { triples: triples.concat() }.encode())
     }
 
-    pub fn pcs(&mut self, triples: &[[u64; 3]]) -> &mut Self {
+    pub(crate) fn pcs(&mut self, triples: &[[u64; 3]]) -> &mut Self {
         self.put(kind::PCS, &Pcs { triples: triples.concat() }.encode())
     }
 
-    pub fn module(&mut self, module: &Module) -> &mut Self {
+    pub(crate) fn module(&mut self, module: &Module) -> &mut Self {
         self.put(kind::MODULE, &module.encode())
     }
 
-    pub fn symbols(&mut self, module: u32, symbols: &[(u64, u64, &str)]) -> &mut Self {
+    pub(crate) fn symbols(&mut self, module: u32, symbols: &[(u64, u64, &str)]) -> &mut Self {
         let mut s = Symbols { module, ..Symbols::default() };
         for (start, size, name) in symbols {
             s.symbols.extend([*start, *size, s.names.len() as u64, name.len() as u64]);
@@ -133,11 +133,11 @@ impl Maker {
         self.put(kind::SYMBOLS, &s.encode())
     }
 
-    pub fn toggle(&mut self, ticks: u64, on: u32) -> &mut Self {
+    pub(crate) fn toggle(&mut self, ticks: u64, on: u32) -> &mut Self {
         self.put(kind::TOGGLE, &Toggle { ticks, on }.encode())
     }
 
-    pub fn hooks(&mut self, hooked: &[&str], not: &[(&str, &str)]) -> &mut Self {
+    pub(crate) fn hooks(&mut self, hooked: &[&str], not: &[(&str, &str)]) -> &mut Self {
         let hooked = hooked.iter().enumerate().map(|(i, f)| Hook {
             index: i as u32,
             function: (*f).into(),
@@ -153,25 +153,25 @@ impl Maker {
         self.put(kind::HOOKS, &h.encode())
     }
 
-    pub fn counters(&mut self, c: &Counters) -> &mut Self {
+    pub(crate) fn counters(&mut self, c: &Counters) -> &mut Self {
         self.put(kind::COUNTERS, &c.encode())
     }
 
-    pub fn end(&mut self, ticks: u64) -> &mut Self {
+    pub(crate) fn end(&mut self, ticks: u64) -> &mut Self {
         self.put(kind::END, &End { ticks, reason: "detached".into() }.encode())
     }
 
-    pub fn file(&self) -> Temp {
+    pub(crate) fn file(&self) -> Temp {
         Temp::new(&self.bytes)
     }
 
-    pub fn analysis(&self) -> Analysis {
+    pub(crate) fn analysis(&self) -> Analysis {
         let file = self.file();
         Analysis::from_file(&file.0, &LoadOptions::default()).expect("a recording")
     }
 }
 
-pub fn encode(thread: u32, from: Codec, events: &[Event]) -> Events {
+pub(crate) fn encode(thread: u32, from: Codec, events: &[Event]) -> Events {
     let mut w = from;
     let mut bytes = Vec::new();
     for e in events {
@@ -195,34 +195,41 @@ pub fn encode(thread: u32, from: Codec, events: &[Event]) -> Events {
     Events { thread, time: from.time, addr: from.addr, node: from.node, count, bytes }
 }
 
-pub fn alloc(time: u64, addr: u64, size: u64, node: u32) -> Event {
+pub(crate) fn alloc(time: u64, addr: u64, size: u64, node: u32) -> Event {
     Event::Alloc { time, addr, size, node }
 }
 
-pub fn free(time: u64, addr: u64) -> Event {
+pub(crate) fn free(time: u64, addr: u64) -> Event {
     Event::Free { time, addr, node: 0 }
 }
 
-pub fn realloc(time_before: u64, time: u64, old: u64, addr: u64, size: u64, node: u32) -> Event {
+pub(crate) fn realloc(
+    time_before: u64,
+    time: u64,
+    old: u64,
+    addr: u64,
+    size: u64,
+    node: u32,
+) -> Event {
     Event::Realloc { time_before, time, old, addr, size, node }
 }
 
 /// Returns a successful call of a private anonymous mmap; the other kinds of calls are made from it.
-pub fn mmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
+pub(crate) fn mmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
     let (kind, prot, flags, fd) = (CallKind::Mmap, 3, 0x22, -1);
     Call { kind, begin, end, addr, len, prot, flags, fd, node, ..Call::default() }
 }
 
 /// Returns a successful munmap.
-pub fn munmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
+pub(crate) fn munmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
     Call { kind: CallKind::Munmap, begin, end, addr, len, fd: -1, node, ..Call::default() }
 }
 
 /// A temporary file, which is removed on drop.
-pub struct Temp(pub PathBuf);
+pub(crate) struct Temp(pub PathBuf);
 
 impl Temp {
-    pub fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("prof-analyze-{}-{n}", std::process::id()));
@@ -238,17 +245,17 @@ impl Drop for Temp {
 }
 
 /// A generator of small random numbers.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 }

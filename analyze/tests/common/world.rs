@@ -8,7 +8,7 @@ use prof_trace::size::{Header, with_header};
 use std::collections::HashMap;
 
 /// The steps with their threads, in the order of time.
-pub struct World {
+pub(crate) struct World {
     pub steps: Vec<(u32, Event)>,
     /// Live bytes, live blocks, allocated bytes and temporary blocks, by node.
     pub nodes: HashMap<u32, [u64; 4]>,
@@ -23,7 +23,7 @@ pub struct World {
 
 /// A block that is or was live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Block {
+pub(crate) struct Block {
     pub begin: u64,
     pub addr: u64,
     pub size: u64,
@@ -42,7 +42,7 @@ pub struct Block {
 }
 
 impl Block {
-    pub const NEW: Self = Self {
+    pub(crate) const NEW: Self = Self {
         begin: 0,
         addr: 0,
         size: 0,
@@ -59,7 +59,7 @@ impl Block {
 
 /// Runs threads that allocate, free their own and others' blocks, and reallocate; addresses are reused at once. Every
 /// step takes a tick or two.
-pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
+pub(crate) fn make(r: &mut Random, steps: usize, threads: u64) -> World {
     let mut w = World {
         steps: Vec::new(),
         nodes: HashMap::new(),
@@ -182,12 +182,12 @@ fn say(said: &mut HashMap<u32, Header>, thread: u32, size: u64, header: Header) 
 
 /// Writes the steps as a collector would: in passes, thread by thread, where the newest events of some threads are
 /// missed.
-pub fn write(r: &mut Random, w: &World, threads: u32, compress: Compress) -> Maker {
+pub(crate) fn write(r: &mut Random, w: &World, threads: u32, compress: Compress) -> Maker {
     write_to(Maker::new(), r, w, threads, compress)
 }
 
 /// Appends the steps to what was written already.
-pub fn write_to(
+pub(crate) fn write_to(
     mut m: Maker,
     r: &mut Random,
     w: &World,
@@ -233,12 +233,12 @@ pub fn write_to(
 }
 
 /// Returns the functions of a node's stack, innermost first.
-pub fn functions(node: u32) -> Vec<u32> {
+pub(crate) fn functions(node: u32) -> Vec<u32> {
     (1..=node).rev().take_while(|n| *n == node || n % 4 != 0).collect()
 }
 
 /// Adds stacks, names, threads and parts to a recording.
-pub fn describe(m: &mut Maker, middle: u64) {
+pub(crate) fn describe(m: &mut Maker, middle: u64) {
     m.toggle(START, 1).toggle(middle, 0).toggle(middle + 1, 1);
     for t in 1..=7 {
         m.thread(t, 100 + t, if t % 2 == 0 { "even" } else { "odd-one" });

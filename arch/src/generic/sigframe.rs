@@ -75,7 +75,7 @@ impl Fixed {
     /// # Errors
     ///
     /// See [`SigframeError`].
-    pub fn build(
+    pub(crate) fn build(
         &self,
         out: &mut [u8],
         frame_addr: u64,

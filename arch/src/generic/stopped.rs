@@ -178,7 +178,7 @@ pub(crate) struct Restarts<'a> {
 impl Restarts<'_> {
     /// Returns what [`StoppedRegs::restarted_call`] does. `loaded` is the number that the code in front of the
     /// instruction loads; `is_clock` says that the call's first argument is the number of a clock, and not a pointer.
-    pub fn find(&self, loaded: Option<u64>, is_clock: bool, waits_in: &str) -> Option<u64> {
+    pub(crate) fn find(&self, loaded: Option<u64>, is_clock: bool, waits_in: &str) -> Option<u64> {
         let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
         let sleep = || {
             let (clock_nanosleep, nanosleep, others) = self.sleeps?;

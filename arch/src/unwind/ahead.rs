@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Returns the address that is `offset` above what a register holds now.
-    pub fn address(&self, base: Register, offset: i32) -> Place {
+    pub(crate) fn address(&self, base: Register, offset: i32) -> Place {
         let (base, from) = match (base, self.fp) {
             (Register::Sp, _) => self.sp?,
             (_, Value::Initial) => (Register::Fp, 0),
@@ -271,7 +271,7 @@ impl State {
     }
 
     /// Returns the frame at the search's start, if the function ends here.
-    pub fn frame(&self) -> Option<Frame> {
+    pub(crate) fn frame(&self) -> Option<Frame> {
         let (base, cfa_off) = self.sp?;
         let slot = |value: Value| match value {
             Value::Initial => Some(None),

@@ -15,7 +15,7 @@ const ASMCGOCALL: [u8; 13] =
     [0x48, 0x8b, 0x44, 0x24, 0x08, 0x48, 0x8b, 0x5c, 0x24, 0x10, 0x48, 0x89, 0xe2];
 
 /// Returns the form for the return address `pc`, if it is in `asmcgocall` or in a function that called that.
-pub fn form(pc: u64, read: Read<'_>) -> Option<Form> {
+pub(super) fn form(pc: u64, read: Read<'_>) -> Option<Form> {
     let mut code = [0; 40];
     let switched = read(pc, &mut code).then(|| go_call(&code)).flatten();
     switched.or_else(|| calls_asmcgocall(pc, read).then(|| frame(pc, read)).flatten())

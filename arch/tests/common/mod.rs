@@ -4,7 +4,7 @@ use prof_arch::unwind::{CfiModule, eh_frame_address};
 use std::ffi::CStr;
 
 /// A loaded module that has call frame information.
-pub struct Module {
+pub(crate) struct Module {
     #[allow(dead_code)]
     pub name: String,
     pub cfi: CfiModule<'static>,
@@ -14,13 +14,13 @@ pub struct Module {
 
 impl Module {
     #[allow(dead_code)]
-    pub fn contains(&self, pc: u64) -> bool {
+    pub(crate) fn contains(&self, pc: u64) -> bool {
         self.text.iter().any(|range| range.contains(&pc))
     }
 }
 
 /// Returns all modules of this process: the test binary, libc, ld.so, the vDSO and so on.
-pub fn modules() -> Vec<Module> {
+pub(crate) fn modules() -> Vec<Module> {
     let mut list: Vec<Module> = Vec::new();
     // SAFETY: `list` outlives the call, and the callback casts the pointer back to its type.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut list).cast()) };

@@ -9,16 +9,16 @@ const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const NT_X86_XSTATE: usize = 0x202;
 
 /// A child process under ptrace; killed when dropped.
-pub struct Child(pub libc::pid_t);
+pub(crate) struct Child(pub libc::pid_t);
 
 impl Child {
-    pub fn ptrace(&self, request: libc::c_uint, addr: usize, data: *mut libc::c_void) {
+    pub(crate) fn ptrace(&self, request: libc::c_uint, addr: usize, data: *mut libc::c_void) {
         // SAFETY: the requests are for our own stopped child; the caller keeps the buffer `data` alive.
         let result = unsafe { libc::ptrace(request, self.0, addr, data) };
         assert!(result >= 0, "ptrace {request:#x}: {}", std::io::Error::last_os_error());
     }
 
-    pub fn wait_stopped(&self) -> i32 {
+    pub(crate) fn wait_stopped(&self) -> i32 {
         let mut status = 0;
         // SAFETY: the call waits for our own child and writes to `status`.
         assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
@@ -26,18 +26,18 @@ impl Child {
         libc::WSTOPSIG(status)
     }
 
-    pub fn regs(&self) -> UserRegs {
+    pub(crate) fn regs(&self) -> UserRegs {
         let mut regs = UserRegs::default();
         self.ptrace(libc::PTRACE_GETREGS, 0, (&raw mut regs).cast());
         regs
     }
 
-    pub fn set_regs(&self, regs: &UserRegs) {
+    pub(crate) fn set_regs(&self, regs: &UserRegs) {
         let mut regs = *regs;
         self.ptrace(libc::PTRACE_SETREGS, 0, (&raw mut regs).cast());
     }
 
-    pub fn xsave(&self) -> Vec<u8> {
+    pub(crate) fn xsave(&self) -> Vec<u8> {
         let mut image = vec![0; 16384];
         let mut iov = libc::iovec { iov_base: image.as_mut_ptr().cast(), iov_len: image.len() };
         self.ptrace(libc::PTRACE_GETREGSET, NT_X86_XSTATE, (&raw mut iov).cast());
@@ -45,19 +45,19 @@ impl Child {
         image
     }
 
-    pub fn set_xsave(&self, image: &[u8]) {
+    pub(crate) fn set_xsave(&self, image: &[u8]) {
         let mut iov =
             libc::iovec { iov_base: image.as_ptr().cast_mut().cast(), iov_len: image.len() };
         self.ptrace(libc::PTRACE_SETREGSET, NT_X86_XSTATE, (&raw mut iov).cast());
     }
 
-    pub fn sigmask(&self) -> u64 {
+    pub(crate) fn sigmask(&self) -> u64 {
         let mut mask = 0_u64;
         self.ptrace(PTRACE_GETSIGMASK, 8, (&raw mut mask).cast());
         mask
     }
 
-    pub fn set_sigmask(&self, mut mask: u64) {
+    pub(crate) fn set_sigmask(&self, mut mask: u64) {
         self.ptrace(PTRACE_SETSIGMASK, 8, (&raw mut mask).cast());
     }
 }
@@ -73,7 +73,7 @@ impl Drop for Child {
 }
 
 /// Memory shared with the child, so that both see what is written to it.
-pub fn shared(len: usize) -> *mut u8 {
+pub(crate) fn shared(len: usize) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     // SAFETY: the call makes a new anonymous mapping.
     let p =

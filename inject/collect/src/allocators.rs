@@ -46,14 +46,14 @@ type FileKey = (u64, Vec<u8>);
 
 /// Finds allocators; it reads each file once.
 #[derive(Debug)]
-pub struct Finder {
+pub(crate) struct Finder {
     folder: PathBuf,
     files: Mutex<HashMap<FileKey, Vec<Found>>>,
 }
 
 /// A target's memory, and what is known of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub(crate) struct Target<'a> {
     /// Its mappings.
     pub maps: &'a [Map],
     /// Its memory; `None`: it can't be read.
@@ -64,13 +64,13 @@ pub struct Target<'a> {
 
 impl Finder {
     /// Creates a finder for process `pid`.
-    pub fn new(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         Self { folder: PathBuf::from(folder(pid.cast_signed())), files: Mutex::default() }
     }
 
     /// Returns what is known of the allocators, but for the time. The program's own file may be large, so it is searched
     /// only if `thorough`.
-    pub fn look(&self, t: Target<'_>, thorough: bool) -> Allocators {
+    pub(crate) fn look(&self, t: Target<'_>, thorough: bool) -> Allocators {
         let mut all = Allocators::default();
         let program = t.maps.iter().find(|m| m.inode != 0).map_or(&[][..], |m| &m.name);
         let mut seen: Vec<&[u8]> = Vec::new();

@@ -48,7 +48,7 @@ const ALIKE: u64 = 16 << 10;
 
 /// An address range of anonymous memory that is glibc's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub(crate) struct Range {
     /// First address.
     pub start: u64,
     /// First address behind its end.
@@ -59,7 +59,7 @@ pub struct Range {
 
 /// Statistics of glibc's arenas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Arenas {
+pub(crate) struct Arenas {
     /// Bytes taken from the kernel, without blocks that have a mapping of their own.
     pub system: u64,
     /// Bytes of free chunks in `system`.
@@ -74,7 +74,7 @@ pub struct Arenas {
 
 /// One reading of the arenas, which the target may have changed from its begin to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Walk {
+pub(crate) struct Walk {
     /// Begin and end, in ticks of the recording.
     pub time: (u64, u64),
     /// Statistics that were read. Each byte counts once, and memory from the kernel by its greatest size.
@@ -118,7 +118,7 @@ impl Chunks {
 }
 
 /// Reads the allocator's data in the memory of a target.
-pub struct Look<'a> {
+pub(crate) struct Look<'a> {
     /// The target's memory.
     pub mem: &'a File,
     /// The target's page tables; without them all memory counts as resident.
@@ -131,7 +131,7 @@ pub struct Look<'a> {
 
 impl<'a> Look<'a> {
     /// Creates a reader for the memory of a target.
-    pub fn new(mem: &'a File, pages: Option<&'a Pages>) -> Self {
+    pub(crate) fn new(mem: &'a File, pages: Option<&'a Pages>) -> Self {
         Self { mem, pages, deadline: Instant::now() + LONGEST, chunks: 0, seen: Vec::new() }
     }
 
@@ -142,14 +142,14 @@ impl<'a> Look<'a> {
     }
 
     /// Restarts the time limit.
-    pub fn again(&mut self) {
+    pub(crate) fn again(&mut self) {
         self.deadline = Instant::now() + LONGEST;
     }
 
     /// Reads the arenas repeatedly, until two readings are alike or it takes too long: the target may allocate and free
     /// meanwhile, and this thread may wait for a processor in the middle of one. Returns the shortest reading, during
     /// which the target could change least; `None` if there are no arenas, or they could not be followed.
-    pub fn walks(&mut self, maps: &[Map], now: impl Fn() -> u64) -> Option<Walk> {
+    pub(crate) fn walks(&mut self, maps: &[Map], now: impl Fn() -> u64) -> Option<Walk> {
         let main = self.main(maps)?;
         let end = Instant::now() + WALKS;
         let mut best: Option<(Walk, Chunks)> = None;
@@ -392,7 +392,7 @@ impl<'a> Look<'a> {
     /// Finds blocks of glibc's that have a mapping of their own, within a mapping that may contain others' memory as
     /// well: a chunk header at the start of a page tells. Reading must not allocate pages, so only resident ones are
     /// read.
-    pub fn blocks(&self, m: &Map) -> Vec<Range> {
+    pub(crate) fn blocks(&self, m: &Map) -> Vec<Range> {
         let mut found = Vec::new();
         let Some(pages) = self.pages else { return found };
         let (page, mut at, mut asked) = (pages.page(), m.start.0, 0);

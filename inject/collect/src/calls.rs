@@ -19,7 +19,7 @@ const FILES: usize = 1 << 14;
 
 /// Calls that wait to be written.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub(crate) struct Gathered {
     calls: Vec<(u32, Call)>,
     /// Last bytes of the texts since each thread's last call.
     names: HashMap<u32, Vec<u8>>,
@@ -27,7 +27,7 @@ pub struct Gathered {
 
 impl Gathered {
     /// Adds what a segment of a thread holds.
-    pub fn add(&mut self, thread: u32, parts: impl Iterator<Item = Part>) {
+    pub(crate) fn add(&mut self, thread: u32, parts: impl Iterator<Item = Part>) {
         for part in parts {
             match part {
                 Part::Text(bytes, n) => {
@@ -51,12 +51,12 @@ impl Gathered {
     }
 
     /// Returns the number of calls.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.calls.len()
     }
 
     /// Removes the calls and returns them as payloads of chunks.
-    pub fn take(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
         let calls = std::mem::take(&mut self.calls);
         calls.chunks(MOST).map(|part| Calls { calls: part.to_vec() }.encode()).collect()
     }
@@ -82,7 +82,7 @@ type FileKey = ((u32, u32), u64, Vec<u8>);
 
 /// The files that calls have mapped.
 #[derive(Debug, Default)]
-pub struct Files {
+pub(crate) struct Files {
     /// Numbers, by device, inode and path.
     known: HashMap<FileKey, u32>,
     last: u32,
@@ -93,7 +93,7 @@ impl Files {
     /// Looks the files of the gathered calls up in the list of mappings, which is read if that is due. An older list may
     /// show another file that was mapped at the same address before. So a mapping that is gone by then, replaced, or made
     /// too soon after the last read, has no file in the recording.
-    pub fn find(&mut self, maps: &mut Maps, out: &mut Output) {
+    pub(crate) fn find(&mut self, maps: &mut Maps, out: &mut Output) {
         if !out.calls.calls.iter().any(|c| maps_file(&c.1)) || !self.is_due() {
             return;
         }
@@ -145,7 +145,7 @@ impl Files {
     }
 
     /// Continues the numbers of a recording.
-    pub fn continue_from(&mut self, last: u32) {
+    pub(crate) fn continue_from(&mut self, last: u32) {
         self.last = last;
     }
 }
@@ -157,7 +157,7 @@ fn place<'a>(maps: &'a Maps, call: &Call) -> Option<&'a Map> {
 }
 
 /// Returns the number of a mapped file's device as CALL_FILE and MAPPINGS have it.
-pub fn device(m: &Map) -> u64 {
+pub(crate) fn device(m: &Map) -> u64 {
     let (major, minor) = m.device;
     u64::from(major) << 32 | u64::from(minor)
 }

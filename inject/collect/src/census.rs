@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The threads that are alive.
 #[derive(Debug)]
-pub struct Census {
+pub(crate) struct Census {
     alive: BTreeSet<u32>,
     latest: BTreeMap<u32, u32>,
 }
@@ -18,7 +18,7 @@ fn is_newer(a: u32, b: u32) -> bool {
 
 impl Census {
     /// Takes a census of the threads that have slots; `is_alive` returns whether a thread with this ID exists now.
-    pub fn take(shared: &Shared, is_alive: impl Fn(u32) -> bool) -> Self {
+    pub(crate) fn take(shared: &Shared, is_alive: impl Fn(u32) -> bool) -> Self {
         let mut latest = BTreeMap::new();
         for s in shared.used_slots() {
             if let Some(Owner { tid, serial, .. }) = slots::owner(s) {
@@ -33,7 +33,7 @@ impl Census {
     }
 
     /// Returns whether the thread with this ID and serial has ended.
-    pub fn has_ended(&self, tid: u32, serial: u32, is_alive: impl Fn(u32) -> bool) -> bool {
+    pub(crate) fn has_ended(&self, tid: u32, serial: u32, is_alive: impl Fn(u32) -> bool) -> bool {
         match self.latest.get(&tid) {
             Some(l) if *l == serial => !self.alive.contains(&tid),
             // Either another thread has the ID now, or it had the ID before this thread started, after the census.
@@ -43,12 +43,12 @@ impl Census {
     }
 
     /// Returns the number of threads that were looked for.
-    pub fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.latest.len()
     }
 
     /// Marks the slots of threads that have ended, so that new threads can take them; returns the number of slots.
-    pub fn free_slots(&self, shared: &Shared) -> usize {
+    pub(crate) fn free_slots(&self, shared: &Shared) -> usize {
         let mut freed = 0;
         for s in shared.used_slots() {
             let Some(owner) = slots::owner(s) else { continue };

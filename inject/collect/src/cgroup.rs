@@ -17,7 +17,7 @@ struct Group {
 
 /// Returns the figures of the cgroup that a process is in, given its `/proc/PID/cgroup`, as pairs of number and value.
 /// They are empty if there is none, or it can't be read.
-pub fn figures(cgroup: &Path) -> Vec<u64> {
+pub(crate) fn figures(cgroup: &Path) -> Vec<u64> {
     let text = |p: &Path| read(p).unwrap_or_default();
     let mounts = text(Path::new("/proc/self/mountinfo"));
     let Some(group) = group(&text(cgroup), &mounts) else { return Vec::new() };

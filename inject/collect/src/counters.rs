@@ -22,7 +22,7 @@ struct Seen {
 
 /// The latest counts, which may only grow.
 #[derive(Debug, Default)]
-pub struct Checked {
+pub(crate) struct Checked {
     slots: HashMap<usize, Seen>,
     no_slot: Seen,
 }
@@ -51,7 +51,7 @@ impl Seen {
 
 impl Checked {
     /// Returns the sums of the hook's counters, without implausible values.
-    pub fn totals(&mut self, shared: &Shared) -> Counters {
+    pub(crate) fn totals(&mut self, shared: &Shared) -> Counters {
         let c = shared.control();
         let most = most();
         let functions = (c.functions.load(Relaxed) as usize).min(FUNCTIONS);

@@ -48,7 +48,7 @@ enum Read {
 
 /// Reads committed events, and returns the segments to the ring.
 #[derive(Debug)]
-pub struct Drain {
+pub(crate) struct Drain {
     segments: Vec<Progress>,
     /// Node tables of segments that were read, which are used again as they are likely in the processor's cache.
     spare: Vec<Names>,
@@ -75,7 +75,7 @@ pub struct Drain {
 
 impl Drain {
     /// Creates a reader for a ring from which nothing was read.
-    pub fn new(shared: &Shared) -> Self {
+    pub(crate) fn new(shared: &Shared) -> Self {
         let n = shared.segments_now().0;
         Self {
             segments: std::iter::repeat_with(Progress::default).take(n).collect(),
@@ -99,7 +99,7 @@ impl Drain {
     ///
     /// The look at the segments may miss one that was taken meanwhile, but see its successor. Then the successor waits
     /// for the next pass, which sees both.
-    pub fn pass(
+    pub(crate) fn pass(
         &mut self,
         shared: &Shared,
         threads: &mut Threads,
@@ -142,7 +142,7 @@ impl Drain {
     }
 
     /// Writes the recording, and only then returns the segments that were read to the ring.
-    pub fn flush(&mut self, shared: &Shared, out: &mut Output) {
+    pub(crate) fn flush(&mut self, shared: &Shared, out: &mut Output) {
         out.flush();
         for index in self.read.drain(..) {
             self.segments[index] = Progress::default();
@@ -243,7 +243,7 @@ impl Drain {
 
     /// Makes reading of the segment begin at byte `drained`, which must be the end of an event. Calls in front of it that
     /// are not in the recording are written to `out`.
-    pub fn begin_at(
+    pub(crate) fn begin_at(
         &mut self,
         shared: &Shared,
         tree: &mut Tree,
@@ -269,12 +269,16 @@ impl Drain {
     }
 
     /// Returns the number of segments up to the last one that was ever seen in use.
-    pub fn reached(&self) -> usize {
+    pub(crate) fn reached(&self) -> usize {
         self.segments.len()
     }
 
     /// Marks the active segments of threads that have ended according to `gone`, and returns whether there are any.
-    pub fn mark_dead(&mut self, shared: &Shared, mut gone: impl FnMut(&View) -> bool) -> bool {
+    pub(crate) fn mark_dead(
+        &mut self,
+        shared: &Shared,
+        mut gone: impl FnMut(&View) -> bool,
+    ) -> bool {
         self.look(shared);
         let mut any = false;
         for v in self.views.iter().filter(|v| !v.closed) {
@@ -289,14 +293,14 @@ impl Drain {
     }
 
     /// Returns the serials of the threads with a segment in use, as of the last look.
-    pub fn serials(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn serials(&self) -> impl Iterator<Item = u32> + '_ {
         self.views.iter().map(|v| v.serial)
     }
 }
 
 /// The calls of a thread that a collector has not written before it died, though it has written events behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Missing {
+pub(crate) struct Missing {
     /// When the thread's last recorded call ended, in ticks of the recording; `None`: none was recorded.
     pub after: Option<u64>,
     /// Offset of the recording's times to those in the ring.

@@ -17,7 +17,7 @@ const SKEW: u64 = 1000;
 
 /// Converts raw times, those of the counter, to recorded ones, which include the epoch's offset.
 #[derive(Debug)]
-pub struct Epochs {
+pub(crate) struct Epochs {
     clock: Clock,
     /// Offset of the present epoch, and of the one before.
     offset: u64,
@@ -29,23 +29,23 @@ pub struct Epochs {
 
 impl Epochs {
     /// Begins with the first epoch, whose offset is 0.
-    pub fn new(clock: Clock) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self { clock, offset: 0, before: None, last: None, begun: Vec::new() }
     }
 
     /// Continues with the last pass and offset of another collector's recording.
-    pub fn continue_from(&mut self, last: Option<&Pass>, offset: u64) {
+    pub(crate) fn continue_from(&mut self, last: Option<&Pass>, offset: u64) {
         self.offset = offset;
         self.last = last.map(|p| (p.ticks.wrapping_sub(offset), p.clock_ns));
     }
 
     /// Returns the clock that reads recorded times.
-    pub fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         self.clock.with(self.offset)
     }
 
     /// Reads both clocks: the counter, its recorded time, and `CLOCK_MONOTONIC`.
-    pub fn look(&mut self) -> (u64, u64, u64) {
+    pub(crate) fn look(&mut self) -> (u64, u64, u64) {
         let (raw, ns) = (self.clock.now(), monotonic_ns());
         self.looked(raw, ns);
         (raw, raw.wrapping_add(self.offset), ns)
@@ -70,7 +70,7 @@ impl Epochs {
 
     /// Returns the offset of a segment that begins with the raw time `first`. A time later than the present belongs to
     /// the epoch before.
-    pub fn offset_of(&mut self, first: u64) -> u64 {
+    pub(crate) fn offset_of(&mut self, first: u64) -> u64 {
         // The counter may have gone back since the pass began.
         let (raw, _, _) = self.look();
         self.offset_at(first, raw)
@@ -82,12 +82,12 @@ impl Epochs {
     }
 
     /// Returns the recorded time of a raw one.
-    pub fn recorded(&mut self, raw: u64) -> u64 {
+    pub(crate) fn recorded(&mut self, raw: u64) -> u64 {
         raw.wrapping_add(self.offset_of(raw))
     }
 
     /// Returns the epochs that have begun since the last call.
-    pub fn begun(&mut self) -> impl Iterator<Item = Epoch> + '_ {
+    pub(crate) fn begun(&mut self) -> impl Iterator<Item = Epoch> + '_ {
         self.begun.drain(..)
     }
 }

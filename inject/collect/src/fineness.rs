@@ -87,7 +87,7 @@ impl Fineness {
 
 /// Chooses it for a target.
 #[derive(Clone, Copy, Debug)]
-pub struct Chooser {
+pub(crate) struct Chooser {
     fineness: Fineness,
     /// When events were counted last, and their total then.
     at: Instant,
@@ -96,12 +96,12 @@ pub struct Chooser {
 
 impl Chooser {
     /// From now on.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { fineness: Fineness::default(), at: now, events: 0 }
     }
 
     /// Takes the total of events so far. If the distance is to change, publishes it to the hook and returns it.
-    pub fn look(&mut self, shared: &Shared, events: u64, ticks: u64) -> Option<Distance> {
+    pub(crate) fn look(&mut self, shared: &Shared, events: u64, ticks: u64) -> Option<Distance> {
         let now = Instant::now();
         let time = now - std::mem::replace(&mut self.at, now);
         let new = events.saturating_sub(std::mem::replace(&mut self.events, events));

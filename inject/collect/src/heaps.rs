@@ -12,11 +12,11 @@ const MOST: usize = 1 << 16;
 
 /// Size and alignment of the pieces in which memory of unknown origin is counted: allocators take memory in such
 /// pieces, and other memory may lie in the same mapping.
-pub const PIECE: u64 = prof_trace::records::PIECE;
+pub(crate) const PIECE: u64 = prof_trace::records::PIECE;
 
 /// A mapping that allocators may have taken memory from.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     pub map: Map,
     /// It is the heap that `brk` grows.
     pub brk: bool,
@@ -25,7 +25,7 @@ pub struct Candidate {
 }
 
 /// Divides the mappings into parts, and adds these to a record. Returns the reading of glibc's arenas, if there are any. `pieces`: allocators other than glibc's are recorded.
-pub fn apart(
+pub(crate) fn apart(
     all: &[Candidate],
     mem: Option<&File>,
     pages: Option<&Pages>,

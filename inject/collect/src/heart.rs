@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Updates the heartbeat that tells the hook that the collector is alive, even while a write to a slow disk blocks it.
 #[derive(Debug)]
-pub struct Heart {
+pub(crate) struct Heart {
     shared: Shared<'static>,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -17,7 +17,7 @@ pub struct Heart {
 
 impl Heart {
     /// Starts a thread that updates the heartbeat until the value is dropped.
-    pub fn start(shared: Shared<'static>, clock: Clock) -> Self {
+    pub(crate) fn start(shared: Shared<'static>, clock: Clock) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let beat = move || {
@@ -31,7 +31,7 @@ impl Heart {
     }
 
     /// Sets the heartbeat to the time `ticks`.
-    pub fn beat(&self, ticks: u64) {
+    pub(crate) fn beat(&self, ticks: u64) {
         set(&self.shared.control().heartbeat, ticks);
     }
 }

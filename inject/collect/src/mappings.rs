@@ -12,11 +12,11 @@ const MOST_NAMES: usize = 1 << 18;
 /// Shortest and longest interval between two looks at the list of mappings.
 const GAP: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// A look at the list takes at most one of this many parts of the time.
-pub const PART: u32 = 250;
+pub(crate) const PART: u32 = 250;
 
 /// The use of an address range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub(crate) struct Used {
     pub start: u64,
     pub end: u64,
     pub of: MappingUse,
@@ -24,7 +24,7 @@ pub struct Used {
 
 /// The mappings as they were written last.
 #[derive(Debug)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     lines: Vec<MappingLine>,
     names: HashMap<Vec<u8>, u64>,
     used: Vec<Used>,
@@ -37,7 +37,7 @@ pub struct Mapped {
 
 impl Mapped {
     /// Creates a list that has not been written.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             lines: Vec::new(),
             names: HashMap::new(),
@@ -51,12 +51,12 @@ impl Mapped {
 
     /// Returns whether the next look at the list is due, given when the last one ended and how long it took: soon after
     /// a change, and later and later while nothing changes.
-    pub fn is_due(&self, last: Instant, took: Duration) -> bool {
+    pub(crate) fn is_due(&self, last: Instant, took: Duration) -> bool {
         last.elapsed() >= self.gap.max(took * PART)
     }
 
     /// Compares a list of mappings with the last one. Returns the changes, if there are any.
-    pub fn look(
+    pub(crate) fn look(
         &mut self,
         all: &[Map],
         ours: &[(u64, u64)],
@@ -105,7 +105,7 @@ impl Mapped {
 
     /// Compares the use of memory, counted at `ticks`, with what was written last; both lists are in the order of
     /// addresses. Returns the changes.
-    pub fn count(
+    pub(crate) fn count(
         &mut self,
         used: Vec<Used>,
         stacks: Vec<(u64, u64, u64)>,

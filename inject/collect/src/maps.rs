@@ -8,12 +8,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Instant;
 
 /// Greatest length of a list of mappings that is read.
-pub const MAX_TEXT: u64 = 64 << 20;
+pub(crate) const MAX_TEXT: u64 = 64 << 20;
 
 /// `/proc/PID/maps`, held open. The open file stays with the address space of the program that ran when it was opened,
 /// and reads empty when that is gone, by exit or exec.
 #[derive(Debug)]
-pub struct Maps {
+pub(crate) struct Maps {
     file: std::fs::File,
     text: Vec<u8>,
     /// Memory for the next text.
@@ -31,14 +31,14 @@ impl Maps {
     ///
     /// # Errors
     /// If the file can't be opened.
-    pub fn open(pid: u32) -> io::Result<Self> {
+    pub(crate) fn open(pid: u32) -> io::Result<Self> {
         let file = std::fs::File::open(folder(pid.cast_signed()) + "/maps")?;
         let (text, spare, all) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { file, text, spare, all, read_at: None, gone: false })
     }
 
     /// Reads the mappings; returns false if there are none, as the address space is gone.
-    pub fn read(&mut self) -> bool {
+    pub(crate) fn read(&mut self) -> bool {
         let began = Instant::now();
         self.gone = true;
         self.spare.clear();
@@ -58,7 +58,7 @@ impl Maps {
     }
 
     /// Returns the mapping that contains `addr`.
-    pub fn at(&self, addr: u64) -> Option<&Map> {
+    pub(crate) fn at(&self, addr: u64) -> Option<&Map> {
         let addr = RemoteAddr(addr);
         let i = self.all.partition_point(|m| m.end <= addr);
         self.all.get(i).filter(|m| m.start <= addr)
@@ -66,7 +66,7 @@ impl Maps {
 }
 
 /// Returns the mappings that may be stacks.
-pub fn stacks(all: &[Map]) -> impl Iterator<Item = (u64, u64)> + use<'_> {
+pub(crate) fn stacks(all: &[Map]) -> impl Iterator<Item = (u64, u64)> + use<'_> {
     protocol::stacks(all.iter().map(|m| Candidate {
         start: m.start.0,
         end: m.end.0,

@@ -26,7 +26,7 @@ const MAPS_EVERY: Duration = Duration::from_millis(50);
 
 /// The modules that contain recorded code addresses.
 #[derive(Debug)]
-pub struct Modules {
+pub(crate) struct Modules {
     written: BTreeMap<u16, Module>,
     /// Modules to be written, and when they were first wanted: older mappings don't show them.
     wanted: Vec<(u16, Instant)>,
@@ -44,7 +44,7 @@ pub struct Modules {
 
 impl Modules {
     /// Creates an empty list.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (jobs, todo) = channel::<Job>();
         let (send, receive) = channel();
         let work = move || {
@@ -70,7 +70,7 @@ impl Modules {
     }
 
     /// Notes that a code address lies in this module.
-    pub fn want(&mut self, number: u16) {
+    pub(crate) fn want(&mut self, number: u16) {
         let is_wanted = self.wanted.iter().any(|w| w.0 == number);
         let new = !self.written.contains_key(&number) && !is_wanted;
         if usize::from(number) <= MODULES && number != 0 && new {
@@ -79,7 +79,7 @@ impl Modules {
     }
 
     /// Looks for modules that no event has named yet, as they may be unloaded before one does. Cheap if there are none.
-    pub fn discover(&mut self, shared: &Shared) {
+    pub(crate) fn discover(&mut self, shared: &Shared) {
         let n = (shared.control().modules.load(Acquire) as usize).min(MODULES);
         while self.discovered < n {
             let Some(m) = shared.module(self.discovered) else { break };
@@ -92,19 +92,19 @@ impl Modules {
     }
 
     /// Returns whether modules wait to be written.
-    pub fn has_new(&self) -> bool {
+    pub(crate) fn has_new(&self) -> bool {
         !self.wanted.is_empty()
     }
 
     /// Notes the target's working directory, which can't be read after its end.
-    pub fn note_cwd(&mut self, target: &Watched) {
+    pub(crate) fn note_cwd(&mut self, target: &Watched) {
         let link = std::fs::read_link(format!("{}/cwd", folder(target.pid().cast_signed())));
         self.cwd = link.ok().filter(|p| p.is_absolute()).or(self.cwd.take());
     }
 
     /// Writes the wanted modules that can be described. Others stay wanted. So do those that need the mappings to be
     /// read again, which is done only now and then, or if this is the `last` chance.
-    pub fn write(
+    pub(crate) fn write(
         &mut self,
         shared: &Shared,
         maps: &mut Maps,
@@ -154,7 +154,7 @@ impl Modules {
     }
 
     /// Writes symbols that have been read, and modules that were unloaded.
-    pub fn look(&mut self, shared: &Shared, target: &Watched, now: u64, out: &mut Output) {
+    pub(crate) fn look(&mut self, shared: &Shared, target: &Watched, now: u64, out: &mut Output) {
         self.look_at_held();
         self.note_cwd(target);
         while let Ok(symbols) = self.receive.try_recv() {
@@ -181,7 +181,7 @@ impl Modules {
     }
 
     /// Waits for symbols that are still being read.
-    pub fn finish(&mut self, out: &mut Output) {
+    pub(crate) fn finish(&mut self, out: &mut Output) {
         while self.running > 0 {
             let Ok(symbols) = self.receive.recv_timeout(PATIENCE) else { return };
             self.take(&symbols, out);

@@ -23,7 +23,7 @@ const SPARE: u32 = 8;
 
 /// The result of a pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Brought {
+pub(crate) struct Brought {
     /// Number of bytes of events.
     pub bytes: u64,
     /// Number of segments that were read to their end.
@@ -38,7 +38,7 @@ pub struct Brought {
 
 /// The times and the load that decide when the collector looks again.
 #[derive(Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     sleep: Duration,
     /// When the last slow tasks ended, and how long they took.
     second: (Instant, Duration),
@@ -57,7 +57,7 @@ pub struct Pace {
 
 impl Pace {
     /// Creates a pace whose intervals begin now.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let now = (Instant::now(), Duration::ZERO);
         Self {
             sleep: SLEEP.0,
@@ -73,7 +73,7 @@ impl Pace {
 
     /// Raises the collector's priority, if that is permitted, while more than a quarter of the segments wait for it, and
     /// for a second after. A program that keeps all processors busy with new threads leaves it next to none otherwise.
-    pub fn hurry(&mut self, waiting: usize, first: usize) {
+    pub(crate) fn hurry(&mut self, waiting: usize, first: usize) {
         let now = Instant::now();
         if waiting > first / 4 {
             if self.behind.is_none() {
@@ -87,28 +87,28 @@ impl Pace {
     }
 
     /// Returns how long to sleep before the next pass.
-    pub fn sleep(&self) -> Duration {
+    pub(crate) fn sleep(&self) -> Duration {
         self.sleep
     }
 
     /// Returns whether the slow tasks are due.
-    pub fn is_second(&self) -> bool {
+    pub(crate) fn is_second(&self) -> bool {
         self.second.0.elapsed() >= SECOND.max(self.second.1 * SPARE)
     }
 
     /// Notes that the slow tasks have just been done, and when they began.
-    pub fn note_second(&mut self, began: Instant) {
+    pub(crate) fn note_second(&mut self, began: Instant) {
         self.second = (Instant::now(), began.elapsed());
     }
 
     /// Returns whether to look for ended threads. It is only worth the time when segments or slots may run out, which
     /// ended threads could free: with tens of thousands of threads, the look takes long.
-    pub fn is_time_to_bury(&self) -> bool {
+    pub(crate) fn is_time_to_bury(&self) -> bool {
         self.short && self.buried.0.elapsed() >= self.gap.max(self.buried.1 * SPARE)
     }
 
     /// Notes that a look for ended threads has just been done, when it began, and how many of `all` threads had ended.
-    pub fn note_buried(&mut self, began: Instant, found: usize, all: usize) {
+    pub(crate) fn note_buried(&mut self, began: Instant, found: usize, all: usize) {
         let took = began.elapsed();
         // A look that finds many is worth its time, so it counts as shorter than it was.
         let worth_it = found * 4 > all;
@@ -121,7 +121,7 @@ impl Pace {
 
     /// Adapts the sleep to what the last pass has read, and to the room that is left. Returns true if the next pass
     /// should follow without a sleep.
-    pub fn adapt(&mut self, b: Brought) -> bool {
+    pub(crate) fn adapt(&mut self, b: Brought) -> bool {
         let (first, free) = b.segments;
         self.born += b.born;
         self.short = free < first / 4 || self.born > MANY_THREADS;

@@ -22,7 +22,7 @@ const TURN: Duration = Duration::from_millis(1);
 
 /// Counts of an address range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub(crate) struct Counted {
     /// Resident, without the shared zero page of memory that was only read.
     pub resident: u64,
     /// Part of `resident` that is file-backed or shared memory.
@@ -51,13 +51,13 @@ impl Counted {
 const WAITS: u32 = 10;
 
 /// Returns the processor time of this thread, in nanoseconds.
-pub fn worked() -> u64 {
+pub(crate) fn worked() -> u64 {
     prof_os::clock::thread_ns()
 }
 
 /// `/proc/PID/pagemap`.
 #[derive(Debug)]
-pub struct Pages {
+pub(crate) struct Pages {
     file: File,
     page: u64,
     /// The kernel supports queries for ranges (Linux 6.7).
@@ -109,7 +109,7 @@ const IS_HUGE: u64 = 1 << 6;
 
 impl Pages {
     /// Creates it from the open file.
-    pub fn new(file: File) -> Self {
+    pub(crate) fn new(file: File) -> Self {
         let page = prof_os::page_size();
         Self {
             file,
@@ -126,20 +126,20 @@ impl Pages {
     }
 
     /// Returns the page size in bytes.
-    pub fn page(&self) -> u64 {
+    pub(crate) fn page(&self) -> u64 {
         self.page
     }
 
     /// Has all counts on this thread end after some time of work. What they return then is incomplete. On a busy machine
     /// that work may take [`WAITS`] times as long. Zero ends the counts of all threads.
-    pub fn end_after(&self, work: Duration) {
+    pub(crate) fn end_after(&self, work: Duration) {
         let until = (self.opened.elapsed() + work * WAITS).as_millis();
         self.until.store(u64::try_from(until).unwrap_or(u64::MAX), Relaxed);
         self.work_until.store(worked().saturating_add(work.as_nanos() as u64), Relaxed);
     }
 
     /// Returns whether the time of [`Self::end_after`] is over.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         let until = self.until.load(Relaxed);
         until != u64::MAX
             && (self.opened.elapsed().as_millis() >= u128::from(until)
@@ -147,7 +147,7 @@ impl Pages {
     }
 
     /// Returns the address up to which there is no page, from `start` on; `None` if there is none before `end`.
-    pub fn first(&self, start: u64, end: u64) -> Option<u64> {
+    pub(crate) fn first(&self, start: u64, end: u64) -> Option<u64> {
         let mut at = start;
         while at < end && self.scans.load(Relaxed) && !self.is_over() {
             let mut found = [Region::default(); 1];
@@ -166,18 +166,18 @@ impl Pages {
 
     /// Returns the longest range that is to be divided into small pieces: with small steps, a kernel that can't be asked
     /// for ranges takes too long for more.
-    pub fn most(&self) -> u64 {
+    pub(crate) fn most(&self) -> u64 {
         if self.scans.load(Relaxed) { u64::MAX } else { 1 << 40 }
     }
 
     /// Counts the pages from `start` to `end`. Pages that can't be examined count as absent.
-    pub fn count(&self, start: u64, end: u64) -> Counted {
+    pub(crate) fn count(&self, start: u64, end: u64) -> Counted {
         self.count_as(start, end, true)
     }
 
     /// Counts the pages as [`Self::count`]; `files`: distinguish file-backed memory. The kernel then reads its
     /// description of each page, which takes ten times as long.
-    pub fn count_as(&self, start: u64, end: u64, files: bool) -> Counted {
+    pub(crate) fn count_as(&self, start: u64, end: u64, files: bool) -> Counted {
         let mut all = Counted::default();
         let mut turn = Instant::now();
         let mut at = start;
@@ -298,11 +298,11 @@ impl Pages {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Maps new memory without huge pages.
-    pub fn map(len: usize, flags: libc::c_int) -> *mut u8 {
+    pub(crate) fn map(len: usize, flags: libc::c_int) -> *mut u8 {
         // SAFETY: the kernel chooses the address, so no existing memory is affected.
         unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;

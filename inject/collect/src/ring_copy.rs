@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 
 /// The copy; its memory is unmapped when it is dropped.
 #[derive(Debug)]
-pub struct RingCopy {
+pub(crate) struct RingCopy {
     /// The copy's memory. It is unmapped at the end of this value, so nobody else gets this lifetime.
     shared: Shared<'static>,
     mem: File,
@@ -54,7 +54,7 @@ impl RingCopy {
     ///
     /// # Errors
     /// If there is no ring of this version, or it can't be read.
-    pub fn of(pid: u32) -> Result<Self, Error> {
+    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let mut maps = Maps::open(pid).map_err(Error::io("cannot read its mappings"))?;
         if !maps.read() {
             return Err(Error::Gone(pid));
@@ -103,17 +103,17 @@ impl RingCopy {
     }
 
     /// Returns the copy, in the layout of the original.
-    pub fn shared(&self) -> Shared<'_> {
+    pub(crate) fn shared(&self) -> Shared<'_> {
         self.shared
     }
 
     /// Returns the address of the original in the target.
-    pub fn addr(&self) -> u64 {
+    pub(crate) fn addr(&self) -> u64 {
         self.addr
     }
 
     /// Returns the memory of the target.
-    pub fn mem(&self) -> &File {
+    pub(crate) fn mem(&self) -> &File {
         &self.mem
     }
 
@@ -121,7 +121,7 @@ impl RingCopy {
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
-    pub fn copy_control(&mut self) -> io::Result<()> {
+    pub(crate) fn copy_control(&mut self) -> io::Result<()> {
         self.pages = Bits::new(self.shared.geometry().size() / PAGE);
         self.fetch(0, size_of::<Control>())?;
         let s = self.shared;
@@ -139,7 +139,7 @@ impl RingCopy {
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
-    pub fn copy(&mut self) -> io::Result<()> {
+    pub(crate) fn copy(&mut self) -> io::Result<()> {
         self.copy_control()?;
         let s = self.shared;
         let [_, _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
@@ -167,7 +167,7 @@ impl RingCopy {
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
-    pub fn follow(&mut self) -> io::Result<()> {
+    pub(crate) fn follow(&mut self) -> io::Result<()> {
         let s = self.shared;
         let mut seen = Bits::new(PC_LEVEL0 << PC_LEVELS);
         for index in 0..s.geometry().segments() {
@@ -239,13 +239,13 @@ impl Drop for RingCopy {
 
 /// Returns an empty ring, for tests.
 #[cfg(test)]
-pub fn empty() -> Shared<'static> {
+pub(crate) fn empty() -> Shared<'static> {
     empty_with(0)
 }
 
 /// Returns such a ring with `bytes` bytes for events.
 #[cfg(test)]
-pub fn empty_with(bytes: usize) -> Shared<'static> {
+pub(crate) fn empty_with(bytes: usize) -> Shared<'static> {
     RingCopy::map(Geometry::for_ring(bytes)).expect("memory")
 }
 

@@ -34,7 +34,7 @@ const STACK: u64 = 8 << 20;
 /// Time between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Time that the last look may take, for which a detach waits.
-pub const LAST: Duration = Duration::from_secs(2);
+pub(crate) const LAST: Duration = Duration::from_secs(2);
 /// A change by so many resident pages is of no interest.
 const FEW: u64 = 256;
 /// A look may take one of this many parts of a processor's time.
@@ -55,7 +55,7 @@ type Took = (Duration, Duration);
 /// tables are read in small steps ([`Pages`]). Both are done rarely, on a separate thread, while the collector drains
 /// the ring.
 #[derive(Debug)]
-pub struct Smaps {
+pub(crate) struct Smaps {
     files: Option<Arc<Files>>,
     next: Instant,
     gap: Duration,
@@ -87,7 +87,7 @@ struct Files {
 
 /// Facts about the target's memory that are known in advance.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub(crate) struct Known {
     /// Address ranges of prof's own mappings.
     pub ours: Vec<(u64, u64)>,
     /// Thread pointers and thread ids: most thread libraries keep a thread's descriptor at the end of its stack.
@@ -98,7 +98,7 @@ pub struct Known {
 
 /// The result of a look.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Looked {
+pub(crate) struct Looked {
     /// Sums by kind, and the mappings that allocators may use.
     pub memory: Memory,
     /// The use of each mapping.
@@ -120,7 +120,7 @@ struct Sizes {
 
 impl Smaps {
     /// Opens the files of process `pid`.
-    pub fn open(pid: u32) -> Self {
+    pub(crate) fn open(pid: u32) -> Self {
         let folder = folder(pid.cast_signed());
         let open = |name: &str| File::open(format!("{folder}/{name}")).ok();
         let files = || {
@@ -150,7 +150,7 @@ impl Smaps {
 
     /// Notes the target's resident pages, which cost little to read: after a new peak, or a change by an eighth, the
     /// next look is due soon.
-    pub fn note_resident(&mut self, pages: u64) {
+    pub(crate) fn note_resident(&mut self, pages: u64) {
         let (last, peak) = self.resident;
         self.resident.1 = peak.max(pages);
         if last == 0 {
@@ -167,7 +167,7 @@ impl Smaps {
 
     /// Has a look made as soon as a running one has ended, and as the one with this number; returns false if it would
     /// take too long.
-    pub fn ask(&mut self, number: u64) -> bool {
+    pub(crate) fn ask(&mut self, number: u64) -> bool {
         if self.took > LAST / 2 || self.files.is_none() {
             return false;
         }
@@ -176,18 +176,18 @@ impl Smaps {
     }
 
     /// Returns the number of a look that was asked for and is not made.
-    pub fn asked(&self) -> Option<u64> {
+    pub(crate) fn asked(&self) -> Option<u64> {
         self.asked.map(|a| a.0)
     }
 
     /// Returns the number of the look that was asked for, once it has ended.
-    pub fn answered(&mut self) -> Option<u64> {
+    pub(crate) fn answered(&mut self) -> Option<u64> {
         let ended = |a: &mut (u64, bool)| a.1 && self.looking.is_none();
         self.asked.take_if(ended).map(|a| a.0)
     }
 
     /// Starts a look if one is due; returns the result of the last one, if it is new.
-    pub fn poll(&mut self, known: impl FnOnce() -> Known, clock: Clock) -> Option<Looked> {
+    pub(crate) fn poll(&mut self, known: impl FnOnce() -> Known, clock: Clock) -> Option<Looked> {
         let done = self.looking.take_if(|l| l.is_finished());
         let done = done.and_then(|l| l.join().ok());
         let seen = done.and_then(|(seen, took)| {
@@ -220,7 +220,7 @@ impl Smaps {
     }
 
     /// Waits for the running look, but no longer than `most`.
-    pub fn wait(&self, most: Duration) {
+    pub(crate) fn wait(&self, most: Duration) {
         let deadline = Instant::now() + most;
         let under_way = || self.looking.as_ref().is_some_and(|l| !l.is_finished());
         while under_way() && Instant::now() < deadline {
@@ -229,7 +229,7 @@ impl Smaps {
     }
 
     /// Looks now, on this thread, as the last look. One that is running is given up.
-    pub fn now(&mut self, known: &Known, clock: Clock) -> Option<Looked> {
+    pub(crate) fn now(&mut self, known: &Known, clock: Clock) -> Option<Looked> {
         let files = self.files.clone()?;
         if let Some(l) = self.looking.take() {
             files.end_after(Duration::ZERO);

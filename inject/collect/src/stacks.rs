@@ -15,7 +15,7 @@ const MOST_TLS: u64 = 1 << 20;
 
 /// Returns start, end and thread id of the stacks of the threads with these thread pointers and ids. A thread's
 /// descriptor has address and length of its stack in adjacent words; that of the first thread does not.
-pub fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
+pub(crate) fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
     let mut bytes = [0; DESCRIPTOR_LEN];
     let of = |(tp, tid): &(u64, u64)| {
         let at = |o: i32| tp.checked_add_signed(i64::from(o));
@@ -36,7 +36,7 @@ pub fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
 }
 
 /// Returns the stack pointers, with the thread ids, of threads of a process that wait in the kernel.
-pub fn pointers(pid: i32) -> Vec<(u64, u64)> {
+pub(crate) fn pointers(pid: i32) -> Vec<(u64, u64)> {
     let pointer = |tid: i32| Some((asleep(pid, tid)?.sp.0, u64::from(tid.cast_unsigned())));
     let tids = process::threads(pid).unwrap_or_default();
     tids.into_iter().take(MAX_THREADS).filter_map(pointer).collect()

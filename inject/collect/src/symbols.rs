@@ -23,7 +23,7 @@ const MAX_DYNAMIC: u64 = 64 << 10;
 
 /// An ELF image: a file, or a module in a process's memory.
 #[derive(Debug)]
-pub struct Image<'a> {
+pub(crate) struct Image<'a> {
     file: &'a File,
     /// Offset of the image in `file`.
     at: u64,
@@ -36,12 +36,12 @@ pub struct Image<'a> {
 
 impl<'a> Image<'a> {
     /// Opens an ELF file.
-    pub fn file(file: &'a File) -> Option<Self> {
+    pub(crate) fn file(file: &'a File) -> Option<Self> {
         Self::new(file, 0, None)
     }
 
     /// Opens a module in a process's memory, whose first byte is at `start`.
-    pub fn memory(mem: &'a File, start: u64, bias: u64) -> Option<Self> {
+    pub(crate) fn memory(mem: &'a File, start: u64, bias: u64) -> Option<Self> {
         Self::new(mem, start, Some(bias))
     }
 
@@ -67,7 +67,7 @@ impl<'a> Image<'a> {
     }
 
     /// Returns whether a file has these bytes at a virtual address.
-    pub fn has(&self, vaddr: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn has(&self, vaddr: u64, bytes: &[u8]) -> bool {
         let holds = |p: &&ProgramHeader| {
             let end = vaddr.checked_add(bytes.len() as u64);
             p.p_type == PT_LOAD
@@ -80,7 +80,7 @@ impl<'a> Image<'a> {
     }
 
     /// Returns the GNU build ID.
-    pub fn build_id(&self) -> Option<Vec<u8>> {
+    pub(crate) fn build_id(&self) -> Option<Vec<u8>> {
         self.segments.iter().filter(|p| p.p_type == PT_NOTE).find_map(|p| {
             let at = match self.bias {
                 Some(bias) => bias.wrapping_add(p.p_vaddr).wrapping_sub(self.at),
@@ -93,7 +93,7 @@ impl<'a> Image<'a> {
 
     /// Returns its functions, as the record of module number `module`. A file's are from `.symtab`, or else `.dynsym`;
     /// those of a module in memory are from the table that is loaded for the dynamic linker.
-    pub fn symbols(&self, module: u32) -> Option<Symbols> {
+    pub(crate) fn symbols(&self, module: u32) -> Option<Symbols> {
         let (symbols, strings) = match self.bias {
             None => self.tables()?,
             Some(bias) => self.loaded_tables(bias)?,
@@ -116,14 +116,14 @@ impl<'a> Image<'a> {
     }
 
     /// Returns the virtual address of the image's first byte in memory.
-    pub fn first_address(&self) -> u64 {
+    pub(crate) fn first_address(&self) -> u64 {
         let first = self.segments.iter().filter(|p| p.p_type == PT_LOAD).min_by_key(|p| p.p_vaddr);
         first.map_or(0, |p| p.p_vaddr.wrapping_sub(p.p_offset))
     }
 
     /// Returns the virtual addresses of those variables among the wanted ones that a file's symbol table has, with their
     /// indices.
-    pub fn variables(&self, wanted: &[&str]) -> Vec<(usize, u64)> {
+    pub(crate) fn variables(&self, wanted: &[&str]) -> Vec<(usize, u64)> {
         let Some((symbols, strings)) = self.tables() else { return Vec::new() };
         let count = symbols.len() / Sym::size(self.ctx.container);
         let Ok(all) = sym::Symtab::parse(&symbols, 0, count, self.ctx) else { return Vec::new() };

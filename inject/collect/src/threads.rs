@@ -19,7 +19,7 @@ const MANY: usize = 4 * SLOTS;
 
 /// What is known of one thread.
 #[derive(Debug)]
-pub struct Known {
+pub(crate) struct Known {
     /// Sequence number of the segment that is read now, or comes next.
     pub next: u64,
     /// The last pass in which a segment was missing, and its number.
@@ -33,7 +33,7 @@ pub struct Known {
 
 /// All threads that have events.
 #[derive(Debug)]
-pub struct Threads {
+pub(crate) struct Threads {
     sharers: Sharers,
     known: HashMap<u32, Known>,
     fresh: Vec<u32>,
@@ -48,7 +48,7 @@ pub struct Threads {
 
 impl Threads {
     /// Creates an empty list for process `pid`.
-    pub fn new(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         let status = Status::of(pid.cast_signed()).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
         let (known, fresh, left, outer) = Default::default();
@@ -67,7 +67,7 @@ impl Threads {
     }
 
     /// Returns the entry of a thread that has a segment in use; adds it if it is new.
-    pub fn seen(&mut self, serial: u32, tid: u32) -> &mut Known {
+    pub(crate) fn seen(&mut self, serial: u32, tid: u32) -> &mut Known {
         self.known.entry(serial).or_insert_with(|| {
             self.fresh.push(serial);
             self.born += 1;
@@ -76,7 +76,7 @@ impl Threads {
     }
 
     /// Notes that a thread has ended, and its last segment has been read.
-    pub fn left(&mut self, serial: u32) {
+    pub(crate) fn left(&mut self, serial: u32) {
         let Some(k) = self.known.get_mut(&serial) else { return };
         k.left = true;
         self.left.push(serial);
@@ -87,17 +87,17 @@ impl Threads {
     }
 
     /// Returns the number of threads that were first seen since the last call, without those that have ended.
-    pub fn born(&mut self) -> usize {
+    pub(crate) fn born(&mut self) -> usize {
         std::mem::take(&mut self.born)
     }
 
     /// Returns whether there are more threads than a genuine target would have.
-    pub fn are_many(&self) -> bool {
+    pub(crate) fn are_many(&self) -> bool {
         self.known.len() > MANY
     }
 
     /// Writes the names of new threads, and forgets those that have ended.
-    pub fn write(&mut self, out: &mut Output) {
+    pub(crate) fn write(&mut self, out: &mut Output) {
         self.outer_is_old = true;
         for serial in std::mem::take(&mut self.fresh) {
             self.write_name(serial, out);
@@ -154,7 +154,7 @@ impl Threads {
     }
 
     /// Reads some names again, as threads are named after they have started.
-    pub fn rename(&mut self, out: &mut Output) {
+    pub(crate) fn rename(&mut self, out: &mut Output) {
         self.outer_is_old = true;
         let mut serials: Vec<u32> = self.known.keys().copied().collect();
         serials.sort_unstable();
@@ -167,7 +167,7 @@ impl Threads {
     }
 
     /// Forgets threads whose serials are not among `used`, and that have no slot marked as live.
-    pub fn forget(&mut self, shared: &Shared, used: impl Iterator<Item = u32>) {
+    pub(crate) fn forget(&mut self, shared: &Shared, used: impl Iterator<Item = u32>) {
         let mut keep: HashSet<u32> = used.collect();
         for s in shared.used_slots() {
             if slots::is_live(s.state.load(Relaxed)) {
@@ -178,13 +178,13 @@ impl Threads {
     }
 
     /// Returns the processes that share the target's memory, the target first.
-    pub fn processes(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + '_ {
         let all = std::iter::once(self.sharers.pid()).chain(self.sharers.others().iter().copied());
         all.map(i32::cast_unsigned)
     }
 
     /// Finds out which threads are alive.
-    pub fn census(&mut self, shared: &Shared) -> Census {
+    pub(crate) fn census(&mut self, shared: &Shared) -> Census {
         self.sharers.look_again();
         if self.nested {
             self.read_outer();
@@ -199,7 +199,7 @@ impl Threads {
     }
 
     /// Returns whether the thread with this ID and serial has ended.
-    pub fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
+    pub(crate) fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
         census.has_ended(tid, serial, |tid| self.is_alive(tid))
     }
 }

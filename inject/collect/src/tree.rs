@@ -22,25 +22,25 @@ const CHUNK_INTS: usize = 3 << 16;
 
 /// A set of small integers.
 #[derive(Debug)]
-pub struct Bits {
+pub(crate) struct Bits {
     words: Vec<u64>,
 }
 
 impl Bits {
     /// Creates an empty set of integers below `n`.
-    pub fn new(n: usize) -> Self {
+    pub(crate) fn new(n: usize) -> Self {
         Self { words: vec![0; n.div_ceil(64)] }
     }
 
     /// Returns whether it contains `i`; `None` if `i` is out of range.
     #[inline(always)]
-    pub fn get(&self, i: usize) -> Option<bool> {
+    pub(crate) fn get(&self, i: usize) -> Option<bool> {
         Some(self.words.get(i / 64)? >> (i % 64) & 1 == 1)
     }
 
     /// Adds `i`; returns false if it was contained already, or is out of range.
     #[inline(always)]
-    pub fn add(&mut self, i: usize) -> bool {
+    pub(crate) fn add(&mut self, i: usize) -> bool {
         let Some(w) = self.words.get_mut(i / 64) else { return false };
         let new = *w >> (i % 64) & 1 == 0;
         *w |= 1 << (i % 64);
@@ -92,7 +92,7 @@ impl Cache {
 
 /// A stack node of the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Node {
+pub(crate) struct Node {
     /// ID of the node; 0: none.
     pub id: u32,
     /// Hash of its code addresses up to the root, which is its place in the cache. Unlike an ID it can be computed
@@ -106,24 +106,24 @@ pub struct Node {
 
 /// The nodes of one segment, by their numbers there.
 #[derive(Debug, Default)]
-pub struct Names(Vec<Node>);
+pub(crate) struct Names(Vec<Node>);
 
 impl Names {
     /// Returns the node with this number; an empty one for 0, and for a number that was not defined.
     #[inline(always)]
-    pub fn get(&self, number: u32) -> Node {
+    pub(crate) fn get(&self, number: u32) -> Node {
         (number as usize).checked_sub(1).and_then(|i| self.0.get(i)).copied().unwrap_or_default()
     }
 
     /// Clears the table for a new segment.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 /// The nodes of a recording, and which of the nodes and code addresses have been written.
 #[derive(Debug)]
-pub struct Tree {
+pub(crate) struct Tree {
     nodes: Cache,
     last: u32,
     pcs: Bits,
@@ -139,7 +139,7 @@ pub struct Tree {
 
 impl Tree {
     /// Creates an empty tree.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             nodes: Cache::new(SETS),
             last: 0,
@@ -153,13 +153,13 @@ impl Tree {
     }
 
     /// Continues a recording whose nodes have IDs up to `last`.
-    pub fn restore(&mut self, last: u32) {
+    pub(crate) fn restore(&mut self, last: u32) {
         self.last = self.last.max(last);
     }
 
     /// Defines a chain of nodes below the segment's node number `parent`.
     #[inline]
-    pub fn define(
+    pub(crate) fn define(
         &mut self,
         shared: &Shared,
         names: &mut Names,
@@ -210,12 +210,12 @@ impl Tree {
     }
 
     /// Returns whether it is time to call [`Tree::write`] within a pass.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.runs.len() > 1
     }
 
     /// Sets the address ranges of prof's own mappings in the target: frames there are left out.
-    pub fn set_ours(&mut self, ours: Vec<(u64, u64)>) {
+    pub(crate) fn set_ours(&mut self, ours: Vec<(u64, u64)>) {
         self.ours = ours;
     }
 
@@ -242,7 +242,7 @@ impl Tree {
     }
 
     /// Writes the new code addresses, then the new nodes.
-    pub fn write(&mut self, out: &mut Output) {
+    pub(crate) fn write(&mut self, out: &mut Output) {
         for part in self.pc_triples.chunks(CHUNK_INTS) {
             out.put(kind::PCS, &Pcs { triples: part.to_vec() }.encode());
         }

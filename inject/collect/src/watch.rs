@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The modules as they were when they were first seen.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// Device and inode of a module's first mapping.
     files: BTreeMap<usize, ((u32, u32), u64)>,
     looked: Option<Instant>,
@@ -32,12 +32,12 @@ pub struct Watch {
 
 impl Watch {
     /// Returns whether the hook waits for a look at the mappings.
-    pub fn is_asked(&self, shared: &Shared) -> bool {
+    pub(crate) fn is_asked(&self, shared: &Shared) -> bool {
         in_doubt(shared.control()) && self.looked.is_none_or(|at| at.elapsed() > DOUBTS_EVERY)
     }
 
     /// Reads the mappings, and updates the table of modules; returns false if there are no mappings.
-    pub fn look(&mut self, shared: &Shared, maps: &mut Maps, target: &Watched) -> bool {
+    pub(crate) fn look(&mut self, shared: &Shared, maps: &mut Maps, target: &Watched) -> bool {
         let c = shared.control();
         let doubts = c.doubts.load(Acquire);
         let asked = in_doubt(c);

@@ -27,7 +27,7 @@ const APART: usize =
 
 /// Returns whether the frame of the call that was made at this stack pointer is still on the stack; true if
 /// the stack can't be read.
-pub fn is_there(shared: &Shared, sp: u64) -> bool {
+pub(crate) fn is_there(shared: &Shared, sp: u64) -> bool {
     if !sys::allowed(shared) {
         return true;
     }
@@ -58,7 +58,7 @@ pub fn is_there(shared: &Shared, sp: u64) -> bool {
 
 /// Resets the state of a thread that has left a call of the hook: whatever it was writing may be incomplete.
 #[cold]
-pub fn start_over(shared: &Shared, slot: &Slot, t: &mut Thread) {
+pub(crate) fn start_over(shared: &Shared, slot: &Slot, t: &mut Thread) {
     let (seq, index) = (t.seq, t.index);
     let closed = close(shared, slot, t.segment as usize, index);
     if !closed {
@@ -86,7 +86,7 @@ fn close(shared: &Shared, slot: &Slot, k: usize, index: u32) -> bool {
 
 /// Clears the caches of a thread: an entry may be half written.
 #[cold]
-pub fn distrust(t: &mut Thread) {
+pub(crate) fn distrust(t: &mut Thread) {
     t.codes.fill(SeenCode { pc: 0, rule: 0, id: 0, modules: 0 });
     t.names.fill(SeenName { key: 0, number: 0 });
     for r in &mut t.recent {

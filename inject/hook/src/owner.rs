@@ -19,7 +19,7 @@ pub struct Key(u64);
 
 /// Returns the key of the block at `addr`.
 #[inline(always)]
-pub fn key(shared: &Shared, addr: u64) -> Key {
+pub(crate) fn key(shared: &Shared, addr: u64) -> Key {
     Key(addr ^ shared.control().unseen.load(Relaxed) << 48)
 }
 

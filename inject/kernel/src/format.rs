@@ -2,7 +2,7 @@
 
 /// A field in the raw data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Field {
+pub(crate) struct Field {
     /// Offset in bytes.
     pub offset: usize,
     /// Length in bytes.
@@ -11,7 +11,7 @@ pub struct Field {
 
 /// The description of a tracepoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Format {
+pub(crate) struct Format {
     /// Number of the tracepoint.
     pub id: u64,
     fields: Vec<(String, Field)>,
@@ -19,14 +19,14 @@ pub struct Format {
 
 impl Format {
     /// Parses a description; returns `None` if it has no number.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let id = text.lines().find_map(|l| l.strip_prefix("ID: "))?.trim().parse().ok()?;
         let fields = text.lines().filter_map(field).collect();
         Some(Self { id, fields })
     }
 
     /// Returns a field by its name; `None` if there is none.
-    pub fn field(&self, name: &str) -> Option<Field> {
+    pub(crate) fn field(&self, name: &str) -> Option<Field> {
         self.fields.iter().find(|f| f.0 == name).map(|f| f.1)
     }
 }
@@ -50,7 +50,7 @@ fn field(line: &str) -> Option<(String, Field)> {
 impl Field {
     /// Reads an integer; 0 if the data are too short.
     #[inline]
-    pub fn int(self, raw: &[u8]) -> u64 {
+    pub(crate) fn int(self, raw: &[u8]) -> u64 {
         let Some(bytes) = raw.get(self.offset..self.offset + self.size) else { return 0 };
         if let Ok(b) = <[u8; 8]>::try_from(bytes) {
             return u64::from_ne_bytes(b);
@@ -65,7 +65,7 @@ impl Field {
 
     /// Reads a string that the field only refers to (`__data_loc`), up to its zero byte.
     #[inline]
-    pub fn text(self, raw: &[u8]) -> &[u8] {
+    pub(crate) fn text(self, raw: &[u8]) -> &[u8] {
         let place = self.int(raw);
         let (at, len) = ((place & 0xffff) as usize, (place >> 16) as usize & 0xffff);
         let bytes = raw.get(at..at + len).unwrap_or_default();

@@ -43,7 +43,7 @@ impl Kind {
 
 /// Hashes addresses and words of stacks by multiplication.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Words(u64);
+pub(crate) struct Words(u64);
 
 impl Hasher for Words {
     fn finish(&self) -> u64 {
@@ -74,7 +74,7 @@ impl Hasher for Words {
 }
 
 /// A map with [`Words`] as its hash.
-pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Words>>;
+pub(crate) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Words>>;
 
 /// An outstanding block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::fs;
 /// Path of the list.
 const KALLSYMS: &str = "/proc/kallsyms";
 /// Module of the kernel's own functions.
-pub const KERNEL: &str = "[kernel]";
+pub(crate) const KERNEL: &str = "[kernel]";
 
 /// A function at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,12 @@ const ORDERS: u32 = 11;
 
 /// Finds the block of pages that contains what is freed, at the same or a lower address. `address` is that of the first
 /// page, and `bytes` is how much is freed.
-pub fn containing(live: &Outstanding, address: u64, bytes: u64, page: u64) -> Option<(u64, Block)> {
+pub(crate) fn containing(
+    live: &Outstanding,
+    address: u64,
+    bytes: u64,
+    page: u64,
+) -> Option<(u64, Block)> {
     let first = bytes.max(page).trailing_zeros();
     let last = page.trailing_zeros() + ORDERS;
     (first..=last).find_map(|bits| {
@@ -19,7 +24,7 @@ pub fn containing(live: &Outstanding, address: u64, bytes: u64, page: u64) -> Op
 
 /// Returns what remains of a block of pages after a part is freed: address and bytes of each piece, which have sizes
 /// as pages allocated together have.
-pub fn remains(at: u64, size: u64, address: u64, bytes: u64) -> Vec<(u64, u64)> {
+pub(crate) fn remains(at: u64, size: u64, address: u64, bytes: u64) -> Vec<(u64, u64)> {
     let (mut at, mut size, mut all) = (at, size, Vec::new());
     while size > bytes {
         size /= 2;

@@ -4,10 +4,10 @@ use crate::sys::checked;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-pub const TYPE_SOFTWARE: u32 = 1;
-pub const TYPE_TRACEPOINT: u32 = 2;
+pub(crate) const TYPE_SOFTWARE: u32 = 1;
+pub(crate) const TYPE_TRACEPOINT: u32 = 2;
 /// The software event that never happens: its ring holds what others are sent to.
-pub const SW_DUMMY: u64 = 9;
+pub(crate) const SW_DUMMY: u64 = 9;
 
 const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
@@ -75,7 +75,7 @@ struct Attr {
 
 /// The tasks that an event is about.
 #[derive(Clone, Copy, Debug)]
-pub enum Of<'a> {
+pub(crate) enum Of<'a> {
     /// Every task.
     All,
     /// A thread, and the threads and children that it makes from then on.
@@ -86,7 +86,7 @@ pub enum Of<'a> {
 
 /// An event of a tracepoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// Number of the tracepoint.
     pub id: u64,
     /// One of so many is reported.
@@ -97,12 +97,12 @@ pub struct Wanted {
 
 /// An open event.
 #[derive(Debug)]
-pub struct Event(OwnedFd);
+pub(crate) struct Event(OwnedFd);
 
 impl Event {
     /// Opens the event whose ring others are sent to, on one processor. `watermark` is the number of bytes in the ring
     /// from which on a reader is woken. The ring also gets the names of tasks, and their forks.
-    pub fn ring(processor: u32, watermark: u32) -> io::Result<Self> {
+    pub(crate) fn ring(processor: u32, watermark: u32) -> io::Result<Self> {
         let attr = Attr {
             kind: TYPE_SOFTWARE,
             config: SW_DUMMY,
@@ -115,7 +115,7 @@ impl Event {
     }
 
     /// Opens a tracepoint's event on one processor, disabled.
-    pub fn tracepoint(wanted: Wanted, of: Of<'_>, processor: u32) -> io::Result<Self> {
+    pub(crate) fn tracepoint(wanted: Wanted, of: Of<'_>, processor: u32) -> io::Result<Self> {
         let stack = if wanted.stack { SAMPLE_CALLCHAIN } else { 0 };
         let inherit = if matches!(of, Of::Thread(_)) { INHERIT } else { 0 };
         let attr = Attr {
@@ -137,7 +137,7 @@ impl Event {
     }
 
     /// Returns the number that the event's samples carry.
-    pub fn number(&self) -> io::Result<u64> {
+    pub(crate) fn number(&self) -> io::Result<u64> {
         let mut id = 0u64;
         let at = &raw mut id;
         // SAFETY: the request writes 8 bytes, which `id` has.
@@ -147,7 +147,7 @@ impl Event {
     }
 
     /// Lets only events through for which an expression on the tracepoint's fields holds.
-    pub fn filter(&self, expression: &str) -> io::Result<()> {
+    pub(crate) fn filter(&self, expression: &str) -> io::Result<()> {
         let text = std::ffi::CString::new(expression)?;
         // SAFETY: the request reads a string that ends with a zero byte.
         let rc =
@@ -156,17 +156,17 @@ impl Event {
     }
 
     /// Sends the event's samples to the ring of another one on the same processor.
-    pub fn send_to(&self, ring: &Event) -> io::Result<()> {
+    pub(crate) fn send_to(&self, ring: &Event) -> io::Result<()> {
         self.plain(5, ring.fd())
     }
 
     /// Starts the event.
-    pub fn enable(&self) -> io::Result<()> {
+    pub(crate) fn enable(&self) -> io::Result<()> {
         self.plain(0, 0)
     }
 
     /// Stops the event.
-    pub fn disable(&self) -> io::Result<()> {
+    pub(crate) fn disable(&self) -> io::Result<()> {
         self.plain(1, 0)
     }
 
@@ -180,7 +180,7 @@ impl Event {
     }
 
     /// Returns how often the tracepoint was passed, and how many samples were lost; `None` if the kernel does not say.
-    pub fn counts(&self) -> Option<(u64, u64)> {
+    pub(crate) fn counts(&self) -> Option<(u64, u64)> {
         let mut values = [0u64; 2];
         // SAFETY: the call writes at most 16 bytes, which the array has.
         let n = unsafe { libc::read(self.fd(), values.as_mut_ptr().cast(), 16) };
@@ -188,7 +188,7 @@ impl Event {
     }
 
     /// Returns the descriptor.
-    pub fn fd(&self) -> i32 {
+    pub(crate) fn fd(&self) -> i32 {
         self.0.as_raw_fd()
     }
 }

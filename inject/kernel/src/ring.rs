@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
 /// Bytes of a record's header: kind (u32), flags (u16), length (u16).
-pub const HEADER: usize = 8;
+pub(crate) const HEADER: usize = 8;
 
 /// A mapped ring.
 #[derive(Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     base: *mut u8,
     page: usize,
     len: usize,
@@ -25,7 +25,7 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     /// Maps the ring of an event; `len` is its length in bytes, a power of two of at least a page.
-    pub fn map(event: &Event, len: usize, page: usize) -> io::Result<Self> {
+    pub(crate) fn map(event: &Event, len: usize, page: usize) -> io::Result<Self> {
         // SAFETY: the kernel chooses the address, so that no other mapping is touched.
         let base = unsafe {
             let both = libc::PROT_READ | libc::PROT_WRITE;
@@ -44,13 +44,13 @@ impl Ring {
     }
 
     /// Returns the bytes that wait to be read.
-    pub fn waiting(&self) -> u64 {
+    pub(crate) fn waiting(&self) -> u64 {
         let tail = self.position(TAIL).load(Ordering::Relaxed);
         self.position(HEAD).load(Ordering::Acquire).saturating_sub(tail)
     }
 
     /// Passes each record that waits to `f`, with its kind and the bytes behind its header, and gives the room back.
-    pub fn read(&mut self, mut f: impl FnMut(u32, &[u8])) {
+    pub(crate) fn read(&mut self, mut f: impl FnMut(u32, &[u8])) {
         let head = self.position(HEAD).load(Ordering::Acquire);
         let mut tail = self.position(TAIL).load(Ordering::Relaxed);
         let mut scratch = std::mem::take(&mut self.scratch);

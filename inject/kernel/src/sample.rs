@@ -5,14 +5,14 @@ use crate::tracepoints::Tracepoint;
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
 const RECORD_FORK: u32 = 7;
-pub const RECORD_SAMPLE: u32 = 9;
+pub(crate) const RECORD_SAMPLE: u32 = 9;
 
 /// Addresses from here on are no frames, but say whose the next ones are.
 const CONTEXT: u64 = -4095i64 as u64;
 
 /// An allocation or a free as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
+pub(crate) struct Sample<'a> {
     /// Index of its tracepoint.
     pub tracepoint: usize,
     /// The process.
@@ -29,7 +29,7 @@ pub struct Sample<'a> {
 
 /// A record.
 #[derive(Clone, Copy, Debug)]
-pub enum Record<'a> {
+pub(crate) enum Record<'a> {
     /// An allocation or a free.
     Sample(Sample<'a>),
     /// So many samples were lost.
@@ -42,7 +42,7 @@ pub enum Record<'a> {
 
 /// The tracepoint of an event, by the number that its samples carry.
 #[derive(Debug, Default)]
-pub struct Numbers {
+pub(crate) struct Numbers {
     first: u64,
     indices: Vec<u8>,
 }
@@ -53,7 +53,7 @@ impl Numbers {
     const SPAN: u64 = 1 << 24;
 
     /// Adds a number; returns false if it is too far from the first.
-    pub fn add(&mut self, number: u64, tracepoint: usize) -> bool {
+    pub(crate) fn add(&mut self, number: u64, tracepoint: usize) -> bool {
         if self.indices.is_empty() {
             self.first = number;
         }
@@ -77,7 +77,7 @@ impl Numbers {
 
 /// Decodes a record; `None` if it is of another kind, or malformed.
 #[inline]
-pub fn decode<'a>(
+pub(crate) fn decode<'a>(
     kind: u32,
     body: &'a [u8],
     numbers: &Numbers,
@@ -120,7 +120,7 @@ pub fn decode<'a>(
 
 /// Returns the return addresses of a stack, without the marks between them.
 #[inline]
-pub fn addresses(stack: &[[u8; 8]]) -> impl Iterator<Item = u64> {
+pub(crate) fn addresses(stack: &[[u8; 8]]) -> impl Iterator<Item = u64> {
     stack.iter().map(|a| u64::from_ne_bytes(*a)).filter(|a| *a < CONTEXT)
 }
 

@@ -27,11 +27,11 @@ const PERCPU_TAKES: [&str; 3] = ["pcpu_alloc_pages", "pcpu_populate_chunk", "pcp
 const NEAR: usize = 8;
 
 /// First address that stands for the name of a slab cache; see [`Stacks::cache`].
-pub const CACHES: u64 = 0x10;
+pub(crate) const CACHES: u64 = 0x10;
 
 /// A stack.
 #[derive(Clone, Debug)]
-pub struct Stack {
+pub(crate) struct Stack {
     /// The addresses, innermost first. The first may stand for a slab cache.
     pub frames: Box<[u64]>,
     /// The stack's node in the recording; 0: no frames.
@@ -41,11 +41,11 @@ pub struct Stack {
 }
 
 /// A node that is not written so far: id, parent, number of the code address.
-pub type Node = (u32, u32, u32);
+pub(crate) type Node = (u32, u32, u32);
 
 /// All stacks.
 #[derive(Debug, Default)]
-pub struct Stacks {
+pub(crate) struct Stacks {
     numbers: Map<Box<[u64]>, u32>,
     all: Vec<Stack>,
     nodes: Map<(u32, u32), u32>,
@@ -62,7 +62,7 @@ pub struct Stacks {
 
 impl Stacks {
     /// Creates an empty set. Pages that an allocator takes are recognised if its blocks are recorded, too.
-    pub fn new(names: &Names, slab: bool, percpu: bool) -> Self {
+    pub(crate) fn new(names: &Names, slab: bool, percpu: bool) -> Self {
         let wanted = |name: &str| {
             (slab && SLAB_TAKES.contains(&plain(name)))
                 || (percpu && PERCPU_TAKES.contains(&plain(name)))
@@ -72,7 +72,7 @@ impl Stacks {
 
     /// Returns the address that stands for a slab cache's name.
     #[inline]
-    pub fn cache(&mut self, name: &[u8]) -> u64 {
+    pub(crate) fn cache(&mut self, name: &[u8]) -> u64 {
         if let Some(at) = self.caches.get(name) {
             return *at;
         }
@@ -83,14 +83,14 @@ impl Stacks {
     }
 
     /// Returns the name of a slab cache; `None` if the address stands for none.
-    pub fn cache_name(&self, address: u64) -> Option<&str> {
+    pub(crate) fn cache_name(&self, address: u64) -> Option<&str> {
         let i = (address / CACHES).checked_sub(1)?;
         self.cache_names.get(usize::try_from(i).ok()?).map(String::as_str)
     }
 
     /// Returns the number of a stack, which begins with the address of a slab cache unless that is 0.
     #[inline]
-    pub fn number(&mut self, cache: u64, stack: &[[u8; 8]]) -> u32 {
+    pub(crate) fn number(&mut self, cache: u64, stack: &[[u8; 8]]) -> u32 {
         let mut frames = std::mem::take(&mut self.scratch);
         frames.clear();
         frames.extend((cache != 0).then_some(cache));
@@ -129,7 +129,7 @@ impl Stacks {
 
     /// Returns a stack by its number.
     #[inline]
-    pub fn get(&self, number: u32) -> &Stack {
+    pub(crate) fn get(&self, number: u32) -> &Stack {
         &self.all[number as usize]
     }
 }

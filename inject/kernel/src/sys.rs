@@ -3,12 +3,12 @@
 use std::io;
 
 /// Returns the result of a system call, or its error.
-pub fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+pub(crate) fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Gives this process a priority. Without the right to do so nothing changes.
-pub fn go_first(niceness: i32) {
+pub(crate) fn go_first(niceness: i32) {
     // SAFETY: the call takes numbers alone.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) } != 0 {
         log::info!("cannot raise the priority: {}", io::Error::last_os_error());
@@ -16,7 +16,7 @@ pub fn go_first(niceness: i32) {
 }
 
 /// Parses a list of numbers and ranges such as `0-3,5`, as the kernel writes sets of processors.
-pub fn parse_list(text: &str) -> Vec<u32> {
+pub(crate) fn parse_list(text: &str) -> Vec<u32> {
     let mut all = Vec::new();
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -28,7 +28,7 @@ pub fn parse_list(text: &str) -> Vec<u32> {
 }
 
 /// Returns the numbers of the processors that are on.
-pub fn processors() -> Vec<u32> {
+pub(crate) fn processors() -> Vec<u32> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let all = parse_list(&text);
     if all.is_empty() { vec![0] } else { all }

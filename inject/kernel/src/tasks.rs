@@ -29,14 +29,14 @@ impl Scope {
 }
 
 /// Returns the threads of a process; `None` if it is gone.
-pub fn threads_of(pid: u32) -> Option<Vec<u32>> {
+pub(crate) fn threads_of(pid: u32) -> Option<Vec<u32>> {
     let all = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     Some(all.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The threads of a recording.
 #[derive(Debug, Default)]
-pub struct Threads {
+pub(crate) struct Threads {
     numbers: Map<u32, u32>,
     names: Map<u32, String>,
     count: u32,
@@ -47,7 +47,7 @@ pub struct Threads {
 impl Threads {
     /// Returns the number of a thread in the recording.
     #[inline]
-    pub fn number(&mut self, tid: u32) -> u32 {
+    pub(crate) fn number(&mut self, tid: u32) -> u32 {
         match self.numbers.get(&tid) {
             Some(n) => *n,
             None => self.add(tid),
@@ -63,7 +63,7 @@ impl Threads {
     }
 
     /// Notes a thread's new name.
-    pub fn rename(&mut self, tid: u32, name: &[u8]) {
+    pub(crate) fn rename(&mut self, tid: u32, name: &[u8]) {
         let name = String::from_utf8_lossy(name).into_owned();
         if let Some(number) = self.numbers.get(&tid) {
             self.new.push((*number, tid, name.clone()));
@@ -72,7 +72,7 @@ impl Threads {
     }
 
     /// Notes that a thread made another one, which has its name, and is not the one that had its id before.
-    pub fn fork(&mut self, tid: u32, by: u32) {
+    pub(crate) fn fork(&mut self, tid: u32, by: u32) {
         self.numbers.remove(&tid);
         let name = self.names.get(&by).cloned().or_else(|| name_of(by));
         match name {

@@ -17,7 +17,7 @@ const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 
 /// The root of a tracefs.
 #[derive(Debug)]
-pub struct Tracefs(OwnedFd);
+pub(crate) struct Tracefs(OwnedFd);
 
 impl Tracefs {
     /// Opens the mounted tracefs. If there is none, it makes one that is mounted nowhere, and that ends with this
@@ -25,7 +25,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If there is none, and the kernel refuses to make one.
-    pub fn open() -> Result<Self, Error> {
+    pub(crate) fn open() -> Result<Self, Error> {
         for place in PLACES {
             let root = open_at(libc::AT_FDCWD, place, libc::O_PATH | libc::O_DIRECTORY);
             // The folder exists also where nothing is mounted on it.
@@ -42,7 +42,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If there is no such tracepoint, or reading it fails.
-    pub fn format(&self, tracepoint: &str) -> io::Result<String> {
+    pub(crate) fn format(&self, tracepoint: &str) -> io::Result<String> {
         let path = std::ffi::CString::new(format!("events/{tracepoint}/format"))?;
         let mut text = String::new();
         let file = File::from(open_at(self.0.as_raw_fd(), &path, libc::O_RDONLY)?);

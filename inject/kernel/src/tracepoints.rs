@@ -112,7 +112,7 @@ const ALL: [Known; 10] = [
 
 /// A tracepoint of this kernel.
 #[derive(Clone, Debug)]
-pub struct Tracepoint {
+pub(crate) struct Tracepoint {
     /// Name, such as `kmem:kmalloc`.
     pub name: &'static str,
     /// Number.
@@ -135,7 +135,7 @@ pub struct Tracepoint {
 ///
 /// # Errors
 /// If one is missing that every supported kernel has, or lacks a field.
-pub fn all(tracefs: &Tracefs, what: What) -> Result<Vec<Tracepoint>, Error> {
+pub(crate) fn all(tracefs: &Tracefs, what: What) -> Result<Vec<Tracepoint>, Error> {
     let mut found = Vec::new();
     for k in ALL.iter().filter(|k| what.has(k.kind)) {
         let bad = |why: String| Error::Tracepoint { name: k.name, why };
@@ -166,7 +166,7 @@ pub fn all(tracefs: &Tracefs, what: What) -> Result<Vec<Tracepoint>, Error> {
 
 impl Tracepoint {
     /// Returns the expression that lets allocations of `min` to `max` bytes through; `None` if that is all.
-    pub fn filter(&self, min: u64, max: u64, page: u64) -> Option<String> {
+    pub(crate) fn filter(&self, min: u64, max: u64, page: u64) -> Option<String> {
         if !self.is_alloc || (min == 0 && max == u64::MAX) {
             return None;
         }

@@ -19,7 +19,7 @@ const RUN: usize = 1 << 14;
 
 /// A recording that is being written.
 #[derive(Debug)]
-pub struct Recording {
+pub(crate) struct Recording {
     out: Output,
     /// Events that are to be written, by the number of their thread.
     events: Vec<Vec<Event>>,
@@ -31,7 +31,7 @@ pub struct Recording {
 
 impl Recording {
     /// Appends to a file with a prologue.
-    pub fn new(file: File) -> Result<Self, Error> {
+    pub(crate) fn new(file: File) -> Result<Self, Error> {
         let mut out = Output::new(file)?;
         out.set_compress(Compress::Fast);
         Ok(Self { out, events: Vec::new(), busy: Vec::new(), modules: HashMap::new(), pass: 0 })
@@ -39,7 +39,7 @@ impl Recording {
 
     /// Adds an event. They come in the order of time.
     #[inline]
-    pub fn push(&mut self, thread: u32, event: Event) {
+    pub(crate) fn push(&mut self, thread: u32, event: Event) {
         let i = thread as usize;
         if self.events.len() <= i {
             self.events.resize_with(i + 1, Vec::new);
@@ -51,7 +51,13 @@ impl Recording {
     }
 
     /// Writes all that was added, behind what it refers to. `start` is a time before which no later event lies.
-    pub fn pass(&mut self, start: u64, stacks: &mut Stacks, threads: &mut Threads, names: &Names) {
+    pub(crate) fn pass(
+        &mut self,
+        start: u64,
+        stacks: &mut Stacks,
+        threads: &mut Threads,
+        names: &Names,
+    ) {
         let pass = Pass { number: self.pass, ticks: start, clock_ns: start, ..Pass::default() };
         self.pass += 1;
         self.out.put(kind::PASS, &pass.encode());
@@ -71,7 +77,7 @@ impl Recording {
     }
 
     /// Writes everything to the file.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.out.flush();
     }
 
@@ -147,12 +153,12 @@ impl Recording {
     }
 
     /// Writes totals.
-    pub fn counters(&mut self, counters: &Counters) {
+    pub(crate) fn counters(&mut self, counters: &Counters) {
         self.out.put(kind::COUNTERS, &counters.encode());
     }
 
     /// Ends the recording. Returns the error that ended the writing, and the number of events that it has cost.
-    pub fn end(mut self, ticks: u64, reason: &str) -> (Option<std::io::Error>, u64) {
+    pub(crate) fn end(mut self, ticks: u64, reason: &str) -> (Option<std::io::Error>, u64) {
         // Events of the last pass come first: behind an end, they would mean that somebody has continued the recording.
         self.out.flush();
         self.out.put(kind::END, &End { ticks, reason: reason.into() }.encode());
@@ -161,7 +167,7 @@ impl Recording {
     }
 
     /// Returns the error that ended the writing.
-    pub fn failure(&self) -> Option<&std::io::Error> {
+    pub(crate) fn failure(&self) -> Option<&std::io::Error> {
         self.out.failure()
     }
 }

@@ -7,6 +7,7 @@
 //! normal builds know nothing of the models.
 #![cfg(test)]
 #![allow(clippy::arc_with_non_send_sync)] // loom runs a model's threads in one, and checks them itself
+#![allow(unreachable_pub)] // prof-trace's files, whose items are public there
 
 extern crate self as prof_trace;
 
@@ -42,7 +43,7 @@ pub use trace::{call, event, pack, records};
 
 /// Stand-in for the tests of `tree`, which are compiled as well.
 mod ring_copy {
-    pub fn empty() -> crate::shared::Shared<'static> {
+    pub(crate) fn empty() -> crate::shared::Shared<'static> {
         crate::shared::Shared::default()
     }
 }

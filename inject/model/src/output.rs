@@ -7,7 +7,7 @@ use trace::records::{NodeRun, Pcs, kind};
 
 /// The recording so far.
 #[derive(Debug, Default)]
-pub struct Output {
+pub(crate) struct Output {
     /// Time and stack node of the events of each thread, in the order in which they were written.
     pub events: BTreeMap<u32, Vec<(u64, u32)>>,
     /// Parent and code address id, by id.
@@ -17,7 +17,7 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn put_events(&mut self, serial: u32, start: &Codec, count: u32, bytes: &[u8]) {
+    pub(crate) fn put_events(&mut self, serial: u32, start: &Codec, count: u32, bytes: &[u8]) {
         let (mut codec, mut at) = (*start, 0);
         for _ in 0..count {
             let (event, n) = codec.get(&bytes[at..]).expect("an event");
@@ -28,7 +28,7 @@ impl Output {
     }
 
     /// Takes a chunk; each node and code address may come only once.
-    pub fn put(&mut self, k: u16, payload: &[u8]) {
+    pub(crate) fn put(&mut self, k: u16, payload: &[u8]) {
         let (to, triples) = match k {
             kind::NODE_RUN => {
                 let run = NodeRun::decode(payload).expect("a run");
@@ -43,7 +43,7 @@ impl Output {
     }
 
     /// Returns the code address id of a stack of one frame; 0: no stack.
-    pub fn code(&self, node: u32) -> u32 {
+    pub(crate) fn code(&self, node: u32) -> u32 {
         if node == 0 {
             return 0;
         }
@@ -53,29 +53,29 @@ impl Output {
     }
 
     /// The modelled threads make no calls that change mappings.
-    pub fn put_calls(&mut self, _: u32, parts: impl Iterator<Item = trace::call::Part>) {
+    pub(crate) fn put_calls(&mut self, _: u32, parts: impl Iterator<Item = trace::call::Part>) {
         assert_eq!(parts.count(), 0);
     }
 
-    pub fn set_hurry(&mut self, _: bool) {}
+    pub(crate) fn set_hurry(&mut self, _: bool) {}
 
     /// Returns false: packing concerns the collector alone.
-    pub fn packs(&self) -> bool {
+    pub(crate) fn packs(&self) -> bool {
         false
     }
 
-    pub fn packs_small(&self) -> bool {
+    pub(crate) fn packs_small(&self) -> bool {
         false
     }
 
-    pub fn packer(&mut self, _: usize) -> &mut Packer {
+    pub(crate) fn packer(&mut self, _: usize) -> &mut Packer {
         unreachable!("it does not pack")
     }
 
     /// Returns true, so that segments are returned within a pass, too.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         true
     }
 
-    pub fn flush(&mut self) {}
+    pub(crate) fn flush(&mut self) {}
 }

@@ -63,14 +63,14 @@ fn full_windows_send_addresses_to_the_next_level() {
     add(Some(2), &[&[(1, 1)], &[(2, 1)], &[(1, 1), (2, 1)]]);
 }
 
-pub const PC: u64 = 0x1234;
-pub const MODULE: u16 = 3;
+pub(crate) const PC: u64 = 0x1234;
+pub(crate) const MODULE: u16 = 3;
 /// Value of `Rule::SIGNAL`, which the collector looks for.
-pub const RULE: u64 = 5;
+pub(crate) const RULE: u64 = 5;
 
 /// Does what the hook does at a code address: lists the module, adds the address, then enters the rule.
 /// `module` stands for the module's entry, which is only read if an address leads to it.
-pub fn code(shared: &Shared, module: &AtomicU32) -> u32 {
+pub(crate) fn code(shared: &Shared, module: &AtomicU32) -> u32 {
     let known = pcs::find_pc(shared, PC, |m| {
         assert_eq!((m, module.load(Relaxed)), (MODULE, 1), "its module is listed");
         true

@@ -6,24 +6,24 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::Relaxed;
 use std::marker::PhantomData;
 use trace::event::MAX_EVENT;
-pub use trace::shared::{MODULES, segment, slot};
+pub(crate) use trace::shared::{MODULES, segment, slot};
 
 /// A segment is full after the second event of 6 bytes, or the first of 12, or the second of those that bring
 /// the definition of their stack.
-pub const SEGMENT_SIZE: usize = MAX_EVENT + 11;
+pub(crate) const SEGMENT_SIZE: usize = MAX_EVENT + 11;
 /// Bytes of a segment that are written before it is full, those behind the last event included.
 const USED: usize = 24;
-pub const SEGMENTS: usize = 2;
-pub const SLOTS: usize = 2;
-pub const PC_LEVELS: usize = 2;
-pub const PC_LEVEL0: usize = 2;
-pub const WINDOW: usize = 2;
+pub(crate) const SEGMENTS: usize = 2;
+pub(crate) const SLOTS: usize = 2;
+pub(crate) const PC_LEVELS: usize = 2;
+pub(crate) const PC_LEVEL0: usize = 2;
+pub(crate) const WINDOW: usize = 2;
 
 const _: () = assert!(SEGMENT_FULL == 11);
 
 /// Stand-in for `trace::shared::SegmentHead`.
 #[derive(Debug, Default)]
-pub struct SegmentHead {
+pub(crate) struct SegmentHead {
     pub state: AtomicU32,
     pub committed: AtomicU32,
     pub serial: AtomicU32,
@@ -34,7 +34,7 @@ pub struct SegmentHead {
 
 /// Stand-in for `trace::shared::Slot`.
 #[derive(Debug, Default)]
-pub struct Slot {
+pub(crate) struct Slot {
     pub tp: AtomicU64,
     pub tid: AtomicU32,
     pub state: AtomicU32,
@@ -43,24 +43,24 @@ pub struct Slot {
 
 /// Stand-in for `trace::shared::PcEntry`.
 #[derive(Debug, Default)]
-pub struct PcEntry {
+pub(crate) struct PcEntry {
     pub key: AtomicU64,
     pub rule: AtomicU64,
 }
 
 /// Stand-in for `trace::shared::Geometry`.
-pub struct Geometry;
+pub(crate) struct Geometry;
 
 impl Geometry {
     /// Returns the segments of one word of the free list, of which fewer exist.
-    pub fn segments(&self) -> usize {
+    pub(crate) fn segments(&self) -> usize {
         64
     }
 }
 
 /// Stand-in for `trace::shared::Shared`. A part is only made if a model uses it.
 #[derive(Debug, Default)]
-pub struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     heads: Vec<SegmentHead>,
     free: Vec<AtomicU64>,
     data: Vec<Vec<UnsafeCell<u8>>>,
@@ -76,72 +76,72 @@ fn many<T: Default>(n: usize) -> Vec<T> {
 
 impl Shared<'_> {
     /// Returns that all segments are alike.
-    pub fn segments_now(&self) -> (usize, usize) {
+    pub(crate) fn segments_now(&self) -> (usize, usize) {
         (64, 64)
     }
 
     /// Makes a memory with free segments.
-    pub fn with_ring() -> Self {
+    pub(crate) fn with_ring() -> Self {
         let data = (0..SEGMENTS).map(|_| many(USED)).collect();
         let free = vec![AtomicU64::new((1 << SEGMENTS) - 1)];
         Self { heads: many(SEGMENTS), free, data, ..Self::default() }
     }
 
     /// Makes a memory with slots that were never used.
-    pub fn with_slots() -> Self {
+    pub(crate) fn with_slots() -> Self {
         Self { slots: many(SLOTS), used: many(1), ..Self::default() }
     }
 
     /// Makes a memory with an empty table of code addresses.
-    pub fn with_pcs() -> Self {
+    pub(crate) fn with_pcs() -> Self {
         Self { pcs: many(PC_LEVEL0 * ((1 << PC_LEVELS) - 1)), ..Self::default() }
     }
 
     /// Makes a memory with slots and free segments.
-    pub fn with_ring_and_slots() -> Self {
+    pub(crate) fn with_ring_and_slots() -> Self {
         Self { slots: many(SLOTS), used: many(1), ..Self::with_ring() }
     }
 
     /// Makes a memory with free segments and an empty table of code addresses.
-    pub fn with_ring_and_pcs() -> Self {
+    pub(crate) fn with_ring_and_pcs() -> Self {
         Self { pcs: Self::with_pcs().pcs, ..Self::with_ring() }
     }
 
-    pub fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> Geometry {
         Geometry
     }
 
-    pub fn head(&self, index: usize) -> Option<&SegmentHead> {
+    pub(crate) fn head(&self, index: usize) -> Option<&SegmentHead> {
         self.heads.get(index)
     }
 
-    pub fn free_word(&self, index: usize) -> Option<&AtomicU64> {
+    pub(crate) fn free_word(&self, index: usize) -> Option<&AtomicU64> {
         self.free.get(index)
     }
 
-    pub fn slot(&self, index: usize) -> Option<&Slot> {
+    pub(crate) fn slot(&self, index: usize) -> Option<&Slot> {
         self.slots.get(index)
     }
 
-    pub fn note_slot(&self, index: usize) {
+    pub(crate) fn note_slot(&self, index: usize) {
         self.used[0].fetch_or(1 << index, Relaxed);
     }
 
-    pub fn is_noted(&self, index: usize) -> bool {
+    pub(crate) fn is_noted(&self, index: usize) -> bool {
         self.used[0].load(Relaxed) >> index & 1 == 1
     }
 
-    pub fn used_slots(&self) -> impl Iterator<Item = &Slot> {
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = &Slot> {
         let used = self.used[0].load(Relaxed);
         self.slots.iter().enumerate().filter(move |(i, _)| used >> i & 1 != 0).map(|(_, s)| s)
     }
 
-    pub fn pc(&self, index: usize) -> Option<&PcEntry> {
+    pub(crate) fn pc(&self, index: usize) -> Option<&PcEntry> {
         self.pcs.get(index)
     }
 
     /// Writes by plain accesses: loom reports one that is not ordered before or after every other.
-    pub fn write(&self, index: usize, from: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, index: usize, from: usize, bytes: &[u8]) {
         for (cell, byte) in self.data[index][from..].iter().zip(bytes) {
             // SAFETY: loom has checked that nobody else accesses the cell.
             cell.with_mut(|p| unsafe { *p = *byte });
@@ -149,7 +149,7 @@ impl Shared<'_> {
     }
 
     /// Reads by plain accesses, likewise.
-    pub fn copy_out(&self, index: usize, from: usize, to: &mut [u8]) {
+    pub(crate) fn copy_out(&self, index: usize, from: usize, to: &mut [u8]) {
         for (cell, byte) in self.data[index][from..].iter().zip(to) {
             // SAFETY: loom has checked that nobody writes to the cell.
             cell.with(|p| unsafe { *byte = *p });

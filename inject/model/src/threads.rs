@@ -3,22 +3,22 @@
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub struct Known {
+pub(crate) struct Known {
     pub next: u64,
     pub gap: (u64, u64),
 }
 
 #[derive(Debug, Default)]
-pub struct Threads {
+pub(crate) struct Threads {
     known: BTreeMap<u32, Known>,
 }
 
 impl Threads {
-    pub fn seen(&mut self, serial: u32, _tid: u32) -> &mut Known {
+    pub(crate) fn seen(&mut self, serial: u32, _tid: u32) -> &mut Known {
         self.known.entry(serial).or_insert(Known { next: 1, gap: (0, 0) })
     }
 
-    pub fn left(&mut self, serial: u32) {
+    pub(crate) fn left(&mut self, serial: u32) {
         self.known.remove(&serial);
     }
 }

@@ -37,7 +37,7 @@ const SPARE: u64 = 64 << 10;
 
 /// The mappings of the target that grow in place, for which space is left free.
 #[derive(Clone, Copy, Debug)]
-pub struct Growth {
+pub(crate) struct Growth {
     /// Start of the heap; 0 if it is not known.
     pub start_brk: u64,
     /// Maximum size of the first thread's stack in bytes; `None` if there is no limit.
@@ -49,7 +49,7 @@ pub struct Growth {
 impl Growth {
     /// Reads the values from `/proc/PID`.
     #[must_use]
-    pub fn of(pid: i32) -> Self {
+    pub(crate) fn of(pid: i32) -> Self {
         let (start_brk, stack_limit) = (process::start_brk(pid), limits::stack(pid));
         Growth { start_brk, stack_limit, stack_limited: false }
     }
@@ -76,7 +76,7 @@ impl Growth {
 
 /// Chooses free address space for the stub areas, within reach of the functions. `tried` is how many times the target
 /// has mapped something there before prof could.
-pub fn place(
+pub(crate) fn place(
     maps: &[Map],
     growth: &Growth,
     modules: &[Module],
@@ -128,7 +128,12 @@ fn area_len() -> u64 {
 /// of the target is next to the ring and the whole reach of the functions is left for stubs. Where address space is
 /// short, that would leave too little in one piece. There the ring is put below another mapping, with room for guard
 /// pages, and outside of `windows`, which are for stubs.
-pub fn ring_places(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> Vec<u64> {
+pub(crate) fn ring_places(
+    maps: &[Map],
+    start_brk: u64,
+    windows: &[Range<u64>],
+    len: u64,
+) -> Vec<u64> {
     if cfg!(target_pointer_width = "64") {
         let room = len + 2 * RING_ALIGN;
         let place = |_| remote_place(maps, room, RING_ALIGN).map(|at| at + RING_ALIGN);

@@ -22,7 +22,7 @@ pub(crate) struct Code {
 
 impl Code {
     /// Reads the `len` bytes of code at a function's address.
-    pub fn read(mem: &RemoteMemory, m: &Module, addr: RemoteAddr, len: u64) -> Self {
+    pub(crate) fn read(mem: &RemoteMemory, m: &Module, addr: RemoteAddr, len: u64) -> Self {
         let at = code_at(addr.0);
         let have = mem.read_some(RemoteAddr(at), len as usize);
         let file = m.open(mem.pid(), mem).filter(|_| m.path.as_os_str() != "[vdso]");
@@ -87,7 +87,7 @@ impl Code {
     }
 
     /// Returns why the bytes `from..to` can't be moved elsewhere, if there is a reason.
-    pub fn reason(&self, from: usize, to: usize) -> Option<String> {
+    pub(crate) fn reason(&self, from: usize, to: usize) -> Option<String> {
         let in_front = |at: &&usize| (from..to).contains(*at);
         if let Some(at) = self.breakpoints.iter().find(in_front) {
             return Some(format!(

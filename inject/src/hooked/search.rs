@@ -38,7 +38,7 @@ const COLLECTORS: [&str; 4] =
 
 /// The result of the search.
 #[derive(Debug, Default)]
-pub struct Functions {
+pub(crate) struct Functions {
     /// The functions to hook.
     pub found: Vec<Found>,
     /// The functions that can't be hooked, with the reasons.
@@ -77,7 +77,7 @@ impl<'a> Names<'a> {
 
 /// Returns whether `f` is a malloc that calls no other hooked one: libc's, or the only one.
 #[must_use]
-pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
+pub(crate) fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
     let table = Names { prefixes: PREFIXES.to_vec() };
     let is_malloc = |f: &Found| {
         let names = std::iter::once(&f.name).chain(&f.aliases);
@@ -97,7 +97,7 @@ pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
 ///
 /// # Errors
 /// If a module or function that the user has named does not exist.
-pub fn find(
+pub(crate) fn find(
     pid: i32,
     mem: &RemoteMemory,
     modules: &[Module],

@@ -29,7 +29,7 @@ const LARGEST: usize = MAX_SEGMENTS * SEGMENT_SIZE;
 
 /// Maximum number of bytes that a recording adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub(crate) struct Need {
     /// Bytes that the target touches first.
     pub target: u64,
     /// Bytes that prof touches first: the ring, and the collector's own memory.

@@ -13,7 +13,7 @@ static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 
 /// The hook's memory, from its first to its last segment.
 #[derive(Debug)]
-pub struct Image {
+pub(crate) struct Image {
     bytes: Vec<u8>,
     header: usize,
     locations: usize,
@@ -30,7 +30,7 @@ fn broken(what: &str) -> Error {
 
 impl Image {
     /// Lays out the hook that is embedded in prof.
-    pub fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let elf = Elf::parse(HOOK).map_err(|e| broken(&e.to_string()))?;
         let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
         let page = prof_os::page_size() as usize;
@@ -101,13 +101,13 @@ impl Image {
 
     /// Returns the length in bytes, from the first to the last segment.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Returns the bytes to be written at `base`, relocated, with its [`Locations`] filled in.
     #[must_use]
-    pub fn at(
+    pub(crate) fn at(
         &self,
         base: RemoteAddr,
         segments: u32,
@@ -130,7 +130,7 @@ impl Image {
 
     /// Returns the header of a hook at `base`, with the addresses of its code.
     #[must_use]
-    pub fn header_at(&self, base: RemoteAddr) -> HookHeader {
+    pub(crate) fn header_at(&self, base: RemoteAddr) -> HookHeader {
         let b = self.at(base, 0, RemoteAddr(0), RemoteAddr(0));
         let mut h = std::mem::MaybeUninit::<HookHeader>::uninit();
         let bytes = &b[self.header..self.header + size_of::<HookHeader>()];

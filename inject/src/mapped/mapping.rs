@@ -50,7 +50,7 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     /// Returns the mappings that a recorded process's control page names.
-    pub fn of(r: &Recorded) -> Self {
+    pub(crate) fn of(r: &Recorded) -> Self {
         let c = &r.control;
         let area = |addr, len| Area { addr, len };
         Self {
@@ -90,7 +90,7 @@ pub(crate) struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    pub fn new(
+    pub(crate) fn new(
         pid: i32,
         mem: &'a RemoteMemory,
         gadgets: Gadgets,
@@ -124,7 +124,7 @@ impl<'a> Site<'a> {
     ///
     /// # Errors
     /// If something can't be mapped. `m` then holds the mappings that were made.
-    pub fn map_all(
+    pub(crate) fn map_all(
         &mut self,
         ring: &Ring,
         image: &Image,
@@ -269,7 +269,7 @@ impl<'a> Site<'a> {
     }
 
     /// Unmaps everything in `m`, and returns whether nothing is left.
-    pub fn unmap_all(&mut self, m: &mut Mapped) -> bool {
+    pub(crate) fn unmap_all(&mut self, m: &mut Mapped) -> bool {
         self.failed = None;
         if self.unmap_each(m) {
             return true;
@@ -296,7 +296,7 @@ impl<'a> Site<'a> {
     }
 
     /// Returns the error number with which the kernel has refused to unmap something.
-    pub fn refused(&self) -> Option<Errno> {
+    pub(crate) fn refused(&self) -> Option<Errno> {
         match self.failed {
             Some(Error::Remote { errno, .. }) => Some(errno),
             _ => None,

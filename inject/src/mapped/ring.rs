@@ -42,7 +42,7 @@ impl Site<'_> {
     ///
     /// # Errors
     /// If that is not possible; the target is then as before.
-    pub fn make_ring(&mut self, geometry: Geometry, windows: &[Range<u64>]) -> Result<Ring> {
+    pub(crate) fn make_ring(&mut self, geometry: Geometry, windows: &[Range<u64>]) -> Result<Ring> {
         let pid = self.pid;
         let len = geometry.size() as u64;
         let maps = maps::of(pid)?;

@@ -59,7 +59,7 @@ impl<'a> Reader<'a> {
 impl Frames {
     /// Converts the section of a module's file. Returns `None` if the file has none, if it is compressed, or if it
     /// describes no functions.
-    pub fn of(mem: &RemoteMemory, m: &Module) -> Option<Self> {
+    pub(crate) fn of(mem: &RemoteMemory, m: &Module) -> Option<Self> {
         let file = m.open(mem.pid(), mem)?;
         let section = file.section_bytes(".debug_frame", MAX_SECTION)?;
         Some(Self::parse(&section, m.bias)).filter(|f| !f.functions.is_empty())
@@ -137,17 +137,17 @@ impl Frames {
     }
 
     /// Returns the length of the search table (`.eh_frame_hdr`), which comes first.
-    pub fn hdr_len(&self) -> usize {
+    pub(crate) fn hdr_len(&self) -> usize {
         (4 + WORD + 4 + self.functions.len() * 2 * WORD).next_multiple_of(8)
     }
 
     /// Returns the length of both tables.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         (self.hdr_len() + self.eh_frame.len() + 4).next_multiple_of(8)
     }
 
     /// Returns the bytes of both tables, to be placed at address `at`.
-    pub fn at(&self, at: u64) -> Vec<u8> {
+    pub(crate) fn at(&self, at: u64) -> Vec<u8> {
         let eh_frame = at + self.hdr_len() as u64;
         let mut all = vec![1, ADDRESS, UDATA4, ADDRESS];
         all.extend_from_slice(&address(eh_frame));

@@ -27,7 +27,7 @@ pub(crate) struct List {
 
 impl List {
     /// Reads the list, while the target runs.
-    pub fn of(mem: &RemoteMemory, modules: &[Module]) -> Self {
+    pub(crate) fn of(mem: &RemoteMemory, modules: &[Module]) -> Self {
         let r_debug = elf::r_debug(mem, modules);
         let is_vdso = |m: &Module| m.path.as_os_str() == "[vdso]";
         if r_debug == 0 {

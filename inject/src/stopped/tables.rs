@@ -19,7 +19,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Reads the tables of a module.
-    pub fn of(mem: &RemoteMemory, m: &Module) -> Self {
+    pub(crate) fn of(mem: &RemoteMemory, m: &Module) -> Self {
         let bytes = |(a, n): (RemoteAddr, u64)| {
             let bytes =
                 if n == 0 { Vec::new() } else { mem.read_some(a, n.min(MAX_TABLE) as usize) };
@@ -40,22 +40,22 @@ impl Tables {
 
     /// Returns each table with its address: `.eh_frame_hdr`, `.eh_frame`, `.ARM.exidx`, and the table to which that
     /// refers.
-    pub fn parts(&self) -> [(u64, &[u8]); 4] {
+    pub(crate) fn parts(&self) -> [(u64, &[u8]); 4] {
         [&self.hdr, &self.eh_frame, &self.exidx, &self.extab].map(|(at, bytes)| (*at, &bytes[..]))
     }
 
     /// Returns the number of bytes that copies of the tables take.
-    pub fn copied(&self) -> usize {
+    pub(crate) fn copied(&self) -> usize {
         self.parts().iter().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum()
     }
 
     /// Returns the number of bytes that reading a module's tables takes at most.
-    pub fn len_of(m: &Module) -> u64 {
+    pub(crate) fn len_of(m: &Module) -> u64 {
         [m.eh_frame_hdr, m.eh_frame, m.exidx, m.extab].iter().map(|t| t.1.min(MAX_TABLE)).sum()
     }
 
     /// Returns the tables in the form that the unwinder takes.
-    pub fn cfi(&self) -> CfiModule<'_> {
+    pub(crate) fn cfi(&self) -> CfiModule<'_> {
         CfiModule {
             hdr: &self.hdr.1,
             hdr_addr: self.hdr.0,

@@ -56,5 +56,5 @@ pub mod wire;
 /// Atomics of the algorithms in `pcs`, `ring` and `slots`: the model checker (`inject/model`) compiles these
 /// files with its own.
 mod sync {
-    pub use core::sync::atomic::AtomicU64;
+    pub(crate) use core::sync::atomic::AtomicU64;
 }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 /// A command that was started.
 #[derive(Debug)]
-pub struct Launched {
+pub(super) struct Launched {
     pid: u32,
     go: Option<PipeWriter>,
     starting: Option<JoinHandle<std::io::Result<Child>>>,
@@ -21,7 +21,7 @@ pub struct Launched {
 ///
 /// # Errors
 /// If it can't be started.
-pub fn start(command: &str) -> Result<Launched> {
+pub(super) fn start(command: &str) -> Result<Launched> {
     let (mut told, tell) = std::io::pipe().context("no pipe")?;
     let (wait, go) = std::io::pipe().context("no pipe")?;
     let mut shell = Command::new("/bin/sh");
@@ -48,7 +48,7 @@ pub fn start(command: &str) -> Result<Launched> {
 
 impl Launched {
     /// Returns the process ID.
-    pub fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> u32 {
         self.pid
     }
 
@@ -56,7 +56,7 @@ impl Launched {
     ///
     /// # Errors
     /// If it can't be started.
-    pub fn go(&mut self) -> Result<()> {
+    pub(super) fn go(&mut self) -> Result<()> {
         let cannot = || format!("cannot start {:?}", self.command);
         if let Some(mut go) = self.go.take() {
             go.write_all(&[1]).with_context(cannot)?;
@@ -72,7 +72,7 @@ impl Launched {
     ///
     /// # Errors
     /// If that can't be found out.
-    pub fn ended(&mut self) -> Result<Option<ExitCode>> {
+    pub(super) fn ended(&mut self) -> Result<Option<ExitCode>> {
         let Some(child) = &mut self.child else { return Ok(None) };
         let status = child.try_wait().context("cannot wait for the command")?;
         Ok(status.map(|s| {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 /// Returns the line on what begins.
-pub fn beginning(recorder: &Recorder, args: &KernelArgs) -> String {
+pub(super) fn beginning(recorder: &Recorder, args: &KernelArgs) -> String {
     let (all, processors) = recorder.rings();
     let whose = match (args.pid, &args.cgroup, &args.command) {
         (Some(pid), ..) => format!("process {pid}"),
@@ -25,7 +25,7 @@ pub fn beginning(recorder: &Recorder, args: &KernelArgs) -> String {
 }
 
 /// Returns the stacks with the most outstanding bytes, the largest last.
-pub fn summary(recorder: &Recorder, args: &KernelArgs) -> String {
+pub(super) fn summary(recorder: &Recorder, args: &KernelArgs) -> String {
     let until = prof_kernel::now().saturating_sub(args.older.as_nanos() as u64);
     let live = recorder.outstanding();
     let mut rows = if args.combined_only { live.by_stack() } else { live.by_stack_until(until) };
@@ -79,7 +79,7 @@ fn put_row(out: &mut String, recorder: &Recorder, row: &Row, every: u64) {
 }
 
 /// Writes to standard output; returns false if nobody reads it.
-pub fn print(text: &str) -> bool {
+pub(super) fn print(text: &str) -> bool {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => true,
@@ -92,7 +92,7 @@ pub fn print(text: &str) -> bool {
 }
 
 /// Returns the lines on what was recorded, lost, and what it has cost.
-pub fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
+pub(super) fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
     let f = recorder.figures();
     let (count, size) = recorder.outstanding().all();
     let seconds = f.elapsed_ns as f64 / 1e9;

@@ -46,7 +46,7 @@ pub(crate) enum Show {
 
 /// A graph that is being described; each method returns a changed copy.
 #[derive(Clone)]
-pub struct Graph {
+pub(crate) struct Graph {
     pub(crate) series: Rc<Vec<Series>>,
     pub(crate) show: Option<Show>,
     pub(crate) trim: (bool, bool),

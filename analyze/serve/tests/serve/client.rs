@@ -13,12 +13,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The token of the servers here.
-pub const TOKEN: &str = "a-token-for-tests";
+pub(crate) const TOKEN: &str = "a-token-for-tests";
 /// Names that a hostile program gives its functions.
-pub const HOSTILE: &str = "</script><img src=x onerror=alert(1)>";
+pub(crate) const HOSTILE: &str = "</script><img src=x onerror=alert(1)>";
 
 /// A server, and the recording that it serves.
-pub struct Served {
+pub(crate) struct Served {
     pub at: SocketAddr,
     pub index: Index,
     pub world: World,
@@ -26,7 +26,7 @@ pub struct Served {
     _file: Temp,
 }
 
-pub fn options(listen: Listen, token: Token) -> Options {
+pub(crate) fn options(listen: Listen, token: Token) -> Options {
     Options {
         listen,
         names: vec!["prof.example".into(), "proxied.example:443".into()],
@@ -46,7 +46,7 @@ fn open(path: &std::path::Path) -> Result<Index, prof_analyze::Error> {
 }
 
 /// Makes a recording of a random program with names.
-pub fn recording(seed: u64) -> (Temp, World) {
+pub(crate) fn recording(seed: u64) -> (Temp, World) {
     let mut r = Random(seed * 0x9e37_79b9);
     let threads = 3;
     let w = make(&mut r, 3000, threads);
@@ -94,11 +94,11 @@ pub fn recording(seed: u64) -> (Temp, World) {
 }
 
 impl Served {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::with(seed, Token::Text(TOKEN.into()))
     }
 
-    pub fn with(seed: u64, token: Token) -> Self {
+    pub(crate) fn with(seed: u64, token: Token) -> Self {
         let (file, world) = recording(seed);
         let source = Source { path: file.0.clone(), pid: None };
         let any = "127.0.0.1:0".parse().expect("an address");
@@ -106,7 +106,7 @@ impl Served {
     }
 
     /// Serves a recording of this process that others write.
-    pub fn growing(path: std::path::PathBuf) -> Self {
+    pub(crate) fn growing(path: std::path::PathBuf) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
         let options = Options {
             is_recorded: Box::new(|_| Some(true)),
@@ -129,12 +129,12 @@ impl Served {
     }
 
     /// Returns the name of the server as requests give it.
-    pub fn host(&self) -> String {
+    pub(crate) fn host(&self) -> String {
         self.at.to_string()
     }
 
     /// Sends bytes, and returns what comes back until the server closes, or says nothing for a while.
-    pub fn send(&self, bytes: &[u8]) -> String {
+    pub(crate) fn send(&self, bytes: &[u8]) -> String {
         String::from_utf8_lossy(&self.exchange(bytes)).into_owned()
     }
 
@@ -149,11 +149,11 @@ impl Served {
     }
 
     /// Asks for a path with the token.
-    pub fn get(&self, path: &str) -> Reply {
+    pub(crate) fn get(&self, path: &str) -> Reply {
         self.ask("GET", path, "", "")
     }
 
-    pub fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {
+    pub(crate) fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {
         let (host, length) = (self.host(), body.len());
         let text = format!(
             "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\
@@ -164,32 +164,32 @@ impl Served {
 
     /// Asks for JSON, which must be there.
     #[track_caller]
-    pub fn json(&self, path: &str) -> Value {
+    pub(crate) fn json(&self, path: &str) -> Value {
         let reply = self.get(path);
         assert_eq!(reply.status, 200, "{path}: {}", reply.body);
         reply.json()
     }
 
     #[track_caller]
-    pub fn own(&self, route: &str) -> Value {
+    pub(crate) fn own(&self, route: &str) -> Value {
         self.json(&format!("/api/v1/last/{route}"))
     }
 }
 
 /// An answer.
 #[derive(Debug)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub status: u16,
     pub head: String,
     pub body: String,
 }
 
 impl Reply {
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         Self::of(text.as_bytes())
     }
 
-    pub fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|w| w == b"\r\n\r\n").map_or(bytes.len(), |i| i + 4);
         let (head, body) = bytes.split_at(end);
         let head = String::from_utf8_lossy(head);
@@ -204,11 +204,11 @@ impl Reply {
     }
 
     #[track_caller]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
 
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "))
     }
 }

@@ -41,7 +41,7 @@ struct Settings {
 }
 
 /// Adds the settings, and the figures that stand among them.
-pub fn add(mem: &File, maps: &[Map], version: u32, all: &mut Allocators) {
+pub(super) fn add(mem: &File, maps: &[Map], version: u32, all: &mut Allocators) {
     let Some(s) = read(mem, maps, version) else {
         let what = "its settings were not found in its memory, as the heap has not begun or they are laid out in another way";
         return not(all, allocator::GLIBC, what);

@@ -21,7 +21,7 @@ enum Type {
 
 /// A variable of an allocator.
 #[derive(Clone, Copy, Debug)]
-pub struct Variable {
+pub(super) struct Variable {
     /// The symbol.
     pub symbol: &'static str,
     of: &'static str,
@@ -47,7 +47,7 @@ const fn figure_of(symbol: &'static str, name: &'static str, kind: Type) -> Vari
 const JE: &str = allocator::JEMALLOC;
 
 /// The variables. Those of jemalloc other than the first are there only if its symbols were not stripped.
-pub const VARIABLES: [Variable; 15] = [
+pub(super) const VARIABLES: [Variable; 15] = [
     setting_of(JE, "malloc_conf", "malloc_conf", Type::Text),
     setting_of(JE, "_rjem_malloc_conf", "malloc_conf", Type::Text),
     setting_of(JE, "je_malloc_conf", "malloc_conf", Type::Text),
@@ -78,7 +78,7 @@ pub const VARIABLES: [Variable; 15] = [
 ];
 
 /// Adds the variables of an allocator that its file names.
-pub fn add(mem: &File, bias: u64, found: &Found, all: &mut Allocators) {
+pub(super) fn add(mem: &File, bias: u64, found: &Found, all: &mut Allocators) {
     for (index, addr) in &found.symbols {
         let Some(v) = VARIABLES.get(*index).filter(|v| v.of == found.name) else { continue };
         let Some(value) = read(mem, bias.wrapping_add(*addr), v.kind) else { continue };
@@ -116,7 +116,7 @@ fn text(mem: &File, at: u64) -> Option<String> {
 }
 
 /// Notes what can't be told of allocators that the target has.
-pub fn say_unknown(all: &mut Allocators) {
+pub(super) fn say_unknown(all: &mut Allocators) {
     let facts = [
         (
             allocator::JEMALLOC,

@@ -60,13 +60,13 @@ fn is_number(text: &str) -> bool {
 }
 
 /// Returns whether a file's name is that of libc.
-pub fn is_libc(path: &str) -> bool {
+pub(super) fn is_libc(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     ["libc.so", "libc-2.", "ld-musl", "libc.musl"].iter().any(|p| name.starts_with(p))
 }
 
 /// Returns whether a file's name is that of an allocator, or of libc.
-pub fn is_named(path: &str) -> bool {
+pub(super) fn is_named(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let parts = ["jemalloc", "mimalloc", "tcmalloc"];
     is_libc(path) || parts.iter().any(|p| name.contains(p))
@@ -80,7 +80,7 @@ fn version_of_name(path: &str) -> String {
 }
 
 /// Returns the allocators whose marks a file has.
-pub fn search(file: &File, path: &str) -> Vec<Found> {
+pub(super) fn search(file: &File, path: &str) -> Vec<Found> {
     let name = path.rsplit('/').next().unwrap_or_default();
     if name.starts_with("ld-musl") || name.starts_with("libc.musl") {
         let version =

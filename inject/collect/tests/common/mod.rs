@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-pub fn new_ring(bytes: usize) -> Shared<'static> {
+pub(crate) fn new_ring(bytes: usize) -> Shared<'static> {
     let geometry = Geometry::for_ring(bytes);
     // SAFETY: the name is a valid C string; the result is a new descriptor that nothing else owns.
     let fd = unsafe {
@@ -54,7 +54,7 @@ pub fn new_ring(bytes: usize) -> Shared<'static> {
 const COUNTER: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
 /// Returns the time by the clock that the control page names.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     if COUNTER {
         return prof_arch::native::capture::counter();
     }
@@ -65,7 +65,7 @@ pub fn now() -> u64 {
 }
 
 /// Writes events as a thread's hook does. It does not allocate.
-pub struct Writer {
+pub(crate) struct Writer {
     pub shared: Shared<'static>,
     pub index: usize,
     pub serial: u32,
@@ -81,7 +81,7 @@ pub struct Writer {
 
 impl Writer {
     /// Takes slot `index`, which must be free.
-    pub fn new(shared: Shared<'static>, index: usize) -> Self {
+    pub(crate) fn new(shared: Shared<'static>, index: usize) -> Self {
         // SAFETY: `gettid` takes no arguments and always succeeds.
         let tid = unsafe { libc::gettid() } as u32;
         let serial = shared.control().next_thread.fetch_add(1, Relaxed);
@@ -136,7 +136,12 @@ impl Writer {
 
     /// Writes an event with a stack of at most 40 code address IDs, from the root inwards. `seen` holds the nodes that
     /// the segment has defined, by (parent, code address).
-    pub fn put_stack(&mut self, e: &Event, stack: &[u32], seen: &mut HashMap<(u32, u32), u32>) {
+    pub(crate) fn put_stack(
+        &mut self,
+        e: &Event,
+        stack: &[u32],
+        seen: &mut HashMap<(u32, u32), u32>,
+    ) {
         if self.make_room() {
             seen.clear();
         }
@@ -147,14 +152,14 @@ impl Writer {
         self.append(e, at);
     }
 
-    pub fn put(&mut self, e: &Event) {
+    pub(crate) fn put(&mut self, e: &Event) {
         self.make_room();
         let node = self.node(e.node());
         self.append(e, node);
     }
 
     /// Writes a call that changes mappings, with a stack.
-    pub fn put_call(&mut self, call: &RawCall) {
+    pub(crate) fn put_call(&mut self, call: &RawCall) {
         self.make_room();
         let node = self.node(call.node);
         let Some(s) = self.segment else { return };
@@ -211,7 +216,7 @@ impl Writer {
 }
 
 /// Returns event number `i` of a thread, which follows from the number but for its time.
-pub fn event(serial: u32, i: u64, node: u32) -> Event {
+pub(crate) fn event(serial: u32, i: u64, node: u32) -> Event {
     let addr = 0x7f00_0000_0000 + (serial as u64) * 0x100_0000 + (i % 1000) * 64;
     let time = now();
     match i % 5 {
@@ -229,7 +234,7 @@ pub fn event(serial: u32, i: u64, node: u32) -> Event {
 }
 
 /// Returns whether `e` was made by `event(serial, i, _)`.
-pub fn is_event(e: &Event, serial: u32, i: u64) -> bool {
+pub(crate) fn is_event(e: &Event, serial: u32, i: u64) -> bool {
     let of = |node| event(serial, i, node);
     match (*e, of(0)) {
         (Event::Alloc { addr, size, .. }, Event::Alloc { addr: a, size: s, .. }) => {
@@ -245,7 +250,7 @@ pub fn is_event(e: &Event, serial: u32, i: u64) -> bool {
 }
 
 /// Returns a stack of `depth` frames for [`Writer::put`]: its innermost code address ID, and the depth.
-pub fn stack(shared: &Shared, leaf: u64, depth: u32) -> u32 {
+pub(crate) fn stack(shared: &Shared, leaf: u64, depth: u32) -> u32 {
     (0..depth).for_each(|i| {
         pc_id(shared, outer_pc(i));
     });
@@ -256,7 +261,7 @@ fn outer_pc(i: u32) -> u64 {
     0x40_0000 + u64::from(i) * 16
 }
 
-pub fn pc_id(shared: &Shared, pc: u64) -> u32 {
+pub(crate) fn pc_id(shared: &Shared, pc: u64) -> u32 {
     match pcs::add_pc(shared, pc, if pc < 0x1_0000_0000 { 1 } else { 2 }) {
         pcs::Found::Id(id) => id,
         full => panic!("{full:?}"),
@@ -265,7 +270,7 @@ pub fn pc_id(shared: &Shared, pc: u64) -> u32 {
 
 /// The decoded contents of a recording.
 #[derive(Default)]
-pub struct Recording {
+pub(crate) struct Recording {
     pub target: Option<Target>,
     pub hooks: Option<Hooks>,
     pub events: BTreeMap<u32, Vec<Event>>,
@@ -288,7 +293,7 @@ pub struct Recording {
     pub late: u64,
 }
 
-pub fn read(path: &Path) -> Recording {
+pub(crate) fn read(path: &Path) -> Recording {
     let bytes = std::fs::read(path).expect("recording");
     chunk::check_header(&bytes).expect("header");
     let mut r = Recording { len: bytes.len(), ..Default::default() };
@@ -382,7 +387,7 @@ impl Recording {
     }
 
     /// Returns the depths of the stacks of a thread's events.
-    pub fn depths(&self, serial: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn depths(&self, serial: u32) -> impl Iterator<Item = u32> + '_ {
         self.events[&serial].iter().filter_map(|e| {
             let (Event::Alloc { node, .. }
             | Event::Free { node, .. }
@@ -401,7 +406,7 @@ impl Recording {
     }
 
     /// Returns the code address IDs of a node's stack, from the root inwards.
-    pub fn stack(&self, mut node: u32) -> Vec<u32> {
+    pub(crate) fn stack(&self, mut node: u32) -> Vec<u32> {
         let mut all = Vec::new();
         while node != 0 {
             let (parent, pc) = self.nodes[&node];
@@ -412,7 +417,7 @@ impl Recording {
         all
     }
 
-    pub fn depth(&self, mut node: u32) -> u32 {
+    pub(crate) fn depth(&self, mut node: u32) -> u32 {
         let mut n = 0;
         while node != 0 {
             let (parent, pc) = self.nodes[&node];
@@ -424,18 +429,18 @@ impl Recording {
     }
 }
 
-pub fn temp(name: &str) -> PathBuf {
+pub(crate) fn temp(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("prof-collect-{}-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
 
-pub fn start(path: &Path) -> File {
+pub(crate) fn start(path: &Path) -> File {
     start_of(path, std::process::id())
 }
 
 /// Creates a recording of process `pid` and writes its beginning.
-pub fn start_of(path: &Path, pid: u32) -> File {
+pub(crate) fn start_of(path: &Path, pid: u32) -> File {
     let mut file = prof_collect::create_recording(path).expect("create");
     let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
     let wall_ns = since.as_nanos() as u64;

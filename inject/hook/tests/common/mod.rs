@@ -61,7 +61,7 @@ struct Phdr {
 const PT_LOAD: u32 = 1;
 
 /// Maps anonymous zeroed memory.
-pub fn map(len: usize) -> *mut u8 {
+pub(crate) fn map(len: usize) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new anonymous mapping disturbs nobody.
@@ -71,7 +71,7 @@ pub fn map(len: usize) -> *mut u8 {
 }
 
 /// The hook, set up in this process.
-pub struct Hook {
+pub(crate) struct Hook {
     /// The shared memory.
     pub shared: Shared<'static>,
     /// Stack nodes read so far: parent and code address id, by id minus 1.
@@ -79,7 +79,7 @@ pub struct Hook {
 }
 
 /// Sets the hook up in this process.
-pub fn install(extra_flags: u32) -> Hook {
+pub(crate) fn install(extra_flags: u32) -> Hook {
     let geometry = Geometry::for_ring(64 << 20).with_tables(16 << 20);
     // SAFETY: the memory is mapped for good.
     let shared = unsafe { Shared::new(map(geometry.size()), geometry) };
@@ -157,14 +157,14 @@ impl Hook {
 
     /// Calls malloc through the hook.
     #[inline(always)]
-    pub fn malloc(&self, n: usize) -> *mut u8 {
+    pub(crate) fn malloc(&self, n: usize) -> *mut u8 {
         // SAFETY: the entry gets the arguments that a stub would pass.
         unsafe { enter_as_stub(n, self.descriptor(0), prof_hook::entry::alloc as *const ()) }
     }
 
     /// Calls free through the hook.
     #[inline(always)]
-    pub fn free(&self, p: *mut u8) {
+    pub(crate) fn free(&self, p: *mut u8) {
         // SAFETY: the entry gets the arguments that a stub would pass.
         unsafe {
             enter_as_stub(p as usize, self.descriptor(1), prof_hook::entry::free as *const ())
@@ -173,7 +173,7 @@ impl Hook {
 
     /// Returns all events of the calling thread in the ring, in order, and returns its segments to the free
     /// list. Their nodes are for [`Hook::stack`].
-    pub fn drain(&self) -> Vec<Event> {
+    pub(crate) fn drain(&self) -> Vec<Event> {
         // SAFETY: the call takes no arguments.
         let me = unsafe { gettid() } as u32;
         let mut views: Vec<_> = (0..self.shared.geometry().segments())
@@ -220,7 +220,7 @@ impl Hook {
     }
 
     /// Returns the code addresses of a stack, innermost first.
-    pub fn stack(&self, mut node: u32) -> Vec<u64> {
+    pub(crate) fn stack(&self, mut node: u32) -> Vec<u64> {
         let nodes = self.nodes.borrow();
         let mut pcs = Vec::new();
         while node != 0 {
@@ -232,7 +232,7 @@ impl Hook {
     }
 
     /// Returns the number of mismatches in all slots.
-    pub fn mismatches(&self) -> u64 {
+    pub(crate) fn mismatches(&self) -> u64 {
         (0..8192).filter_map(|i| self.shared.slot(i)).map(|s| s.mismatches.load(Relaxed)).sum()
     }
 }

@@ -14,7 +14,7 @@ const ATTEMPTS: usize = 3;
 
 /// Returns the processor time of an event in ns, on average over allocations and frees: this thread causes some, with
 /// and without being recorded.
-pub fn of_an_event(tracepoints: &[Tracepoint], rings: &mut Rings) -> Result<u64, Error> {
+pub(super) fn of_an_event(tracepoints: &[Tracepoint], rings: &mut Rings) -> Result<u64, Error> {
     let without = quickest();
     let options = Options {
         what: What::ALL,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// A ring for each processor.
 #[derive(Debug)]
-pub struct Rings {
+pub(super) struct Rings {
     events: Vec<Event>,
     /// The processors' numbers.
     pub processors: Vec<u32>,
@@ -25,7 +25,7 @@ pub struct Rings {
 
 impl Rings {
     /// Opens the rings of all processors that are on; `len` bytes each.
-    pub fn open(len: usize, page: usize) -> Result<Self, Error> {
+    pub(super) fn open(len: usize, page: usize) -> Result<Self, Error> {
         let processors = sys::processors();
         raise_limit();
         let (mut events, mut all) = (Vec::new(), Vec::new());
@@ -46,7 +46,7 @@ impl Rings {
     }
 
     /// Waits until a ring is a quarter full, a signal comes, or for `most`.
-    pub fn wait(&self, most: Duration) {
+    pub(super) fn wait(&self, most: Duration) {
         let poll = |e: &Event| libc::pollfd { fd: e.fd(), events: libc::POLLIN, revents: 0 };
         let mut fds: Vec<libc::pollfd> = self.events.iter().map(poll).collect();
         let ms = most.as_millis().min(60_000) as i32;
@@ -57,14 +57,14 @@ impl Rings {
 
 /// The events of all tracepoints and processors.
 #[derive(Debug)]
-pub struct Opened {
+pub(super) struct Opened {
     /// Index of the tracepoint, and its event.
     events: Vec<(usize, Event)>,
 }
 
 impl Opened {
     /// Opens all events, disabled, and sends them to the rings.
-    pub fn open(
+    pub(super) fn open(
         options: &Options,
         tracepoints: &[Tracepoint],
         rings: &Rings,
@@ -154,12 +154,12 @@ impl Opened {
     }
 
     /// Starts all events: frees before allocations, so that no free is missed.
-    pub fn enable(&self) -> Result<(), Error> {
+    pub(super) fn enable(&self) -> Result<(), Error> {
         self.events.iter().try_for_each(|(_, e)| e.enable()).map_err(|e| refused(e, 0))
     }
 
     /// Stops all events.
-    pub fn disable(&self) {
+    pub(super) fn disable(&self) {
         for (_, e) in self.events.iter().rev() {
             if let Err(e) = e.disable() {
                 log::warn!("cannot stop a tracepoint: {e}");
@@ -168,7 +168,7 @@ impl Opened {
     }
 
     /// Returns how many allocations and frees were lost, as far as the kernel counts them.
-    pub fn lost(&self, tracepoints: &[Tracepoint]) -> (u64, u64) {
+    pub(super) fn lost(&self, tracepoints: &[Tracepoint]) -> (u64, u64) {
         let mut lost = (0, 0);
         for (i, e) in &self.events {
             let n = e.counts().map_or(0, |c| c.1);
@@ -178,7 +178,7 @@ impl Opened {
     }
 
     /// Returns how often each tracepoint was passed; 0 where the kernel does not say.
-    pub fn hits(&self, tracepoints: &[Tracepoint]) -> Vec<u64> {
+    pub(super) fn hits(&self, tracepoints: &[Tracepoint]) -> Vec<u64> {
         let mut hits = vec![0; tracepoints.len()];
         for (i, e) in &self.events {
             hits[*i] += e.counts().map_or(0, |c| c.0);

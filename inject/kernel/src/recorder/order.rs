@@ -16,7 +16,7 @@ const NO_STACK: u32 = u32::MAX;
 
 /// An allocation or a free.
 #[derive(Clone, Copy, Debug)]
-pub struct Change {
+pub(super) struct Change {
     time: u64,
     /// The address as it is recorded; 0: none.
     address: u64,
@@ -28,7 +28,13 @@ pub struct Change {
 impl Change {
     /// Makes an allocation.
     #[inline]
-    pub fn alloc(t: &Tracepoint, s: &Sample<'_>, page: u64, stack: u32, thread: u32) -> Self {
+    pub(super) fn alloc(
+        t: &Tracepoint,
+        s: &Sample<'_>,
+        page: u64,
+        stack: u32,
+        thread: u32,
+    ) -> Self {
         let size = t.size.map_or(0, |f| f.int(s.raw));
         let (address, size) = place(t.kind, t.address.int(s.raw), size, page);
         Self { time: s.time, address, size, stack, thread }
@@ -36,7 +42,7 @@ impl Change {
 
     /// Makes a free.
     #[inline]
-    pub fn free(t: &Tracepoint, s: &Sample<'_>, page: u64) -> Self {
+    pub(super) fn free(t: &Tracepoint, s: &Sample<'_>, page: u64) -> Self {
         let order = t.size.map_or(0, |f| f.int(s.raw));
         let (address, size) = place(t.kind, t.address.int(s.raw), order, page);
         Self { time: s.time, address, size, stack: NO_STACK, thread: 0 }
@@ -57,7 +63,7 @@ fn place(kind: Kind, address: u64, size: u64, page: u64) -> (u64, u64) {
 
 /// The consumers of the events, in their order.
 #[derive(Debug)]
-pub struct Sink<'a> {
+pub(super) struct Sink<'a> {
     pub live: &'a mut Outstanding,
     pub recording: Option<&'a mut Recording>,
     pub figures: &'a mut Figures,
@@ -69,7 +75,7 @@ pub struct Sink<'a> {
 /// A processor may publish an event after another processor's later one. But an event that happened before a pass began
 /// has been published when the next pass has begun.
 #[derive(Debug)]
-pub struct Order {
+pub(super) struct Order {
     waiting: Vec<Change>,
     /// Start of the last pass.
     last_pass: u64,
@@ -79,29 +85,29 @@ pub struct Order {
 
 impl Order {
     /// Creates an empty queue.
-    pub fn new(start: u64) -> Self {
+    pub(super) fn new(start: u64) -> Self {
         Self { waiting: Vec::new(), last_pass: start, taken: start }
     }
 
     /// Adds an event.
     #[inline]
-    pub fn push(&mut self, change: Change) {
+    pub(super) fn push(&mut self, change: Change) {
         self.waiting.push(change);
     }
 
     /// Returns the time before which all events are there, now that the rings have been read.
-    pub fn safe(&self) -> u64 {
+    pub(super) fn safe(&self) -> u64 {
         self.last_pass
     }
 
     /// Notes that the rings were read from this time on.
-    pub fn next_pass(&mut self, start: u64) {
+    pub(super) fn next_pass(&mut self, start: u64) {
         self.last_pass = start;
     }
 
     /// Passes the events before a time on, in order. Returns a time before which none of them, and none of the later
     /// ones, lies.
-    pub fn take(&mut self, before: u64, page: u64, sink: &mut Sink<'_>) -> u64 {
+    pub(super) fn take(&mut self, before: u64, page: u64, sink: &mut Sink<'_>) -> u64 {
         // The events of each processor are nearly in order, which a merge sort makes use of.
         self.waiting.sort_by_key(|c| c.time);
         let n = self.waiting.partition_point(|c| c.time < before);
