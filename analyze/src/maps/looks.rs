@@ -27,6 +27,9 @@ pub(super) struct Looks<'a> {
     /// The use of address ranges, by start.
     used: BTreeMap<u64, (u64, MappingUse)>,
     ours: Vec<(u64, u64)>,
+    /// prof's ranges as the chunk before the last list had them: a detach takes them from the list in the same look
+    /// in which they end.
+    ours_before: Vec<(u64, u64)>,
     stacks: Vec<(u64, u64, u64)>,
     /// The stacks before the look that is taken.
     stacks_before: Vec<(u64, u64, u64)>,
@@ -83,6 +86,7 @@ impl<'a> Looks<'a> {
             lines: BTreeMap::new(),
             used: BTreeMap::new(),
             ours: Vec::new(),
+            ours_before: Vec::new(),
             stacks: Vec::new(),
             stacks_before: Vec::new(),
             course: Course::default(),
@@ -121,9 +125,9 @@ impl<'a> Looks<'a> {
 
     /// Puts away the mappings that have ended.
     fn put_away(&mut self) {
-        let Self { table, past, ours, stacks, stacks_before, .. } = self;
+        let Self { table, past, ours, ours_before, stacks, stacks_before, .. } = self;
         table.take_ended(|mut m| {
-            settle(&mut m, ours, [stacks, stacks_before]);
+            settle(&mut m, [ours, ours_before], [stacks, stacks_before]);
             past.push(&m);
         });
     }
@@ -179,6 +183,7 @@ impl<'a> Looks<'a> {
         self.names.extend(m.names.iter().map(|n| Arc::from(n.as_str())));
         if !m.ours.is_empty() {
             let pairs = m.ours.as_chunks::<2>().0.iter();
+            self.ours_before = std::mem::take(&mut self.ours);
             self.ours = pairs.filter(|p| p[0] < p[1]).map(|p| (p[0], p[1])).collect();
         }
         if !m.stacks.is_empty() {
@@ -429,7 +434,7 @@ impl<'a> Looks<'a> {
         let mut live = table.into_live();
         live.sort_unstable_by_key(|m| m.id);
         for m in &mut live {
-            settle(m, &ours, [&stacks, &[]]);
+            settle(m, [&ours, &[]], [&stacks, &[]]);
             divide(m, &code);
         }
         Maps { live, past, past_regions, count, code, totals: course.finish(), looks }
@@ -459,10 +464,10 @@ fn stack_in(stacks: &[(u64, u64, u64)], start: u64, end: u64) -> Option<u64> {
 }
 
 /// Says whether a mapping is prof's own, or a thread's stack.
-fn settle(m: &mut Map, ours: &[(u64, u64)], stacks: [&[(u64, u64, u64)]; 2]) {
+fn settle(m: &mut Map, ours: [&[(u64, u64)]; 2], stacks: [&[(u64, u64, u64)]; 2]) {
     let last = m.regions.last();
     let (start, end) = last.map_or((0, 0), |r| (r.address, r.address.saturating_add(r.size)));
-    if ours.iter().any(|o| o.0 < end && start < o.1) {
+    if ours.iter().copied().flatten().any(|o| o.0 < end && start < o.1) {
         (m.ours, m.kind) = (true, Kind::Prof);
     }
     let thread = stacks.iter().find_map(|s| stack_in(s, start, end));

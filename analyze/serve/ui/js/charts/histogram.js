@@ -19,6 +19,6 @@ export function histogram(bars, { caption, heads }) {
     h("tbody", null, bars.map((b) => h("tr", { title: b.title },
       h("th", { scope: "row" }, b.href ? h("a", { href: b.href }, b.label) : b.label),
       h("td.bar-cell", { "aria-hidden": true }, h("span.bar", { style: { "--share": (100 * b.value / most).toFixed(2) + "%" } },
-        b.part ? h("span.bar-part", { style: { "--share": (100 * b.part / (b.value || 1)).toFixed(2) + "%" } }) : null)),
+        b.part ? h("span.bar-part", { style: { "--share": Math.min(100, 100 * b.part / (b.value || 1)).toFixed(2) + "%" } }) : null)),
       h("td.num", null, b.text)))));
 }
