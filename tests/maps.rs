@@ -79,6 +79,15 @@ fn what_raw_system_calls_map_is_seen() {
     );
     let history = m["usage_history"].as_array().expect("history");
     assert!(history.iter().any(|u| u["rss"].as_u64() == Some(MIB)), "{m:#}");
+    // prof's own code was there until the detach; the program has no code but that of files.
+    let code_before = |ours: &str| {
+        let all = maps(&scene, &recording, &["--lifetime", "all", "--bytehound", ours]);
+        let all = all["maps"].as_array().cloned().expect("mappings");
+        let file = |m: &Value| m["kind"] == "code" || m["kind"] == "kernel";
+        all.iter().filter(|m| m["is_executable"] == true && m["before"] == true && !file(m)).count()
+    };
+    assert!(code_before("yes") > 0);
+    assert_eq!(code_before("no"), 0);
     // Filters and groups.
     let kinds = maps(&scene, &recording, &["--group-by", "kind", "--kind", "shared"]);
     assert_eq!(kinds["groups"][0]["count"], 1, "{kinds:#}");
