@@ -7,6 +7,7 @@ use crate::kept::{Displaced, Kept, Place};
 use crate::notes;
 use crate::session;
 use anyhow::{Context, Result, bail};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use prof_collect::Collector;
 use prof_os::process::is_running;
@@ -16,7 +17,7 @@ use prof_trace::pack::Compress;
 use prof_trace::shared::MEMFD_NAME;
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -188,11 +189,10 @@ impl Started {
     }
 }
 
-fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
-    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the pointer is to one valid `pollfd`.
-    let n = unsafe { libc::poll(&mut p, 1, time.as_millis() as i32) };
-    Ok(n > 0)
+fn readable(fd: &impl AsFd, time: Duration) -> Result<bool> {
+    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+    let mut one = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut one, time).is_ok_and(|n| n > 0))
 }
 
 /// Waits until a collector has finished its recording, though its process may still exist (see [`crate::orphans`]). If
@@ -378,13 +378,8 @@ fn wait_signal(signals: &SigSet, deadline: Option<Instant>) -> Option<Signal> {
     loop {
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let time = left.unwrap_or(Duration::from_secs(3600));
-        let t = libc::timespec {
-            tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos() as libc::c_long,
-        };
-        // SAFETY: the set and the time are valid, and the result pointer may be null.
-        let n = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &t) };
-        if let Ok(signal) = Signal::try_from(n) {
+        let arrived = prof_os::signals::wait(signals, time);
+        if let Some(signal) = arrived.and_then(|n| Signal::try_from(n).ok()) {
             return Some(signal);
         }
         if deadline.is_some_and(|d| Instant::now() >= d) {

@@ -7,9 +7,12 @@
 
 use crate::launch::{hold, run_to_start};
 use crate::process::program::Program;
-use crate::stopped::ptrace::ptrace;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Installed, Options, Result, install, preflight};
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options as Tracing};
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::Pid;
 use prof_os::process;
 use prof_os::status::Status;
 use std::time::{Duration, Instant};
@@ -130,6 +133,7 @@ impl Follow {
         }
         loop {
             let mut status = 0;
+            // Not nix's, which loses the status of a stop by a realtime signal.
             // SAFETY: the call writes the status only.
             let r = unsafe { libc::waitpid(self.pid, &mut status, libc::__WALL | libc::WNOHANG) };
             if r == self.pid && !libc::WIFSTOPPED(status) {
@@ -142,8 +146,7 @@ impl Follow {
                 }
                 continue;
             }
-            // SAFETY: the location of this thread's errno is always valid.
-            if r == -1 && unsafe { *libc::__errno_location() } != libc::EINTR {
+            if r == -1 && Errno::last() != Errno::EINTR {
                 self.forget();
                 return Next::Ended(0);
             }
@@ -200,17 +203,7 @@ impl Follow {
             _ if self.since.elapsed() < AT_FIRST => LOOKS.0,
             _ => LOOKS.1,
         };
-        let t = libc::timespec {
-            tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos() as libc::c_long,
-        };
-        // SAFETY: the set is a local variable, and the time is valid.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGCHLD);
-            libc::sigtimedwait(&set, std::ptr::null_mut(), &t);
-        }
+        prof_os::signals::wait(&SigSet::from(Signal::SIGCHLD), time);
     }
 
     /// Returns whether the child lives, but does not run its program any more.
@@ -247,8 +240,8 @@ impl Follow {
 
 /// Traces a running process so that it stops at its next exec. Returns `None` where that is not permitted.
 fn seize(pid: i32) -> Option<Tracee> {
-    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
-    let seized = ptrace(libc::PTRACE_SEIZE, pid, 0, options as usize);
+    let options = Tracing::PTRACE_O_TRACESYSGOOD | Tracing::PTRACE_O_TRACEEXEC;
+    let seized = ptrace::seize(Pid::from_raw(pid), options);
     seized.is_ok().then(|| Tracee::running(pid, pid))
 }
 

@@ -9,6 +9,8 @@ use crate::process::elf::{self, Module};
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::FullRegs;
 use prof_arch::native::jump::{breakpoint, code_at};
@@ -16,7 +18,7 @@ use prof_arch::unwind::RegisterSet;
 use prof_os::maps;
 use prof_os::status::Status;
 use std::ffi::{CString, OsString};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -69,14 +71,7 @@ pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: the call writes two descriptors, which nobody else owns.
-    unsafe {
-        if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
-            return Err(Error::Own { what: "make a pipe", errno: Errno::last() });
-        }
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
+    pipe2(OFlag::O_CLOEXEC).map_err(|errno| Error::Own { what: "make a pipe", errno })
 }
 
 /// Whether SIGPIPE was ignored when prof was started, so that a command starts with what prof's caller has set.
@@ -88,6 +83,7 @@ static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static REMEMBER_PIPE: extern "C" fn() = remember_pipe;
 
 extern "C" fn remember_pipe() {
+    // nix cannot ask without setting an action.
     // SAFETY: the call writes the struct, for which all zeros are a valid value.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();

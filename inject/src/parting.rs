@@ -12,11 +12,13 @@
 use crate::isolated;
 use crate::stopped::candidates::with_all_stopped;
 use crate::stopped::gadgets::Gadgets;
-use crate::stopped::ptrace::ptrace;
 use crate::stopped::remote::Caller;
 use crate::stopped::threads::StopTimes;
 use crate::{Error, RemoteMemory, Result};
 use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use prof_arch::native::syscall::SIGSET_LEN;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
@@ -55,7 +57,7 @@ pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()>
 
 fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     let failed = |errno| Error::Sys { what: "end the collector without a SIGCHLD for", pid, errno };
-    ptrace(libc::PTRACE_SEIZE, child, 0, 0).map_err(failed)?;
+    ptrace::seize(Pid::from_raw(child), Options::empty()).map_err(failed)?;
     // The process is traced now, so its number can't pass to another process.
     let status = Status::of(child)?;
     if process::start_time(child) != Some(start) || status.number("PPid") != Some(i64::from(pid)) {
@@ -66,8 +68,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     let itself = numbers.last().copied().unwrap_or(pid);
     let seen_as = seen_in(child, levels).ok_or(failed(Errno::ENOENT))?;
     let ids = Ids { pid, itself, levels, child, seen_as };
-    // SAFETY: the call takes no pointer.
-    if unsafe { libc::kill(child, libc::SIGKILL) } != 0 || !has_ended(child) {
+    if kill(Pid::from_raw(child), Signal::SIGKILL).is_err() || !has_ended(child) {
         return Err(failed(Errno::ETIMEDOUT));
     }
     let mem = RemoteMemory::open(pid)?;
@@ -226,6 +227,7 @@ fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>>
         // SAFETY: all zeroes is a valid siginfo_t.
         let mut some: [libc::siginfo_t; SOME] = unsafe { std::mem::zeroed() };
         let (what, to) = (libc::PTRACE_PEEKSIGINFO, some.as_mut_ptr());
+        // nix lacks the request.
         // SAFETY: the kernel writes at most as many entries as were asked for.
         let n = unsafe { libc::ptrace(what, tid, &raw const asked, to) };
         let Ok(n) = usize::try_from(n) else {

@@ -332,7 +332,8 @@ fn trial() -> Result<(), &'static str> {
 
 extern "C" fn nothing(_: i32) {}
 
-/// Makes the calls of the trial, in the child.
+/// Makes the calls of the trial, in the child of a process with threads: with libc's functions, which only make the
+/// system call.
 fn passes() -> bool {
     let (page, anon) = (4 * prof_os::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);

@@ -2,6 +2,8 @@
 
 use crate::Error;
 use crate::pages::Pages;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use prof_os::process::{folder, living_thread};
 use prof_os::stat::Stat;
 use prof_os::status::Status;
@@ -9,7 +11,7 @@ use prof_os::{page_size, process};
 use prof_trace::shared::Shared;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -91,18 +93,13 @@ impl Watched {
 
     /// Waits until the process has ended, or for this time; returns whether it has ended.
     pub fn wait(&self, time: Duration) -> bool {
-        let t = libc::timespec {
-            tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos() as libc::c_long,
-        };
         let Some(fd) = &self.pidfd else {
             std::thread::sleep(time);
             return living_thread(self.pid.cast_signed()).is_none();
         };
-        let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the arguments are one valid `pollfd`, a valid time, and no signal mask.
-        let n = unsafe { libc::ppoll(&mut p, 1, &t, std::ptr::null()) };
-        n == 1 && p.revents & libc::POLLIN != 0
+        let mut one = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+        let n = ppoll(&mut one, Some(TimeSpec::from_duration(time)), None);
+        n == Ok(1) && one[0].revents().is_some_and(|r| r.contains(PollFlags::POLLIN))
     }
 
     /// Returns the resident pages, and the pages of address space; 0: not known.

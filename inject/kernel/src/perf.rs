@@ -2,7 +2,7 @@
 
 use crate::sys::checked;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 pub(crate) const TYPE_SOFTWARE: u32 = 1;
 pub(crate) const TYPE_TRACEPOINT: u32 = 2;
@@ -190,6 +190,12 @@ impl Event {
     /// Returns the descriptor.
     pub(crate) fn fd(&self) -> i32 {
         self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -7,7 +7,7 @@
 //! * [`process`]: questions about one process: its folder in `/proc`, its threads, name, program, and whether it lives;
 //! * [`sharers`]: the processes that share an address space; [`workers`]: the descendants that run the same program;
 //! * [`files`]: opens files that somebody else may have put there;
-//! * [`elf`]: the build ID and the dynamic section of an ELF image, however it is read;
+//! * [`signals`]: waits for signals; [`elf`]: the build ID and the dynamic section of an ELF image, however it is read;
 //! * [`clock`]: the kernel's clocks; [`page_size`], [`clock_ticks`]: its settings.
 //!
 //! The crate depends on no other crate of prof, and every crate but the hook and its formats may use it.
@@ -22,6 +22,7 @@ pub mod limits;
 pub mod maps;
 pub mod process;
 pub mod sharers;
+pub mod signals;
 pub mod stat;
 pub mod status;
 pub mod task;

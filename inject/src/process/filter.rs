@@ -58,6 +58,7 @@ impl Filters {
     pub(crate) fn of(tid: i32) -> nix::Result<Self> {
         let mut all = Vec::new();
         loop {
+            // nix lacks the request.
             // SAFETY: without a buffer, the call returns the length and writes nothing.
             let n = unsafe { libc::ptrace(GET_FILTER, tid, all.len(), 0usize) };
             let n = match (n, Errno::last()) {

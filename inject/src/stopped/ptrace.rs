@@ -1,8 +1,12 @@
-//! Calls of ptrace(2).
+//! Requests of ptrace(2) that nix does not have, or not in the form that prof needs. The others (seizing, interrupting,
+//! options, letting go) are made by `nix::sys::ptrace`.
 
 use nix::errno::Errno;
 
-/// Makes a request of a thread that this one traces, or is to trace.
+/// Makes a request of a thread that this one traces.
+///
+/// nix lacks PTRACE_LISTEN, the signal masks, the seccomp filters, and the register sets of MIPS64 and of vectors; and
+/// its `cont` and `syscall` take no realtime signals, which prof has to deliver like any other.
 ///
 /// # Errors
 /// The error of the system call.

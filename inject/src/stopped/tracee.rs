@@ -11,6 +11,8 @@ use crate::stopped::ptrace::ptrace;
 use crate::stopped::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::unistd::Pid;
 use prof_arch::blocked::Blocked;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::syscall::SignalSet;
@@ -23,7 +25,8 @@ use std::time::{Duration, Instant};
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const PTRACE_EVENT_STOP: i32 = 128;
-const SUSPEND_SECCOMP: usize = 1 << 21;
+/// `PTRACE_O_SUSPEND_SECCOMP`, which nix lacks.
+const SUSPEND_SECCOMP: Options = Options::from_bits_retain(1 << 21);
 
 /// Time within which threads of a stopped process have to stop again after being let go of.
 const STOPS_AGAIN: Duration = Duration::from_millis(200);
@@ -136,7 +139,7 @@ impl Tracee {
         if take_stuck(pid, tid) {
             return Ok(Some(Self::looked_at(pid, tid)));
         }
-        match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
+        match ptrace::seize(Pid::from_raw(tid), Options::PTRACE_O_TRACESYSGOOD) {
             Ok(()) => Ok(Some(Self::looked_at(pid, tid))),
             Err(Errno::ESRCH) => Ok(None),
             Err(Errno::EPERM) => {
@@ -158,7 +161,7 @@ impl Tracee {
         {
             self.blocked = Some(now);
         }
-        if ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0) == Err(Errno::ESRCH) {
+        if ptrace::interrupt(Pid::from_raw(self.tid)) == Err(Errno::ESRCH) {
             self.gone = true;
         }
     }
@@ -224,6 +227,7 @@ impl Tracee {
     /// Returns the next stop without waiting; `None` if there is none, `Some(None)` if the thread has ended.
     fn poll(&mut self) -> Option<Option<Stop>> {
         let mut status = 0;
+        // Not nix's: its result has no place for realtime signals, and an error in place of the status, which is gone then.
         // SAFETY: the call writes the status.
         let r = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
         if r == self.tid {
@@ -276,7 +280,7 @@ impl Tracee {
     /// PTRACE_INTERRUPT (`ptrace_stop` in the kernel's kernel/signal.c). So a signal on its way at that moment would
     /// be the last stop that prof sees, and prof asks again.
     fn resume_interrupted(&mut self, signal: i32) -> Result<()> {
-        if ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0) == Err(Errno::ESRCH) {
+        if ptrace::interrupt(Pid::from_raw(self.tid)) == Err(Errno::ESRCH) {
             self.gone = true;
             return Ok(());
         }
@@ -288,8 +292,8 @@ impl Tracee {
     /// # Errors
     /// Without CAP_SYS_ADMIN (EPERM), or where the kernel can't (EINVAL).
     pub fn suspend_seccomp(&self) -> nix::Result<()> {
-        let options = libc::PTRACE_O_TRACESYSGOOD as usize | SUSPEND_SECCOMP;
-        ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options)
+        let options = Options::PTRACE_O_TRACESYSGOOD | SUSPEND_SECCOMP;
+        ptrace::setoptions(Pid::from_raw(self.tid), options)
     }
 
     /// Returns the dispatch of the thread's system calls; none where the kernel does not tell (before Linux 6.4).
@@ -308,8 +312,8 @@ impl Tracee {
         let mut me = Self::running(self.pid, self.tid);
         me.interrupt();
         let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
-        let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize;
-        let set = ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options);
+        let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACEEXEC;
+        let set = ptrace::setoptions(Pid::from_raw(self.tid), options);
         let went_on = me.resume(libc::PTRACE_CONT, 0);
         std::mem::forget(me);
         stopped?;
@@ -515,7 +519,7 @@ impl Tracee {
         if self.stopped {
             self.keep_interrupted();
         }
-        if !self.stopped && ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).is_err() {
+        if !self.stopped && ptrace::detach(Pid::from_raw(self.tid), None).is_err() {
             // Only a stopped thread can be let go of.
             self.interrupt();
             let deadline = Instant::now() + Duration::from_millis(50);
@@ -529,7 +533,7 @@ impl Tracee {
                 }
             }
         }
-        let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
+        let _ = ptrace::detach(Pid::from_raw(self.tid), None);
         self.gone = true;
     }
 }

@@ -58,10 +58,7 @@ pub(crate) fn now() -> u64 {
     if COUNTER {
         return prof_arch::native::capture::counter();
     }
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes the result to `t`, which is a valid `timespec`.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    prof_os::clock::monotonic_ns()
 }
 
 /// Writes events as a thread's hook does. It does not allocate.

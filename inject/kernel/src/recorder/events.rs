@@ -8,6 +8,7 @@ use crate::sample::Numbers;
 use crate::sys;
 use crate::tasks::{Scope, threads_of};
 use crate::tracepoints::Tracepoint;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -47,11 +48,11 @@ impl Rings {
 
     /// Waits until a ring is a quarter full, a signal comes, or for `most`.
     pub(super) fn wait(&self, most: Duration) {
-        let poll = |e: &Event| libc::pollfd { fd: e.fd(), events: libc::POLLIN, revents: 0 };
-        let mut fds: Vec<libc::pollfd> = self.events.iter().map(poll).collect();
-        let ms = most.as_millis().min(60_000) as i32;
-        // SAFETY: the array has as many entries as are named. Any result, also an error, ends the wait.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
+        let of = |e| PollFd::new(Event::as_fd(e), PollFlags::POLLIN);
+        let mut fds: Vec<PollFd<'_>> = self.events.iter().map(of).collect();
+        let most = PollTimeout::try_from(most.min(Duration::from_secs(60)));
+        // Any result, also an error, ends the wait.
+        let _ = poll(&mut fds, most.unwrap_or(PollTimeout::MAX));
     }
 }
 
