@@ -1,5 +1,6 @@
 //! Answers requests: from the guard through the router to the route, and the headers of every answer.
 
+use crate::ask::Ask;
 use crate::assets;
 use crate::body::{Held, Pieces, Stream};
 use crate::guard::{Decision, Guard, HEADERS, LONGEST_BODY, POLICY};
@@ -7,8 +8,9 @@ use crate::jobs;
 use crate::net::{Connection, Connections};
 use crate::params::Params;
 use crate::reply::{Answer, Failure, JSON};
-use crate::route::{Ask, Does, Route, routes};
+use crate::route::{Does, Route};
 use crate::state::{Open, Recording, Shared, State};
+use crate::table::routes;
 use crate::work::Turn;
 use axum::Router;
 use axum::body::Body;

@@ -1,8 +1,8 @@
 //! Asks the analysis for the routes.
 
+use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::Failure;
-use crate::route::Ask;
 use prof_analyze::Analysis;
 use prof_analyze::answers::Metric;
 use prof_analyze::export::{Cost, Format};

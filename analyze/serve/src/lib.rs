@@ -13,6 +13,7 @@
 
 mod answer;
 mod api;
+mod ask;
 mod assets;
 mod body;
 mod compat;
@@ -21,6 +22,7 @@ mod guard;
 #[doc(hidden)]
 pub mod hostile;
 mod jobs;
+mod listing;
 mod live;
 mod names;
 mod net;
@@ -29,6 +31,7 @@ mod params;
 mod reply;
 mod route;
 mod state;
+mod table;
 mod work;
 
 pub use params::Params;

@@ -192,7 +192,7 @@ pub(crate) fn events(shared: &Arc<Shared>) -> Response<Body> {
             let own = shared.clone();
             // Reading what was added takes a while, and must not keep other requests waiting.
             let made = tokio::task::spawn_blocking(move || {
-                let all = crate::api::recordings::all(&own).to_string();
+                let all = crate::listing::all(&own).to_string();
                 let ticks: Vec<Value> =
                     own.recordings().iter().filter_map(|r| r.live.tick(&own, r)).collect();
                 (all, ticks)

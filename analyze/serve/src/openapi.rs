@@ -2,8 +2,9 @@
 
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
-use crate::route::{Route, routes};
+use crate::route::Route;
 use crate::state::Shared;
+use crate::table::routes;
 use prof_analyze::query::FIELDS;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;

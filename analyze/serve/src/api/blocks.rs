@@ -1,10 +1,10 @@
 //! Single blocks, and stacks with what belongs to them.
 
 use super::groups;
+use crate::ask::Ask;
 use crate::data;
 use crate::names::{FiguresOf, Names};
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::Index;
 use prof_analyze::answers::{
     BlockRow, BlockSort, BlocksAsk, ChainRow, Cursor, FreedAt, MOST_SKIPPED,

@@ -1,8 +1,8 @@
 //! Exports, source lines, and the filter as a command line.
 
+use crate::ask::Ask;
 use crate::data::{self, EXPORTS};
 use crate::reply::{Answer, Failure, Writer};
-use crate::route::Ask;
 use prof_analyze::export::{Cost, ExportError, Format, Source};
 use prof_analyze::query::{Filter, Query};
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! Flame graphs, in columns, and the two halves of a sandwich.
 
+use crate::ask::Ask;
 use crate::data;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::answers::{self, Flame, FlameAsk, Metric, Transform};
 use prof_analyze::model::Group;
 use prof_analyze::query::{Filter, Query};

@@ -1,10 +1,10 @@
 //! Groups of blocks: by stack, function, file, module, thread or size.
 
 use super::reports::MOST_ROWS;
+use crate::ask::Ask;
 use crate::data;
 use crate::names::FiguresOf;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::answers::{self, GroupKey, GroupsAsk};
 use prof_analyze::model::Group;
 use prof_analyze::query::Query;

@@ -1,8 +1,8 @@
 //! The mappings of the process, as far as recordings have them.
 
 use super::reports::MOST_ROWS;
+use crate::ask::Ask;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::maps::{Map, MapData, MapFilter, MapSort, Maps, PageAsk, Shower};
 use serde_json::{Value, json};
 

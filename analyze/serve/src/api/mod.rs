@@ -17,9 +17,10 @@ mod tree;
 pub(crate) use blocks::chains_of;
 pub(crate) use maps::{NOT_RECORDED, with_header};
 
+use crate::ask::Ask;
 use crate::jobs::Act;
 use crate::reply::{Answer, Failure, JSON};
-use crate::route::{Ask, Does, Param, Route};
+use crate::route::{Does, Param, Route};
 
 const AT: Param = ("at", "the figures as of this time, as if the recording had ended there");
 const SORT: Param = ("sort", "the key to sort by, largest first");

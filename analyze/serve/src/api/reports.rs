@@ -1,8 +1,8 @@
 //! The reports of the command line, as the JSON that it prints.
 
+use crate::ask::Ask;
 use crate::data;
 use crate::reply::{Answer, Failure, JSON};
-use crate::route::Ask;
 use prof_analyze::Analysis;
 use prof_analyze::diff::{Diff, DiffOptions};
 use prof_analyze::fragmentation::{Fragmentation, FragmentationError, FragmentationOptions};

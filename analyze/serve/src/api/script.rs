@@ -1,7 +1,7 @@
 //! Runs scripts for the console and for bytehound's clients.
 
+use crate::ask::Ask;
 use crate::reply::{Answer, Failure, Writer};
-use crate::route::Ask;
 use crate::state::{Open, Shared};
 use prof_analyze::query::RowSet;
 use prof_analyze::{Index, Job};

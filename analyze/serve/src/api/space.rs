@@ -1,8 +1,8 @@
 //! The address space, in bins.
 
+use crate::ask::Ask;
 use crate::data;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::Index;
 use prof_analyze::index::{Column, ScanError};
 use prof_analyze::query::value;

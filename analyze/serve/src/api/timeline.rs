@@ -1,9 +1,9 @@
 //! Figures over time.
 
+use crate::ask::Ask;
 use crate::data;
 use crate::names::Names;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::Analysis;
 use prof_analyze::maps::{MapsTimeline, Totals};
 use prof_analyze::query::value;

@@ -1,8 +1,8 @@
 //! The tree of calls, a node at a time.
 
+use crate::ask::Ask;
 use crate::data;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::report::{NodeData, SortKey, Tree, ViewOptions};
 use serde_json::{Value, json};
 use std::sync::Arc;

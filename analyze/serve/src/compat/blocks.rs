@@ -3,8 +3,8 @@
 use super::shape::{Clock, Frames, timeval};
 use super::{filter, graph};
 use crate::api::chains_of;
+use crate::ask::Ask;
 use crate::reply::{Answer, Failure, JSON, Writer};
-use crate::route::Ask;
 use prof_analyze::Index;
 use prof_analyze::answers::{BlockRow, BlockSort, BlocksAsk, ChainRow, MOST_BLOCKS, MOST_SKIPPED};
 use prof_analyze::index::Column;

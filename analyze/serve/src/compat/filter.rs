@@ -1,8 +1,8 @@
 //! The parameters of bytehound's filters, as prof's.
 
+use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::Failure;
-use crate::route::Ask;
 use prof_analyze::Analysis;
 use prof_analyze::maps::{self, MapFilter};
 use prof_analyze::query::{self, Filter, FilterError, RowSet};

@@ -1,9 +1,9 @@
 //! Graphs of groups: the live bytes of a stack's blocks over time, as SVG.
 
 use super::filter;
+use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use prof_analyze::query::{Query, Span};
 use std::fmt::Write;
 

@@ -3,9 +3,9 @@
 use super::filter;
 use super::shape::{Clock, Frames, timeval};
 use crate::api::{NOT_RECORDED, with_header};
+use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use crate::state::{Recording, Shared, State};
 use prof_analyze::Index;
 use prof_analyze::load::MapEvent;

@@ -9,8 +9,9 @@ mod shape;
 mod tree;
 
 use crate::api::files::export_of;
+use crate::ask::Ask;
 use crate::reply::{Answer, Failure, JSON, TEXT, Writer};
-use crate::route::{Ask, Does, Param, Route};
+use crate::route::{Does, Param, Route};
 use prof_analyze::export::{Cost, Format};
 
 const STRIP: Param = ("strip_template_args", "functions without template arguments");

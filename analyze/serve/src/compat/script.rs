@@ -1,9 +1,9 @@
 //! Scripts: their output and their files, and filters as code.
 
 use crate::api::files::SANDBOX;
+use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
-use crate::route::Ask;
 use serde_json::json;
 use std::fmt::Write;
 

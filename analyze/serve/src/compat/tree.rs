@@ -2,8 +2,8 @@
 
 use super::filter;
 use super::shape::{Clock, Frames};
+use crate::ask::Ask;
 use crate::reply::{Answer, Failure, TEXT};
-use crate::route::Ask;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::symbols::Frame;
 use serde_json::{Map, Value, json};
