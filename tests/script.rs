@@ -249,6 +249,30 @@ fn errors_arguments_and_exit_codes() {
         out.stdout.contains("AllocationList.only_larger(n: Integer) -> AllocationList"),
         "{out:?}"
     );
+    // The value of code on the command line is its answer; a semicolon says that none is wanted.
+    for (code, meant) in [
+        ("allocations().len() > 5", "true\n"),
+        ("1 + 1 // two\n// or more", "2\n"),
+        ("1 + 1;", ""),
+        ("1 + 1;\n// or more", ""),
+        ("let x = 5", ""),
+        ("allocations().only_larger(1999).only_smaller(2001)", "AllocationList (32 allocations)\n"),
+        (
+            "println(allocations().only_larger(1999).only_smaller(2001).group_by_backtrace())",
+            "AllocationGroupList (1 group)\n",
+        ),
+        ("println(\"{}\", maps() - maps())", "MapList (0 maps)\n"),
+        ("[allocations(), 1]", "[AllocationList, 1]\n"),
+        ("graph().add(allocations())", ""),
+    ] {
+        let out = run(&["-e", code, "-d", "r.prof"]).ok(code);
+        assert_eq!(out.stdout, meant, "{code}");
+    }
+    let out = run(&["-e", "graph().add(allocations()).save()", "-d", "r.prof"]);
+    assert_eq!(out.stderr, "prof: wrote Graph #0.svg\n", "{out:?}");
+    fs::write(scene.path("value.rhai"), "graph().add(allocations()).save(); 5").expect("written");
+    let out = run(&["value.rhai", "-d", "r.prof"]);
+    assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("", ""), "{out:?}");
     // Files: in a folder of the script's, and never over a recording.
     let code = "mkdir_p(\"a/b\"); chdir(\"a\"); allocations().only_leaked().save_as_csv(\"b/x.csv\").save_as_flamegraph();\n\
                 graph().add(allocations()).save_each_series_as_graph(\"b\"); allocations().save_as_csv(\"../r.prof\");";

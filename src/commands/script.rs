@@ -33,7 +33,7 @@ pub(crate) struct ScriptArgs {
     /// (may be given again) [default: the newest recording in the current folder, when it is first asked for]
     #[arg(short, long, value_name = "FILE|PID")]
     pub data: Vec<String>,
-    /// Run this code
+    /// Run this code, and print its value unless it ends in a semicolon
     #[arg(short = 'e', long = "execute", value_name = "CODE")]
     pub code: Option<String>,
     /// List the names that scripts can use: all, those with a text in them, or those that begin with it (only_*)
@@ -84,7 +84,9 @@ pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.serve_stdin {
         return slave(data);
     }
-    let mut options = ScriptOptions::new(Box::new(Native));
+    // A script in a file says itself what it writes.
+    let tells_files = args.code.is_some() || args.file.is_none() && std::io::stdin().is_terminal();
+    let mut options = ScriptOptions::new(Box::new(Native { tells_files }));
     options.data = data;
     options.open = opener(&args.index);
     let index = args.index.clone();
@@ -104,7 +106,10 @@ pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let first = args.file.iter().filter(|_| args.code.is_some());
     options.argv =
         first.map(|f| f.to_string_lossy().into_owned()).chain(args.args.clone()).collect();
-    Ok(ended(&name, Script::new(options).run(&code)))
+    let mut script = Script::new(options);
+    // A file prints what it says alone; code on the command line is asked for its value.
+    let ran = if args.code.is_some() { script.run_and_print(&code) } else { script.run(&code) };
+    Ok(ended(&name, ran))
 }
 
 /// Runs the command of bytehound's name.

@@ -235,23 +235,27 @@ impl Script {
         self.eval(&code).map(|done| done.0)
     }
 
-    /// Runs a piece of code, and prints its value if it has one, as a prompt does.
+    /// Runs a piece of code, and prints its value as a prompt does: if it has one, and does not end in a semicolon.
+    /// A graph is no answer: the host tells of the file that it was saved as.
     ///
     /// # Errors
     /// Why it failed, and where.
     pub fn run_and_print(&mut self, code: &str) -> Result<Ran, ScriptError> {
         let (ran, value) = self.eval(code)?;
-        if !value.is_unit() {
-            let text = print::to_text(&value);
-            let printed = self.shared.host.borrow_mut().line(&text);
-            printed.map_err(|message| ScriptError {
-                kind: ErrorKind::Runtime,
-                message,
-                line: None,
-                column: None,
-            })?;
+        let is_graph = value.is::<graph::Graph>();
+        if value.is_unit() || is_graph || ends_in_semicolon(code) {
+            return Ok(ran);
         }
-        Ok(ran)
+        // The value of a list is computed here, and must end as the code does.
+        let job = self.job.borrow().clone();
+        let told = job.run(|| {
+            let text = print::shown(&value)?;
+            self.shared.host.borrow_mut().line(&text).map_err(crate::error::fault)
+        });
+        match told.map_err(ending) {
+            Err(Ending::Error(e)) => Err(e),
+            _ => Ok(ran),
+        }
     }
 
     /// Runs a piece of code whose value is a list of blocks, and returns their rows in the index.
@@ -282,6 +286,18 @@ impl Script {
 
 fn too_long(limits: Limits) -> String {
     format!("the script takes longer than {} seconds", limits.time.as_secs())
+}
+
+/// Returns whether the last of a code that is no comment is a semicolon: its value is not wanted.
+fn ends_in_semicolon(code: &str) -> bool {
+    let mut rest = code.trim_end();
+    while let Some((before, last)) = rest.rsplit_once('\n').or(Some(("", rest))) {
+        if rest.is_empty() || !last.trim_start().starts_with("//") {
+            break;
+        }
+        rest = before.trim_end();
+    }
+    rest.ends_with(';')
 }
 
 /// Returns the byte of a code that a position names.
@@ -372,5 +388,5 @@ fn register_help(r: &mut Registry, shared: &Rc<Shared>) {
 
 /// Returns all names that scripts can use, with their descriptions.
 pub fn names() -> Vec<Name> {
-    Script::new(ScriptOptions::new(Box::new(crate::Native))).names
+    Script::new(ScriptOptions::new(Box::new(crate::Native::default()))).names
 }

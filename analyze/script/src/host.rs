@@ -101,7 +101,10 @@ pub const CLOSED: &str = "the reader of standard output has closed it";
 
 /// The world of `prof script`: standard output, and the user's own files.
 #[derive(Debug, Default)]
-pub struct Native;
+pub struct Native {
+    /// Each file that was written is told on standard error, as somebody waits for it.
+    pub tells_files: bool,
+}
 
 impl Host for Native {
     fn line(&mut self, text: &str) -> Result<(), String> {
@@ -146,6 +149,9 @@ impl Host for Native {
         });
         if written.is_err() && !special {
             let _ = std::fs::remove_file(&part);
+        }
+        if written.is_ok() && self.tells_files {
+            self.note(&format!("wrote {path}"));
         }
         written
     }

@@ -9,6 +9,7 @@ use crate::list::AllocationList;
 use crate::maplist::{Map, MapList};
 use crate::recording::Shared;
 use crate::registry::Registry;
+use prof_analyze::report::units;
 use rhai::{Dynamic, EvalAltResult, Position};
 use std::rc::Rc;
 
@@ -40,6 +41,44 @@ pub(crate) fn to_text(value: &Dynamic) -> String {
         return format!("#{{{}}}", all.join(", "));
     }
     value.to_string()
+}
+
+/// Returns a value as `println` prints it on its own: lists with the number of what they have, which takes a pass over
+/// the index if it is not known yet. Lists within arrays and maps are only named, as there may be thousands.
+///
+/// # Errors
+/// If the list can't be computed.
+pub(crate) fn shown(value: &Dynamic) -> Result<String, Fault> {
+    let counted = |name: &str, n: u64, one: &str| {
+        let s = if n == 1 || one == "series" { "" } else { "s" };
+        Ok(format!("{name} ({} {one}{s})", units::number(n)))
+    };
+    if let Some(list) = value.read_lock::<AllocationList>() {
+        return counted("AllocationList", list.count()?, "allocation");
+    }
+    if let Some(groups) = value.read_lock::<AllocationGroupList>() {
+        return counted("AllocationGroupList", groups.groups.len() as u64, "group");
+    }
+    if let Some(list) = value.read_lock::<MapList>() {
+        return counted("MapList", list.ids.len() as u64, "map");
+    }
+    if let Some(graph) = value.read_lock::<crate::graph::Graph>() {
+        return counted("Graph", graph.series.len() as u64, "series");
+    }
+    if let Some(a) = value.read_lock::<Allocation>() {
+        let (size, address) = (units::bytes(a.row.size), a.row.address);
+        let end = a.deallocated_at().0.map_or("the end".into(), |d| d.to_string());
+        return Ok(format!("Allocation ({size} at {address:#x}, {} to {end})", a.allocated_at()));
+    }
+    if let Some(map) = value.read_lock::<Map>() {
+        let (size, address) = (map.read(|m| m.size)?, map.read(|m| m.address)?);
+        let name = map.read(|m| m.name.to_string())?;
+        return Ok(format!("Map ({} at {address:#x}, {name:?})", units::bytes(size)));
+    }
+    if let Some(data) = value.read_lock::<crate::api::Data>() {
+        return Ok(format!("Data ({})", data.of.analysis().path().display()));
+    }
+    Ok(to_text(value))
 }
 
 /// Returns a value as it is printed within an array or a map.
@@ -89,7 +128,7 @@ pub(crate) fn formatted(format: &str, args: &[String]) -> Result<String, String>
 }
 
 fn print(shared: &Shared, values: &[Dynamic]) -> Result<(), Fault> {
-    let texts: Vec<String> = values.iter().map(to_text).collect();
+    let texts: Vec<String> = values.iter().map(shown).collect::<Result<_, Fault>>()?;
     let text = match texts.split_first() {
         None => String::new(),
         Some((one, [])) => one.clone(),
@@ -136,7 +175,7 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
         "Returns a text whose {} and {0} are replaced by values.",
         "println(format(\"{} of {}\", [1, 2]));",
         |format: &str, values: rhai::Array| {
-            let texts: Vec<String> = values.iter().map(to_text).collect();
+            let texts: Vec<String> = values.iter().map(shown).collect::<Result<_, Fault>>()?;
             formatted(format, &texts).map_err(fault)
         },
     )
@@ -147,8 +186,8 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
         "Returns a number of bytes in a unit that people read: 1.5 MiB.",
         "println(bytes(1572864));",
         |n: i64| match u64::try_from(n) {
-            Ok(n) => prof_analyze::report::units::bytes(n),
-            Err(_) => prof_analyze::report::units::signed_bytes(n),
+            Ok(n) => units::bytes(n),
+            Err(_) => units::signed_bytes(n),
         },
     )
     .note("New in prof.");
