@@ -6,6 +6,7 @@
 //! * [`query`]: filters, and the figures of the selected blocks;
 //! * [`stacks`]: the named stacks of a recording;
 //! * [`answers`]: sorted, paged and pruned answers for pages that show parts of a recording;
+//! * [`live`]: looks at recordings that grow;
 //! * [`maps`]: the mappings of a process over time;
 //! * [`leaks`]: which stacks leak, by what they held over time;
 //! * [`diff`]: what grew and what shrank;
@@ -34,6 +35,7 @@ pub mod index;
 pub mod info;
 mod job;
 pub mod leaks;
+pub mod live;
 pub mod load;
 pub mod maps;
 pub mod model;

@@ -95,7 +95,8 @@ extern "C" fn interrupted(_: i32) {
     INTERRUPTED.store(true, Relaxed);
 }
 
-fn on_interrupt() -> Result<()> {
+/// Notes from here on Ctrl-C and its like, for [`is_interrupted`].
+pub(crate) fn on_interrupt() -> Result<()> {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     let handler = SigHandler::Handler(interrupted);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
@@ -109,6 +110,11 @@ fn on_interrupt() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether there was a Ctrl-C since the last call.
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.swap(false, Relaxed)
 }
 
 /// Shows the progress of the recording, until Ctrl-C (SIGINT, SIGTERM, SIGQUIT, SIGHUP) or the end of the collector.
@@ -125,7 +131,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
         })? {
             break status;
         }
-        if INTERRUPTED.swap(false, Relaxed) {
+        if is_interrupted() {
             // What there is to say has the terminal for itself.
             (shown, clean) = (false, true);
             bar.finish_and_clear();

@@ -98,20 +98,18 @@ impl IndexArgs {
         IndexOptions { keep, load: LoadOptions::default(), dir }
     }
 
-    /// Opens a recording.
+    /// Returns where symbols are looked for, and how they are shown.
     ///
     /// # Errors
-    /// If it can't be read.
-    pub(crate) fn open(&self, path: &Path) -> Result<Index> {
+    /// If a folder that was named is none.
+    pub(crate) fn symbol_options(&self) -> Result<SymbolOptions> {
         let symbols = &self.symbols;
-        crate::progress::install();
         for dir in symbols.debug_path.iter().chain(&symbols.sysroot) {
             if !dir.is_dir() {
                 return Err(usage(format!("{} is no folder", dir.display())));
             }
         }
-        let mut index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
-        index.set_symbol_options(SymbolOptions {
+        Ok(SymbolOptions {
             debug_paths: symbols.debug_path.clone(),
             sysroot: symbols.sysroot.clone(),
             short_names: symbols.short_names,
@@ -119,7 +117,18 @@ impl IndexArgs {
             show_wrappers: symbols.show_wrappers,
             cache: if symbols.no_symbol_cache { None } else { SymbolCache::of_user() },
             servers: Debuginfod::of_environment(crate::term::say),
-        });
+        })
+    }
+
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub(crate) fn open(&self, path: &Path) -> Result<Index> {
+        crate::progress::install();
+        let symbols = self.symbol_options()?;
+        let mut index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
+        index.set_symbol_options(symbols);
         if let (Some(at), true) = (index.path(), index.was_made()) {
             log::info!("made the index {}", at.display());
         }

@@ -7,6 +7,7 @@ use crate::term;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::leaks::{Class, LeakOptions, Leaks, Limit, parse_limit};
+use prof_analyze::live::Order;
 use prof_analyze::report::Style;
 use prof_trace::values::parse::{Time, time};
 use std::process::ExitCode;
@@ -23,9 +24,9 @@ pub(crate) struct LeaksArgs {
     #[allow(missing_docs)]
     pub input: InputArgs,
 
-    /// How many call stacks of each verdict to show; 0 shows all
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
-    pub top: usize,
+    /// How many call stacks of each verdict to show; 0 shows all [default: 5; with --live, 10 in all]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub top: Option<usize>,
 
     /// Show also call stacks that are static or too young
     #[arg(long)]
@@ -43,6 +44,48 @@ pub(crate) struct LeaksArgs {
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub live: LiveArgs,
+}
+
+/// Number of call stacks of each verdict that are shown.
+const TOP: usize = 5;
+
+/// Options of looks at a process while it runs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LiveArgs {
+    /// Print what is outstanding in a running process at each interval, without a verdict, as memleak does: blocks that
+    /// are not freed and older than 500 ms (--older), by stack. A process that is not recorded is attached to, and
+    /// detached from at the end: after COUNT looks, Ctrl-C, or with the process [default interval: 5s]
+    #[arg(
+        long,
+        help_heading = "Live",
+        value_name = "INTERVAL [COUNT]",
+        num_args = 0..=2,
+        conflicts_with_all = ["all", "young", "fail_if"]
+    )]
+    pub live: Option<Vec<String>>,
+    /// Name each outstanding block above its stack
+    #[arg(short = 'a', long, help_heading = "Live", requires = "live")]
+    pub show_allocs: bool,
+    /// Take the figures that are kept by stack, in which blocks of any age count
+    #[arg(long, help_heading = "Live", requires = "live", conflicts_with = "show_allocs")]
+    pub combined_only: bool,
+    /// The key to sort the stacks by
+    #[arg(
+        long,
+        help_heading = "Live",
+        requires = "live",
+        value_name = "KEY",
+        value_enum,
+        default_value_t
+    )]
+    pub sort: Order,
+    /// Print the largest stack last, beside the prompt
+    #[arg(long, help_heading = "Live", requires = "live")]
+    pub ascending: bool,
 }
 
 /// Runs the command.
@@ -50,6 +93,9 @@ pub(crate) struct LeaksArgs {
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
 pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.live.live.is_some() {
+        return super::outstanding::run(args, &args.live);
+    }
     if let Time::Part(p) = args.young
         && p >= 0.9
     {
@@ -60,7 +106,7 @@ pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let defaults = LeakOptions::default();
     let options = LeakOptions {
         young: args.young,
-        top: args.top,
+        top: args.top.unwrap_or(TOP),
         classes: if args.all { Class::ALL.to_vec() } else { defaults.classes.clone() },
         filter: given(&args.input.filter.0),
         ..defaults

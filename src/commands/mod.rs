@@ -16,6 +16,7 @@ pub(crate) mod kernel;
 pub(crate) mod leaks;
 pub(crate) mod manuals;
 pub(crate) mod maps;
+mod outstanding;
 mod parts;
 pub(crate) mod pause;
 pub(crate) mod process;

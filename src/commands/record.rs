@@ -80,6 +80,11 @@ impl RecordArgs {
         }
     }
 
+    /// Returns the default options.
+    pub(crate) fn plain() -> Self {
+        Self { output: None, no_log: false, ..Self::unlogged(PathBuf::new(), 64 << 20) }
+    }
+
     /// Checks for options that contradict each other, which the parser can't do.
     ///
     /// # Errors

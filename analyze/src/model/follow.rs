@@ -2,6 +2,7 @@
 
 use super::analysis::{Analysis, Source};
 use super::course::Course;
+use super::live::Block;
 use super::replay::{Group, Replay, Totals};
 use crate::Error;
 use crate::load::{Kernel, LoadOptions, Meta, Stream, open_file};
@@ -94,6 +95,22 @@ impl Follower {
     /// Returns the figures by stack.
     pub fn groups(&self) -> Vec<Group> {
         self.replay.groups()
+    }
+
+    /// Returns the live blocks with their addresses, in no particular order. Their groups are indices into
+    /// [`Self::groups`].
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.replay.live()
+    }
+
+    /// Returns the number in the recording of a thread, given its index.
+    pub fn thread_of(&self, lane: u32) -> Option<u32> {
+        self.stream.thread_of(lane)
+    }
+
+    /// Returns the ticks of the last moment that was read.
+    pub fn now_ticks(&self) -> u64 {
+        self.end_ticks()
     }
 
     /// Returns the analysis of what was read so far, for reports with names. The records are copied, but nothing is

@@ -304,6 +304,9 @@ pub enum FilterError {
     },
 }
 
+/// Function, source file and module of a frame.
+pub(crate) type NamedFrame<'a> = (Option<&'a str>, Option<&'a str>, Option<&'a str>);
+
 /// Limit on the size of a compiled regular expression.
 const REGEX_SIZE: usize = 1 << 20;
 
@@ -481,6 +484,41 @@ impl Filter {
     pub(super) fn asks_for_names(&self) -> bool {
         let named = [&self.functions, &self.not_functions, &self.sources, &self.not_sources];
         named.iter().any(|r| !r.is_empty())
+    }
+
+    /// Returns the sizes that are wanted.
+    pub(crate) fn sizes(&self) -> &Range<u64> {
+        &self.size
+    }
+
+    /// Returns the ages that blocks must have reached.
+    pub(crate) fn least_ages(&self) -> impl Iterator<Item = Time> + '_ {
+        self.older.iter().copied()
+    }
+
+    /// Returns the threads that were named; each must match.
+    pub(crate) fn named_threads(&self) -> impl Iterator<Item = &str> {
+        self.threads.iter().map(String::as_str)
+    }
+
+    /// Returns whether there are patterns of functions, source files or modules.
+    pub(crate) fn has_patterns(&self) -> bool {
+        let all = [&self.functions, &self.sources, &self.modules];
+        let none = [&self.not_functions, &self.not_sources, &self.not_modules];
+        all.into_iter().chain(none).any(|patterns| !patterns.is_empty())
+    }
+
+    /// Returns whether the patterns admit a stack, given function, source file and module of its frames.
+    pub(crate) fn admits<'a>(&self, frames: impl Iterator<Item = NamedFrame<'a>> + Clone) -> bool {
+        let some = |regex: &Regex, part: fn(NamedFrame<'a>) -> Option<&'a str>| {
+            frames.clone().map(part).any(|t| t.is_some_and(|t| regex.is_match(t)))
+        };
+        self.functions.iter().all(|r| some(r, |f| f.0))
+            && self.sources.iter().all(|r| some(r, |f| f.1))
+            && self.modules.iter().all(|r| some(r, |f| f.2))
+            && !self.not_functions.iter().any(|r| some(r, |f| f.0))
+            && !self.not_sources.iter().any(|r| some(r, |f| f.1))
+            && !self.not_modules.iter().any(|r| some(r, |f| f.2))
     }
 }
 

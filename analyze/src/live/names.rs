@@ -1,0 +1,95 @@
+//! Names of stacks of a recording that grows, each looked up once.
+
+use crate::askers::Askers;
+use crate::model::Follower;
+use crate::report::{AskedData, FrameData, asked_by, frames_of};
+use crate::symbols::{SymbolOptions, Symbolizer};
+use crate::{Analysis, Error};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A stack with names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedStack {
+    /// The frames, innermost first.
+    pub frames: Vec<FrameData>,
+    /// The frame that asked for the memory.
+    pub asked: Option<AskedData>,
+    /// Whether the outer frames are missing.
+    pub cut: bool,
+}
+
+impl NamedStack {
+    /// Returns the name of the function that asked for the memory, or what is known in its place.
+    pub fn function(&self) -> &str {
+        let place = self.asked.as_ref().map(|a| &a.place);
+        let known = place.and_then(|p| p.function.as_deref().or(p.offset.as_deref()));
+        known.unwrap_or("(no stack)")
+    }
+
+    /// Returns the path of the module whose function asked for the memory.
+    pub fn module(&self) -> &str {
+        let place = self.asked.as_ref().map(|a| &a.place);
+        place.and_then(|p| p.module.as_deref()).unwrap_or("(no module)")
+    }
+}
+
+/// The stacks that were asked for so far, by node.
+#[derive(Default)]
+pub struct Names {
+    options: SymbolOptions,
+    stacks: HashMap<u32, Arc<NamedStack>>,
+    /// The wrappers of allocators, and the number of stacks when they were looked for.
+    askers: Option<(Askers, usize)>,
+}
+
+impl Names {
+    /// Creates an empty table; the options say where symbols are looked for.
+    pub fn new(options: SymbolOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Looks up those stacks that are not known yet. Symbols are read again only if there are any.
+    ///
+    /// # Errors
+    /// If the recording can't be opened.
+    pub fn look_up(
+        &mut self,
+        follower: &Follower,
+        nodes: impl IntoIterator<Item = u32>,
+    ) -> Result<(), Error> {
+        let mut missing: Vec<u32> =
+            nodes.into_iter().filter(|n| !self.stacks.contains_key(n)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let mut analysis = follower.analysis()?;
+        analysis.set_symbol_options(self.options.clone());
+        self.name(&analysis, &missing);
+        Ok(())
+    }
+
+    fn name(&mut self, analysis: &Analysis, nodes: &[u32]) {
+        let mut symbols = Symbolizer::new(analysis);
+        let groups = analysis.groups().len();
+        // A wrapper shows by the number of its callers, which becomes clear as the recording grows.
+        let askers = match self.askers.take() {
+            Some((askers, then)) if groups < then * 2 => (askers, then),
+            _ => (Askers::new(analysis, &mut symbols), groups),
+        };
+        for node in nodes {
+            let frames = frames_of(analysis, *node, &mut symbols);
+            let asked = asked_by(&frames, &askers.0);
+            let cut = analysis.meta().is_cut(*node);
+            self.stacks.insert(*node, Arc::new(NamedStack { frames, asked, cut }));
+        }
+        self.askers = Some(askers);
+    }
+
+    /// Returns a stack that was looked up.
+    pub fn get(&self, node: u32) -> Arc<NamedStack> {
+        self.stacks.get(&node).cloned().unwrap_or_default()
+    }
+}

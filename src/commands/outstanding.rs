@@ -1,0 +1,175 @@
+//! `prof leaks --live`: what is outstanding, at each interval.
+
+use super::leaks::{LeaksArgs, LiveArgs};
+use super::record::{RecordArgs, pid};
+use super::report::{Format, print};
+use crate::audit::Audit;
+use crate::failure::usage;
+use crate::new_file::time_of_day;
+use crate::session::{self, Choice};
+use crate::term;
+use anyhow::{Context, Result};
+use prof_analyze::Follower;
+use prof_analyze::live::{Names, Only, Outstanding, OutstandingOptions};
+use prof_analyze::report::Style;
+use prof_collect::Peek;
+use prof_os::process::is_running;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Interval at which the recording is read, so that a look has little left to read.
+const READ: Duration = Duration::from_millis(200);
+/// Age from which blocks count, as in memleak.
+const OLDER: Duration = Duration::from_millis(500);
+/// Interval between two looks, as in memleak.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Number of stacks of a look, as in memleak.
+const TOP: usize = 10;
+
+/// Runs the command.
+///
+/// # Errors
+/// If the process can't be recorded, or its recording can't be read.
+pub(crate) fn run(args: &LeaksArgs, live: &LiveArgs) -> Result<ExitCode> {
+    let (interval, count) = times(live)?;
+    let only = Only::new(&args.input.filter.0).map_err(usage)?;
+    if live.combined_only && (only.asks_for_sizes() || only.asks_for_threads()) {
+        return Err(usage(
+            "--combined-only has figures by stack alone: it can't be told a size or a thread",
+        ));
+    }
+    if live.combined_only && only.older_ns(0).is_some() {
+        return Err(usage("--combined-only counts blocks of any age: leave --older out"));
+    }
+    let options = OutstandingOptions {
+        only,
+        older_ns: OLDER.as_nanos() as u64,
+        top: args.top.unwrap_or(TOP),
+        order: live.sort,
+        ascending: live.ascending,
+        blocks: live.show_allocs,
+        combined: live.combined_only,
+    };
+    let process = args.input.input.as_deref().unwrap_or_default();
+    let pid = pid(process).map_err(|e| usage(format!("--live: {e}")))?;
+    super::attach::on_interrupt()?;
+    let watched = Watched::begin(pid)?;
+    let mut names = Names::new(args.input.index.symbol_options()?);
+    let looked = looks(args, &watched, &mut names, &options, interval, count);
+    let ended = watched.end();
+    looked.and(ended)
+}
+
+/// Returns the interval, and the number of looks.
+fn times(live: &LiveArgs) -> Result<(Duration, Option<u64>)> {
+    let given = live.live.as_deref().unwrap_or_default();
+    let interval = match given.first() {
+        None => INTERVAL,
+        Some(text) => {
+            super::record::parse_duration(text).map_err(|e| usage(format!("--live: {e}")))?
+        }
+    };
+    if interval.is_zero() {
+        return Err(usage("--live: an interval of 0 s leaves no time to look"));
+    }
+    let count = given.get(1).map(|text| prof_trace::values::parse::number(text));
+    let count = count.transpose().map_err(|e| usage(format!("--live: {e}")))?;
+    Ok((interval, count))
+}
+
+/// A process whose recording is looked at.
+struct Watched {
+    pid: i32,
+    path: PathBuf,
+    /// Process ID and start time of the collector.
+    collector: (u32, u64),
+    /// The recording was begun by this command, and ends with it.
+    own: bool,
+}
+
+impl Watched {
+    /// Takes the running recording of a process, or begins one.
+    fn begin(pid: i32) -> Result<Self> {
+        let running = |p: &Peek| p.collector_alive && !p.path.as_os_str().is_empty();
+        if let Some(peek) = Peek::of(pid as u32).ok().flatten().filter(running) {
+            return Ok(Self { pid, path: peek.path, collector: peek.collector, own: false });
+        }
+        let attached = session::attach(pid, &RecordArgs::plain(), &Choice::default())?;
+        attached.said.iter().for_each(|line| term::say(line));
+        term::say(&format!("recording to {}, until this ends", attached.path.display()));
+        let collector = session::peek(pid).map(|p| p.collector).unwrap_or_default();
+        Ok(Self { pid, path: attached.path, collector, own: true })
+    }
+
+    /// Returns whether the recording still grows.
+    fn grows(&self) -> bool {
+        is_running(self.collector.0.cast_signed(), self.collector.1)
+    }
+
+    /// Detaches if this command has attached.
+    fn end(self) -> Result<ExitCode> {
+        if !self.own || !self.grows() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let audit = Audit::unless(false);
+        match session::detach(self.pid, session::DETACH_TIMEOUT, false, audit) {
+            Ok(detached) => super::detach::say(&detached),
+            Err(e) if prof_os::process::has_ended(self.pid) => log::info!("{e:#}"),
+            Err(e) => return Err(e),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Prints the looks, until Ctrl-C, the end of the recording, or their number.
+fn looks(
+    args: &LeaksArgs,
+    watched: &Watched,
+    names: &mut Names,
+    options: &OutstandingOptions,
+    interval: Duration,
+    count: Option<u64>,
+) -> Result<ExitCode> {
+    let open = || Follower::open(&watched.path);
+    let mut follower = open().map_err(|e| usage(e.to_string()))?;
+    let mut due = Instant::now() + interval;
+    let mut printed = 0;
+    while count.is_none_or(|n| printed < n) {
+        let grows = watched.grows();
+        let read = follower.poll().context("cannot follow the recording")?;
+        let ended = read.finished || !grows;
+        if super::attach::is_interrupted() {
+            break;
+        }
+        if ended || Instant::now() >= due {
+            let look = Outstanding::new(&follower, names, options)?;
+            let style = Style { color: term::color(), width: term::width() };
+            print(&match args.format {
+                Format::Text => look.text(&now(), style),
+                Format::Json => look.json() + "\n",
+            })?;
+            printed += 1;
+            due += interval;
+            if due < Instant::now() {
+                due = Instant::now() + interval;
+            }
+        }
+        if ended {
+            let pid = watched.pid;
+            term::say(&format!("the recording of process {pid} has ended"));
+            break;
+        }
+        if count.is_none_or(|n| printed < n) {
+            let left = due.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(READ));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the local time of day.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    time_of_day(since.as_secs().cast_signed())
+}

@@ -1,0 +1,69 @@
+//! `prof leaks --live`: what is outstanding, at each interval, of a process that is recorded and of one that is not.
+
+mod common;
+
+use common::build::program;
+use common::{Report, Scene, Target};
+use serde_json::Value;
+
+/// Returns bytes and blocks of the stack with a function.
+fn held(look: &Value, function: &str) -> Option<(u64, u64)> {
+    let has = |s: &&Value| {
+        let frames = s["frames"].as_array().expect("frames");
+        frames.iter().any(|f| f["function"] == function)
+    };
+    let row = look["top"].as_array().expect("stacks").iter().find(has)?;
+    Some((row["bytes"].as_u64().expect("bytes"), row["count"].as_u64().expect("count")))
+}
+
+#[test]
+fn a_running_recording_is_looked_at_and_goes_on() {
+    let scene = Scene::new("live-leaks");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let recording = scene.attach(&target);
+    target.ask("alloc 100");
+    target.ask("free 40");
+    let look = |options: &[&str]| {
+        let args = [&["leaks", &pid, "--live", "1s", "2"], options].concat();
+        scene.prof(&args).ok("prof leaks --live").stdout
+    };
+    let all = look(&["--format", "json"]);
+    let looks: Vec<Value> =
+        all.lines().map(|l| serde_json::from_str(l).expect("a line of JSON")).collect();
+    assert_eq!(looks.len(), 2, "{all}");
+    assert_eq!(held(&looks[1], "toggled_block"), Some((60 * 128, 60)), "{all}");
+    assert!(looks[0]["at_ns"].as_u64() < looks[1]["at_ns"].as_u64(), "{all}");
+    let few = look(&["--format", "json", "--max-size", "100", "--function", "toggled_block"]);
+    assert!(!few.contains("toggled_block"), "{few}");
+    let combined = look(&["--format", "json", "--combined-only"]);
+    let last = combined.lines().last().expect("a line");
+    let last = serde_json::from_str(last).expect("JSON");
+    assert_eq!(held(&last, "toggled_block"), Some((60 * 128, 60)), "{combined}");
+    let text = look(&["--show-allocs", "--function", "toggled_block"]);
+    assert!(text.contains("stacks with outstanding allocations:"), "{text}");
+    assert!(text.contains("7680 bytes in 60 allocations from stack"), "{text}");
+    assert_eq!(text.matches("size = 128").count(), 120, "{text}");
+    // The recording is not ended by a look.
+    target.ask("alloc 5");
+    scene.detach(&target);
+    target.quit();
+    let r: Report = scene.finished(&recording);
+    r.marked("toggle.c", "toggled_block").assert_live(65, 65 * 128);
+}
+
+#[test]
+fn a_process_that_is_not_recorded_is_attached_to_and_let_go_of() {
+    let scene = Scene::new("live-leaks-own");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["leaks", &pid, "--live", "1s", "1"]).ok("prof leaks --live");
+    assert!(out.stdout.contains("stacks with outstanding allocations:"), "{out:#?}");
+    assert!(out.stderr.contains("the process is as it was before"), "{out:#?}");
+    assert!(!target.has_ring());
+    target.quit();
+    for wrong in [&["--combined-only", "--older", "1s"][..], &["--from", "1s"]] {
+        let args = [&["leaks", &pid, "--live", "1s", "1"], wrong].concat();
+        assert_eq!(scene.prof(&args).code, 2, "{wrong:?}");
+    }
+}
