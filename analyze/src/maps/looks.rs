@@ -8,6 +8,7 @@ use super::calls::{self, PageSizes, What};
 use super::past::Past;
 use super::table::{Live, Of, Table, When};
 use super::totals::{Course, Totals};
+use super::usage_history;
 use super::{Kind, Map, Maps, Perms, Usage};
 use crate::load::CallReader;
 use prof_trace::records::{
@@ -383,11 +384,12 @@ impl<'a> Looks<'a> {
                 now.add(of, part, e - s);
             }
         }
+        let live = self.table.live.len();
         let m = &mut self.table.maps[id as usize];
         let last = m.last_usage();
         if (Usage { ticks: last.ticks, ..now }) != last {
             m.peak_rss = m.peak_rss.max(now.rss);
-            m.usage.push(now);
+            usage_history::push(&mut m.usage, now, live);
         }
     }
 

@@ -21,6 +21,7 @@ mod places;
 mod table;
 mod text;
 mod totals;
+mod usage_history;
 
 use crate::Analysis;
 use past::{Past, PastRegion};
