@@ -274,7 +274,10 @@ impl<'a> Site<'a> {
         if self.unmap_each(m) {
             return true;
         }
-        if matches!(self.failed, Some(Error::NoThread(_) | Error::Gone(_))) && self.goes_by_exec() {
+        // A thread in the midst of an exec can't be traced, or not be found; only a call that the kernel has refused was
+        // made by a thread that goes on.
+        let by_thread = matches!(self.failed, None | Some(Error::Remote { .. }));
+        if !by_thread && self.goes_by_exec() {
             return true;
         }
         if let Some(e) = &self.failed {
