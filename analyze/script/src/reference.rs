@@ -53,7 +53,7 @@ const TYPES: [(&str, &str, &str); 12] = [
 pub fn reference(names: &[Name]) -> String {
     let mut out = String::from(
         "# Script reference\n\n\
-         <!-- Made from the registrations: `tests/names.rs` of prof-script says how. -->\n\n\
+         <!-- Made from the registrations: `tests/names/` of prof-script says how. -->\n\n\
          All names that scripts can use, with the types of arguments and results. `A|B` stands for either type, `[A]` \
          for an array. The last arguments can be left out where the text says so. [Scripts](scripts.md) tells how to \
          run them.\n",
