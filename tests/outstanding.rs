@@ -61,6 +61,10 @@ fn a_process_that_is_not_recorded_is_attached_to_and_let_go_of() {
     assert!(out.stdout.contains("stacks with outstanding allocations:"), "{out:#?}");
     assert!(out.stderr.contains("the process is as it was before"), "{out:#?}");
     assert!(!target.has_ring());
+    // What is refused is refused before the attach.
+    let refused = scene.prof(&["leaks", &pid, "--live", "1s", "1", "--debug-path", "/nowhere"]);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(!target.has_ring(), "{refused:?}");
     target.quit();
     for wrong in [&["--combined-only", "--older", "1s"][..], &["--from", "1s"]] {
         let args = [&["leaks", &pid, "--live", "1s", "1"], wrong].concat();

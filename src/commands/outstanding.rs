@@ -54,8 +54,9 @@ pub(crate) fn run(args: &LeaksArgs, live: &LiveArgs) -> Result<ExitCode> {
     let process = args.input.input.as_deref().unwrap_or_default();
     let pid = pid(process).map_err(|e| usage(format!("--live: {e}")))?;
     super::attach::on_interrupt()?;
-    let watched = Watched::begin(pid)?;
+    // All that may be refused comes before the attach, which an early return would leave in the process.
     let mut names = Names::new(args.input.index.symbol_options()?);
+    let watched = Watched::begin(pid)?;
     let looked = looks(args, &watched, &mut names, &options, interval, count);
     let ended = watched.end();
     looked.and(ended)
