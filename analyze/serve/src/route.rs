@@ -1,4 +1,4 @@
-//! What a route is: its path, its parameters, and the work that answers it.
+//! A route has a path, parameters, and the work that answers a request.
 
 use crate::ask::Ask;
 use crate::params::Params;

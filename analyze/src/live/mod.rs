@@ -1,7 +1,7 @@
-//! Looks at recordings that grow: what is outstanding at a moment, and each event as it comes.
+//! Looks at recordings that grow.
 //!
-//! All of it stands on a [`Follower`](crate::Follower), which keeps the figures by stack as the recording grows, so that
-//! a look costs what was added since the one before.
+//! A [`Follower`](crate::Follower) keeps the live blocks and the figures by stack as the recording grows. A look reads
+//! what was added since the one before, and passes over the live blocks.
 
 mod names;
 mod only;

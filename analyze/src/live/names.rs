@@ -19,21 +19,6 @@ pub struct NamedStack {
     pub cut: bool,
 }
 
-impl NamedStack {
-    /// Returns the name of the function that asked for the memory, or what is known in its place.
-    pub fn function(&self) -> &str {
-        let place = self.asked.as_ref().map(|a| &a.place);
-        let known = place.and_then(|p| p.function.as_deref().or(p.offset.as_deref()));
-        known.unwrap_or("(no stack)")
-    }
-
-    /// Returns the path of the module whose function asked for the memory.
-    pub fn module(&self) -> &str {
-        let place = self.asked.as_ref().map(|a| &a.place);
-        place.and_then(|p| p.module.as_deref()).unwrap_or("(no module)")
-    }
-}
-
 /// The stacks that were asked for so far, by node.
 #[derive(Default)]
 pub struct Names {

@@ -1,4 +1,4 @@
-//! What is outstanding at a moment: stacks with what they hold, as memleak shows them.
+//! Looks at a growing recording: each finds the stacks that hold memory at that moment, as memleak shows them.
 
 use super::{Names, Only};
 use crate::Error;
@@ -41,11 +41,11 @@ pub struct OutstandingOptions {
 /// A block that is outstanding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BlockData {
-    /// Its address, in hexadecimal.
+    /// Address of the block, in hexadecimal.
     pub address: String,
     /// Bytes requested.
     pub size: u64,
-    /// Its age in nanoseconds.
+    /// Time since the allocation, in nanoseconds.
     pub age_ns: u64,
 }
 
@@ -71,7 +71,7 @@ pub struct StackData {
     pub blocks: Option<Vec<BlockData>>,
 }
 
-/// What is outstanding at a moment.
+/// A look: the stacks that hold blocks at a moment, and their sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outstanding {
     /// The moment, in nanoseconds since the start of the recording.
@@ -88,7 +88,7 @@ pub struct Outstanding {
     pub top: Vec<StackData>,
 }
 
-/// What a group holds.
+/// Live blocks of a group of equal stacks, weighted where the recording is a sample.
 #[derive(Clone, Copy, Default)]
 struct Held {
     bytes: f64,

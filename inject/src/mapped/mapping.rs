@@ -276,8 +276,8 @@ impl<'a> Site<'a> {
         }
         // A thread in the midst of an exec can't be traced, or not be found; only a call that the kernel has refused was
         // made by a thread that goes on.
-        let by_thread = matches!(self.failed, None | Some(Error::Remote { .. }));
-        if !by_thread && self.goes_by_exec() {
+        let was_refused = matches!(self.failed, None | Some(Error::Remote { .. }));
+        if !was_refused && self.goes_by_exec() {
             return true;
         }
         if let Some(e) = &self.failed {
