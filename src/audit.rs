@@ -56,6 +56,11 @@ impl Audit {
         ));
     }
 
+    /// Logs that a recording has ended at a bound.
+    pub(crate) fn ended(self, pid: i32, why: &str) {
+        self.write(&format!("the recording of {} ended at a bound: {why}", process(pid)));
+    }
+
     /// Logs that the recording of a process is not at its original path.
     pub(crate) fn displaced(self, pid: i32, said: &str) {
         self.write(&format!("{}: {said}", process(pid)));
@@ -89,8 +94,7 @@ fn line(me: u32, text: &str) -> String {
 
 /// Returns the user who runs prof: as the kernel tells, and as sudo tells.
 fn who() -> String {
-    // SAFETY: the calls take no arguments and always succeed.
-    let (uid, effective) = unsafe { (libc::getuid(), libc::geteuid()) };
+    let (uid, effective) = (nix::unistd::getuid(), nix::unistd::geteuid());
     let mut text = format!("uid {uid}");
     if effective != uid {
         let _ = write!(text, " as uid {effective}");

@@ -8,6 +8,7 @@ use crate::commands::demo::DemoArgs;
 use crate::commands::detach::DetachArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::dump::DumpArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::fragmentation::FragmentationArgs;
 use crate::commands::info::InfoArgs;
@@ -15,6 +16,7 @@ use crate::commands::kernel::KernelArgs;
 use crate::commands::leaks::LeaksArgs;
 use crate::commands::manuals::{CompletionsArgs, ManArgs};
 use crate::commands::maps::MapsArgs;
+use crate::commands::mark::MarkArgs;
 use crate::commands::pause::PidArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
@@ -25,6 +27,7 @@ use crate::commands::script::{ScriptArgs, SlaveArgs};
 #[cfg(feature = "serve")]
 use crate::commands::serve::{ServeArgs, ServerArgs};
 use crate::commands::status::StatusArgs;
+use crate::commands::trace::TraceArgs;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -64,6 +67,9 @@ pub(crate) enum Command {
     Resume(PidArgs),
     Status(StatusArgs),
     Run(RunArgs),
+    Trace(Box<TraceArgs>),
+    Mark(MarkArgs),
+    Dump(Box<DumpArgs>),
     Kernel(Box<KernelArgs>),
     Report(Box<ReportArgs>),
     Leaks(Box<LeaksArgs>),

@@ -20,7 +20,7 @@ pub(crate) struct Detached {
     pub pid: i32,
     /// Descriptions of what is left in the process.
     pub left: Vec<String>,
-    /// What is left stays for as long as the process runs this program.
+    /// Remains of prof stay for as long as the process runs this program.
     pub stays: bool,
     /// Messages for the user.
     pub said: Vec<String>,

@@ -32,7 +32,7 @@ pub(crate) struct Kept {
 
 /// A recording that was not at its original path.
 pub(crate) struct Displaced {
-    /// Its present path; `None` if it is lost.
+    /// Present path of the recording; `None` if it is lost.
     pub path: Option<PathBuf>,
     /// Message for the user.
     pub said: String,
@@ -56,8 +56,7 @@ impl Kept {
         let dir = PathBuf::from(format!("/proc/{pid}"));
         let (theirs, ours) = (&dir, Path::new("/proc/self"));
         let is_one = |name: &str| same(&theirs.join(name), &ours.join(name));
-        // SAFETY: `geteuid` takes no arguments and always succeeds.
-        let user = unsafe { libc::geteuid() };
+        let user = nix::unistd::geteuid().as_raw();
         if fs::metadata(&dir).ok()?.uid() != user
             || !["exe", "root", "ns/mnt"].into_iter().all(is_one)
         {

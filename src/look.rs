@@ -10,11 +10,17 @@ use prof_os::process;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_os::workers::{Worker, workers};
+use prof_trace::chunk::{self, CHUNK_HEADER, Next};
+use prof_trace::records::{End, kind};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Larger recordings are not replayed for this alone: they are evidently not empty.
 const REPLAYED: u64 = 64 << 20;
+/// Length of the end of a recording in which its last record is looked for.
+const TAIL: u64 = 4 << 10;
 /// Interval at which the wait is reconsidered.
 const TICK: Duration = Duration::from_millis(20);
 /// The wait ends if the process does nothing for this long.
@@ -85,6 +91,25 @@ pub(crate) fn lines(summary: &Summary) -> Vec<String> {
 pub(crate) fn read(path: &Path, now: &Now) -> Option<Summary> {
     let size = std::fs::metadata(path).ok()?.len();
     (size <= REPLAYED).then(|| live_summary(path, now).ok()).flatten()
+}
+
+/// Returns a message about the bound that has ended a recording, if one has.
+#[must_use]
+pub(crate) fn limit(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    let mut tail = vec![0; len.min(TAIL) as usize];
+    let from = len - tail.len() as u64;
+    file.read_exact_at(&mut tail, from).ok()?;
+    // The last chunk says how the recording ended, however long that is.
+    let last = (0..tail.len().checked_sub(CHUNK_HEADER)?).find_map(|at| {
+        match chunk::next(&tail[at..]) {
+            Next::Chunk(kind::END, payload, n) if at + n == tail.len() => End::decode(payload),
+            _ => None,
+        }
+    })?;
+    let why = last.reason.strip_prefix(End::LIMIT)?;
+    Some(format!("the recording ended early, and prof was detached: {why}"))
 }
 
 /// Returns a number that changes when the process runs: context switches of its threads, and processor time.

@@ -6,6 +6,7 @@
 // Both macros panic if the stream is full or closed.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod attach_messages;
 mod audit;
 mod cleaner;
 mod cli;
@@ -13,7 +14,7 @@ mod commands;
 mod daemon;
 mod ending;
 mod failure;
-mod hooks;
+mod family;
 mod kept;
 mod logger;
 mod look;

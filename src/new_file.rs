@@ -34,13 +34,24 @@ pub(crate) fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(Pat
 }
 
 fn default_path(name: &str, pid: i32, time: &str) -> PathBuf {
+    format!("./prof.{}.{pid}.{time}.prof", plain_name(name)).into()
+}
+
+/// Returns a name without characters that are special in the names of files.
+pub(crate) fn plain_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
-    let name: String = name.chars().map(plain).collect();
-    format!("./prof.{name}.{pid}.{time}.prof").into()
+    name.chars().map(plain).collect()
+}
+
+/// Returns a path in the current folder for what is made of a process's recording now: `prof.NAME.PID.TIME.SUFFIX`.
+#[cfg(feature = "top")]
+pub(crate) fn beside(name: &str, pid: i32, suffix: &str) -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    default_path(name, pid, &local_time(now.as_secs().cast_signed())).with_extension(suffix)
 }
 
 /// Returns a time in local time, as `20261121-061500`.
-fn local_time(seconds: i64) -> String {
+pub(crate) fn local_time(seconds: i64) -> String {
     let t = broken_down(seconds);
     format!(
         "{:04}{:02}{:02}-{:02}{:02}{:02}",

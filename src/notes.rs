@@ -6,6 +6,7 @@
 use prof_analyze::{Now, live_summary};
 use prof_os::process::{is_running, start_time};
 use prof_os::stat::Stat;
+use prof_trace::records::End;
 use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
@@ -30,8 +31,7 @@ pub(crate) struct Note(Value);
 fn folders() -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    // SAFETY: `geteuid` takes no arguments and always succeeds.
-    let system = (unsafe { libc::geteuid() } == 0).then(|| PathBuf::from("/run"));
+    let system = nix::unistd::geteuid().is_root().then(|| PathBuf::from("/run"));
     let all = [set("XDG_RUNTIME_DIR"), system, cache];
     all.into_iter().flatten().map(|dir| dir.join("prof").join("recordings")).collect()
 }
@@ -71,8 +71,7 @@ pub(crate) fn forget(note: Option<&Path>) {
 
 /// Returns whether a folder belongs to this user, and no other user can write to it.
 fn is_ours(dir: &Path) -> bool {
-    // SAFETY: `geteuid` takes no arguments and always succeeds.
-    let me = unsafe { libc::geteuid() };
+    let me = nix::unistd::geteuid().as_raw();
     fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == me && m.mode() & 0o022 == 0)
 }
 
@@ -254,6 +253,12 @@ fn words(reason: &str) -> String {
         "ended" => "the process has ended".into(),
         "exec" => "the process has run another program in its place (exec)".into(),
         "stopped" => "the collector was told to stop".into(),
+        r if r.starts_with(End::LIMIT) => {
+            format!(
+                "it had reached a bound: {}; it is complete up to there",
+                &r[End::LIMIT.len()..]
+            )
+        }
         r => match r.strip_prefix("stopped: ") {
             Some("the collector had died") => {
                 "its collector had died, and the rest was saved".into()

@@ -1,6 +1,8 @@
 //! Finds out which process becomes the collector's parent when the prof that started it ends: the nearest ancestor that
 //! adopts orphans, or the first process of its PID namespace. That may be the recorded process itself.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use prof_os::process::is_running;
 use prof_os::status::Status;
 use std::ffi::CStr;
@@ -95,8 +97,7 @@ pub(crate) fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
         }
         let began = Instant::now();
         while is_running(collector.cast_signed(), start) && began.elapsed() < WAITS {
-            // SAFETY: the call takes no pointers.
-            unsafe { libc::kill(id, libc::SIGKILL) };
+            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
             std::thread::sleep(Duration::from_millis(2));
         }
     }

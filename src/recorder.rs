@@ -1,7 +1,7 @@
 //! The collector's process: starts it, runs as it, waits for it.
 
 use crate::audit::Audit;
-use crate::commands::collect::CollectArgs;
+use crate::commands::collect::{CollectArgs, Writing};
 use crate::daemon::{become_daemon, open_descriptors};
 use crate::kept::{Displaced, Kept, Place};
 use crate::notes;
@@ -9,11 +9,13 @@ use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use prof_collect::Collector;
+use prof_analyze::rewrite::{Cull, CullOptions};
+use prof_collect::{Collector, Limits};
+use prof_os::cgroup::{Cgroups, lowest_limit};
 use prof_os::process::is_running;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
-use prof_trace::pack::Compress;
+use prof_trace::records::End;
 use prof_trace::shared::MEMFD_NAME;
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -28,7 +30,7 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(30);
 /// Time that a collector may be idle when it is to end a recording.
 const END: Duration = Duration::from_secs(30);
-/// The same time for a collector that is stopped.
+/// Time to wait for a collector that is stopped.
 const STOPPED: Duration = Duration::from_secs(5);
 /// Time of waiting after which the user is told.
 const SOON: Duration = Duration::from_secs(2);
@@ -47,8 +49,8 @@ const RETRIES: [Duration; 5] = [
 pub(crate) struct How {
     /// Path of the recording.
     pub path: PathBuf,
-    /// Compression of the events.
-    pub compress: Compress,
+    /// How it writes.
+    pub writing: Writing,
     /// Time after which to detach.
     pub duration: Option<Duration>,
     /// Time that it may take to begin.
@@ -77,7 +79,7 @@ pub(crate) fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Sta
     if let Ok(here) = std::env::current_dir() {
         command.arg("--folder").arg(here);
     }
-    command.args(["--compress", how.compress.name()]);
+    how.writing.tell(&mut command);
     if let Some(d) = duration {
         command.args(["--duration-ms", &d.as_millis().to_string()]);
     }
@@ -145,23 +147,11 @@ fn what_it_does(pid: i32) -> String {
 
 /// Returns where the limits of this process's resources are found: also the number of tasks that its cgroup may have.
 fn limits() -> String {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let of = |line: &str| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        let root = match controllers {
-            "" => "/sys/fs/cgroup",
-            c if c.split(',').any(|c| c == "pids") => "/sys/fs/cgroup/pids",
-            _ => return None,
-        };
-        // A limit of a cgroup holds for those below it, too.
-        Path::new(path).ancestors().find_map(|dir| {
-            let file = Path::new(root).join(dir.strip_prefix("/").ok()?).join("pids.max");
-            let most = std::fs::read_to_string(&file).ok()?.trim().parse::<u64>().ok()?;
-            Some(format!("`ulimit -a`, and {}, which is {most}", file.display()))
-        })
-    };
-    own.lines().find_map(of).unwrap_or_else(|| "`ulimit -a`".into())
+    let group = Cgroups::own().with_controller("pids");
+    match group.and_then(|g| lowest_limit(&g, "pids.max")) {
+        Some((most, file)) => format!("`ulimit -a`, and {}, which is {most}", file.display()),
+        None => "`ulimit -a`".into(),
+    }
 }
 
 /// A collector that has begun.
@@ -265,8 +255,21 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let shared = prof_collect::map_ring(ring)?;
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
-    let mut collector = Collector::new(args.pid, shared, out.into())?;
+    let out = File::from(out);
+    let cull = match args.cull_ns {
+        Some(threshold_ns) => {
+            let options = CullOptions { threshold_ns, pending: args.cull_pending };
+            let cull = Cull::of(&out, options);
+            Some(cull.with_context(|| format!("cannot read {}", args.path.display()))?)
+        }
+        None => None,
+    };
+    let mut collector = Collector::new(args.pid, shared, out)?;
     collector.set_compress(args.compress);
+    collector.set_limits(Limits { max_disk: args.max_disk, keep_free: args.keep_free });
+    if let Some(cull) = cull {
+        collector.set_sieve(Box::new(cull));
+    }
     collector.on_failure(|| raise(FAILED));
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
@@ -303,13 +306,16 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     if let (Some(note), Ok(ended)) = (&note, &ended) {
         note.finish(ended);
     }
-    if ended.as_ref().is_ok_and(|e| e.reason == "detached") {
+    if ended.as_ref().is_ok_and(|e| e.detached) {
         wait_for_unmap(args.pid);
+    }
+    if let Some(why) = ended.as_ref().ok().and_then(|e| e.reason.strip_prefix(End::LIMIT)) {
+        audit.ended(args.pid as i32, why);
     }
     if ended.as_ref().is_ok_and(|e| e.memory_lives) {
         free_others(args.pid as i32, audit);
     }
-    *asked = !itself && ended.as_ref().is_ok_and(|e| e.reason == "detached");
+    *asked = !itself && ended.as_ref().is_ok_and(|e| e.detached);
     let displaced = kept.ok().and_then(|kept| save(&kept, args.folder.as_deref()));
     if let Some(displaced) = displaced {
         if let (Some(note), Some(path)) = (&note, &displaced.path) {

@@ -1,12 +1,14 @@
 //! Attaches and detaches for `attach`, `detach`, `run` and `demo`: the only file that connects injector and collector.
 
+use crate::attach_messages;
 use crate::audit::Audit;
 use crate::cleaner::Cleaner;
+use crate::commands::bounds::BoundArgs;
+use crate::commands::collect::Writing;
 use crate::commands::record::{FunctionArgs, OnFull, RecordArgs};
 pub(crate) use crate::ending::{Detached, stays};
 use crate::ending::{Ending, departed, held_by_others, rest_is_lost};
 use crate::failure::{refused, usage};
-use crate::hooks;
 use crate::kept::Kept;
 use crate::new_file::create;
 use crate::notes;
@@ -18,7 +20,6 @@ use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target};
 use prof_trace::capture::Capture;
-use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::runtimes::Runtime;
 use prof_trace::shared::{Shared, state};
@@ -144,9 +145,10 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         say(&what);
     }
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
+    check_room(&path, &file, &record.bounds)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = install(&target, record, &options(record, choice, &absolute))
-        .and_then(|i| activate(i, file, record.compress, choice.duration, Audit::of(record)));
+        .and_then(|i| activate(i, file, record.writing(), choice.duration, Audit::of(record)));
     match began {
         Ok(Began { collector, said, runtimes }) => {
             let said =
@@ -162,6 +164,16 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
             Err(if taken_back(pid, choice.timeout) { e } else { left_behind(pid, e) })
         }
     }
+}
+
+/// Refuses to begin a recording on a file system that has less room than is to be left free, and removes its file.
+pub(crate) fn check_room(path: &Path, file: &File, bounds: &BoundArgs) -> Result<()> {
+    let Some(why) = bounds.limits().is_full(file) else { return Ok(()) };
+    let _ = fs::remove_file(path);
+    Err(refused(format!(
+        "there is no room for {}: {why}; give another file with -o, or another --keep-free (0 for none)",
+        path.display()
+    )))
 }
 
 /// Undoes a failed attach; returns whether nothing of it is left. If another tracer came during the attach, nothing
@@ -212,8 +224,8 @@ pub(crate) fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Opti
 }
 
 /// Returns which functions to hook.
-fn functions(args: &FunctionArgs) -> prof_inject::Choice {
-    prof_inject::Choice {
+fn functions(args: &FunctionArgs) -> prof_inject::FunctionChoice {
+    prof_inject::FunctionChoice {
         modules: args.obj.clone(),
         prefix: args.symbols_prefix.clone(),
         mappings: !args.no_maps,
@@ -226,7 +238,7 @@ fn functions(args: &FunctionArgs) -> prof_inject::Choice {
 pub(crate) fn activate(
     mut installed: Installed,
     mut file: File,
-    compress: Compress,
+    writing: Writing,
     duration: Option<Duration>,
     audit: Audit,
 ) -> Result<Began> {
@@ -247,7 +259,7 @@ pub(crate) fn activate(
     let timeout = installed.options.timeout;
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
-    let how = recorder::How { compress, duration, timeout, audit, note, path };
+    let how = recorder::How { writing, duration, timeout, audit, note, path };
     let begun = recorder::start(pid, ring, file, &how);
     let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     if let Err(e) = installed.activate() {
@@ -260,7 +272,7 @@ pub(crate) fn activate(
     let hooked: Vec<_> =
         installed.hooked.iter().map(|h| (h.function.clone(), h.module.clone())).collect();
     audit.attached(pid, &hooked, &installed.options.path);
-    Ok(Began { collector, said: hooks::describe(&installed), runtimes })
+    Ok(Began { collector, said: attach_messages::describe(&installed), runtimes })
 }
 
 /// Takes prof out of a process, and waits until its recording is finished.
@@ -352,7 +364,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
             "{lost} events were lost: the ring was full, or there were more threads than it has room for (--ring-size); blocks whose frees are among them count as live"
         ));
     }
-    said.push(hooks::stops(&report.stops));
+    said.push(attach_messages::stops(&report.stops));
     // While a thread is still in the hook, the recording goes on.
     let ends = report.left.is_empty() && lives;
     let ending = ends.then_some(Ending { collector: peek.collector, kept });
@@ -373,7 +385,7 @@ fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option
         "process {pid} was forked while its parent was recorded: prof's patches are removed from it"
     )];
     said.extend(report.notes);
-    said.push(hooks::stops(&report.stops));
+    said.push(attach_messages::stops(&report.stops));
     Ok(Some(Detached::without_recording(pid, report.left, said)))
 }
 
@@ -469,7 +481,7 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
         let other = match &peek.foreign {
             Some(by) => format!(" by {}", by.describe()),
             None if peek.capture.is_as(&record.capture()) => String::new(),
-            None => format!(" with other settings ({})", hooks::captured(&peek.capture)),
+            None => format!(" with other settings ({})", attach_messages::captured(&peek.capture)),
         };
         return Err(refused(format!(
             "process {pid} is already being recorded{other}, to {}; `prof detach {pid}` ends that",

@@ -30,6 +30,17 @@ fn ask() -> Option<usize> {
     (rc == 0 && size.ws_col > 0).then_some(size.ws_col as usize)
 }
 
+/// Returns whether standard output is a pipe or socket that nobody reads any more.
+pub(crate) fn is_closed() -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    let out = std::io::stdout();
+    let mut one = [PollFd::new(out.as_fd(), PollFlags::empty())];
+    let closed = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut one, PollTimeout::ZERO).is_ok_and(|n| n > 0)
+        && one[0].revents().is_some_and(|e| e.intersects(closed))
+}
+
 /// Escapes control characters but newlines: names come from recorded processes, and must not move the cursor or change
 /// the title of the terminal.
 pub(crate) fn plain(text: &str) -> String {

@@ -237,6 +237,37 @@ fn jemallocs_settings_and_its_calls_are_told() {
     assert!(list(&r, "/unknown").iter().any(|u| u["allocator"] == "jemalloc"), "{:#}", r.0);
 }
 
+/// The filter of mappings goes by their stacks.
+#[test]
+fn mappings_that_jemalloc_has_made_are_selected() {
+    let Some(jemalloc) = library("libjemalloc.so.2") else {
+        return skip("mappings_that_jemalloc_has_made_are_selected", "needs libjemalloc2");
+    };
+    let scene = Scene::new("jemalloc-maps");
+    let mut target = start(Some(&jemalloc), &[]);
+    let recording = scene.attach(&target);
+    target.ask("blocks");
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording);
+    let file = recording.to_str().expect("UTF-8");
+    let made = |by: &str| -> Vec<Value> {
+        let args = ["maps", file, "--jemalloc", by, "-n", "0", "--format", "json"];
+        let r = Report::parse(&scene.prof(&args).ok("prof maps").stdout);
+        list(&r, "/maps").to_vec()
+    };
+    let (by_it, by_others) = (made("yes"), made("no"));
+    assert!(!by_it.is_empty(), "{by_others:#?}");
+    for m in &by_it {
+        assert_eq!(m["caught"], true, "{m:#}");
+        assert!(by_others.iter().all(|o| o["id"] != m["id"]), "{m:#}");
+        let frames =
+            m["source"]["backtrace"].as_array().unwrap_or_else(|| panic!("no stack: {m:#}"));
+        let is_its = |f: &Value| f["module"].as_str().is_some_and(|m| m.contains("jemalloc"));
+        assert!(frames.iter().any(is_its), "{m:#}");
+    }
+}
+
 #[test]
 fn other_allocators_are_known_as_far_as_they_show() {
     for (file, name) in [("libmimalloc.so.2", "mimalloc"), ("libtcmalloc_minimal.so.4", "tcmalloc")]

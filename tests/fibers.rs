@@ -41,7 +41,7 @@ fn a_fiber_returns_into_the_hook_on_another_thread() {
     a_fiber_returns("moved", "move");
 }
 
-/// What is known of a stack's extent must end with the stack.
+/// The recorded extent of a stack must end with the stack.
 #[test]
 fn a_stack_that_was_given_back_is_not_read() {
     let scene = Scene::new("restacked");

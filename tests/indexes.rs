@@ -33,18 +33,23 @@ fn len(path: &Path) -> u64 {
 fn an_index_is_hardly_longer_than_its_recording() {
     let scene = Scene::new("index-length");
     let best = &["--compress", "best"][..];
-    for (name, options, args) in [
-        ("random.prof", &[][..], &["200000"][..]),
-        ("regular.prof", &[], &["200000", "regular"]),
-        ("best.prof", best, &["200000"]),
-        ("regular-best.prof", best, &["200000", "regular"]),
+    // Times of a machine that is busy repeat less. The index is always compressed by zstd's first level, so it gains less
+    // from what repeats than a recording that is compressed as far as possible.
+    for (name, options, args, most_percent) in [
+        ("random.prof", &[][..], &["200000"][..], 150),
+        ("regular.prof", &[], &["200000", "regular"], 150),
+        ("best.prof", best, &["200000"], 200),
+        ("regular-best.prof", best, &["200000", "regular"], 200),
     ] {
         let file = record(&scene, name, options, args);
         scene.prof(&["report", "--index", name, "-n", "1"]).ok("prof report");
         let index = len(&scene.path(&format!("{name}.idx")));
         let recording = len(&file);
         eprintln!("{name}: {recording} bytes, index {index}");
-        assert!(index * 2 <= recording * 3, "{name}: {recording} bytes, its index {index}");
+        assert!(
+            index * 100 <= recording * most_percent,
+            "{name}: {recording} bytes, its index {index}"
+        );
         // A report with the index equals one without.
         let text = |more: &str| scene.prof(&["report", name, more]).ok("prof report").stdout;
         assert_eq!(text("--no-index"), text("--index"));

@@ -66,11 +66,11 @@ fn a_prof_that_may_not_make_large_files_refuses() {
     assert_unharmed(target);
 }
 
-/// Mounts a file system of a megabyte in the scratch folder, if this user may.
-fn small_disk(scene: &Scene, test: &str) -> bool {
+/// Mounts a file system of a few megabytes in the scratch folder, if this user may.
+fn small_disk(scene: &Scene, test: &str, megabytes: u32) -> bool {
     let dir = scene.path("disk");
     std::fs::create_dir(&dir).unwrap();
-    let mount = ["-t", "tmpfs", "-o", "size=1m", "none"];
+    let mount = ["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "none"];
     let out = Command::new("mount").args(mount).arg(&dir).output();
     let works = out.as_ref().is_ok_and(|o| o.status.success());
     if !works {
@@ -88,21 +88,72 @@ fn unmount(scene: &Scene) -> Output {
 #[test]
 fn a_full_disk() {
     let scene = Scene::new("disk");
-    if !small_disk(&scene, "a_full_disk") {
+    if !small_disk(&scene, "a_full_disk", 1) {
         return;
     }
     let target = Target::start(&program("stress.c"), &[]);
     let file = scene.path("disk/full.prof");
-    scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
+    scene.attach_with(&target, &["-o", file.to_str().unwrap(), "--keep-free", "0"]);
     assert_cut_short(&scene, &file);
     assert_unharmed(target);
+    unmount(&scene);
+}
+
+/// Starts a program of which one thread allocates, so that the collector gets a processor in time on any machine: what
+/// is lost while it gets none has nothing to do with bounds.
+fn one_worker() -> Target {
+    Target::start(&program("stress.c"), &["0", "1"])
+}
+
+/// Checks a recording that has ended at a bound: it is complete, it says so, and the process is as before.
+#[track_caller]
+fn assert_ended_early(scene: &Scene, file: &Path, target: Target, why: &str) {
+    until("the collector has ended", || writers(file).is_empty());
+    let out = scene.prof(&["report", file.to_str().unwrap(), "--top", "1"]).ok("report").stdout;
+    assert!(out.contains("ended early") && out.contains(why), "{out}");
+    let r = scene.report(file);
+    assert!(r.total("allocations") > 1000, "{:#}", r.brief());
+    assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
+    let status = scene.prof(&["status", &target.pid.to_string()]);
+    assert!(status.code == 3 && status.stderr.contains(why), "{status:?}");
+    assert_unharmed(target);
+}
+
+#[test]
+fn a_recording_that_may_not_become_longer() {
+    let scene = Scene::new("max-disk");
+    let target = one_worker();
+    let file = scene.path("short.prof");
+    let small = ["--max-disk", "24MiB", "--ring-size", "1MiB"];
+    scene.attach_with(&target, &[&["-o", file.to_str().unwrap()], &small[..]].concat());
+    assert_ended_early(&scene, &file, target, "--max-disk");
+    let length = std::fs::metadata(&file).unwrap().len();
+    assert!((16 << 20..=24 << 20).contains(&length), "{length}");
+}
+
+#[test]
+fn a_disk_on_which_others_keep_room() {
+    let scene = Scene::new("keep-free");
+    if !small_disk(&scene, "a_disk_on_which_others_keep_room", 16) {
+        return;
+    }
+    let target = one_worker();
+    let (pid, file) = (target.pid.to_string(), scene.path("disk/part.prof"));
+    let to = ["attach", &pid, "-o", file.to_str().unwrap(), "--ring-size", "1MiB"];
+    let out = scene.prof(&[&to[..], &["--keep-free", "100%"]].concat());
+    assert!(out.code == 3 && out.stderr.contains("--keep-free"), "{out:?}");
+    assert!(!file.exists(), "a refused recording leaves no file");
+    scene.attach_with(&target, &[&to[2..], &["--keep-free", "60%"]].concat());
+    assert_ended_early(&scene, &file, target, "60%");
+    let length = std::fs::metadata(&file).unwrap().len();
+    assert!((3 << 20..9 << 20).contains(&length), "{length}");
     unmount(&scene);
 }
 
 #[test]
 fn a_disk_that_goes_away() {
     let scene = Scene::new("gone-disk");
-    if !small_disk(&scene, "a_disk_that_goes_away") {
+    if !small_disk(&scene, "a_disk_that_goes_away", 1) {
         return;
     }
     let mut target = Target::start(&program("toggle.c"), &[]);
@@ -258,4 +309,24 @@ fn assert_unharmed_toggle(mut target: Target) {
     assert!(Snapshot::of(&target).foreign().is_empty());
     target.ask("free 100");
     target.quit();
+}
+
+#[test]
+fn short_lived_blocks_are_counted_but_not_written() {
+    let scene = Scene::new("cull");
+    let mut target = Target::start(&program("stress.c"), &[]);
+    let file = scene.path("cull.prof");
+    scene.attach_with(&target, &["-o", file.to_str().unwrap(), "--cull", "1h"]);
+    let before = operations(&mut target);
+    until("it has worked", || operations(&mut target) > before + 100_000);
+    scene.detach(&target);
+    let r = scene.report(&file);
+    let made = r.total("allocations");
+    let out = scene.prof(&["report", file.to_str().unwrap(), "--top", "1"]).ok("report").stdout;
+    assert!(out.contains("counted, but not recorded (--cull)"), "{out}");
+    assert!(!out.contains("figures are those at"), "they are those of the whole:\n{out}");
+    // An event takes a byte and more, and each block has two.
+    let bytes = std::fs::metadata(&file).expect("the recording").len();
+    assert!(made > 50_000 && bytes < made, "{made} allocations in {bytes} bytes");
+    assert_unharmed(target);
 }

@@ -16,6 +16,11 @@ fn held(look: &Value, function: &str) -> Option<(u64, u64)> {
     Some((row["bytes"].as_u64().expect("bytes"), row["count"].as_u64().expect("count")))
 }
 
+/// Returns whether prof's memory is mapped in the process.
+fn is_recorded(target: &Target) -> bool {
+    target.proc("maps").contains("/memfd:prof-ring")
+}
+
 #[test]
 fn a_running_recording_is_looked_at_and_goes_on() {
     let scene = Scene::new("live-leaks");
@@ -60,14 +65,53 @@ fn a_process_that_is_not_recorded_is_attached_to_and_let_go_of() {
     let out = scene.prof(&["leaks", &pid, "--live", "1s", "1"]).ok("prof leaks --live");
     assert!(out.stdout.contains("stacks with outstanding allocations:"), "{out:#?}");
     assert!(out.stderr.contains("the process is as it was before"), "{out:#?}");
-    assert!(!target.has_ring());
+    assert!(!is_recorded(&target));
     // What is refused is refused before the attach.
     let refused = scene.prof(&["leaks", &pid, "--live", "1s", "1", "--debug-path", "/nowhere"]);
     assert_eq!(refused.code, 2, "{refused:?}");
-    assert!(!target.has_ring(), "{refused:?}");
+    assert!(!is_recorded(&target), "{refused:?}");
     target.quit();
     for wrong in [&["--combined-only", "--older", "1s"][..], &["--from", "1s"]] {
         let args = [&["leaks", &pid, "--live", "1s", "1"], wrong].concat();
         assert_eq!(scene.prof(&args).code, 2, "{wrong:?}");
     }
+}
+
+#[test]
+fn a_command_is_started_and_its_stacks_are_cut_to_a_depth() {
+    let scene = Scene::new("live-leaks-command");
+    let args = ["leaks", "--live", "5s", "1", "--format", "json", "--depth", "1", "--older", "0s"];
+    let args = [&args[..], &["--command", "sh -c 'sleep 1'"]].concat();
+    let out = scene.prof(&args).ok("prof leaks --command");
+    let look: Value =
+        serde_json::from_str(out.stdout.lines().last().expect("a look")).expect("JSON");
+    assert!(look["count"].as_u64() > Some(0), "{out:#?}");
+    for stack in look["top"].as_array().expect("stacks") {
+        assert_eq!(stack["frames"].as_array().map(Vec::len), Some(1), "{stack:#}");
+    }
+    let wrong = scene.prof(&["leaks", "--live", "--command", "'"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("is no command"), "{wrong:#?}");
+    let none = scene.prof(&["leaks", "--live", "--command", "/nowhere/at/all"]);
+    assert_eq!(none.code, 3, "{none:#?}");
+}
+
+#[test]
+fn a_thread_that_does_not_exist_is_told_of() {
+    let scene = Scene::new("live-leaks-thread");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    target.ask("alloc 5");
+    let look = |thread: &str| {
+        let args = ["leaks", &pid, "--live", "1s", "1", "--thread", thread];
+        scene.prof(&args).ok("prof leaks --live").stdout
+    };
+    assert!(look("nobody").contains("no thread has the id or name nobody"));
+    let known = look(&pid);
+    assert!(
+        known.contains("640 bytes in 5 allocations") && !known.contains("no thread"),
+        "{known}"
+    );
+    scene.detach(&target);
+    target.quit();
 }

@@ -281,6 +281,112 @@ fn sqlite_computes_the_same() {
     assert_sensible(&scene.finished(&recording.expect("attached")), 1_000, 0.999);
 }
 
+/// nginx in one process, which reads folders for its answers.
+#[test]
+fn nginx_lists_folders() {
+    if !installed("nginx") {
+        return skip("nginx_lists_folders", "no nginx");
+    }
+    let scene = Scene::new("nginx");
+    let port = free_port();
+    let root = scene.path("root");
+    std::fs::create_dir(&root).expect("a folder");
+    for i in 0..300 {
+        std::fs::write(root.join(format!("file-{i}")), "text").expect("a file");
+    }
+    let dir = scene.dir.display();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|name| format!("{name}_temp_path {dir}/{name};"))
+        .concat();
+    let text = format!(
+        "daemon off; master_process off; pid {dir}/pid; error_log stderr; events {{}}
+         http {{ access_log off; {temporary} server {{ listen 127.0.0.1:{port}; root {dir}/root; autoindex on; }} }}"
+    );
+    std::fs::write(scene.path("conf"), text).expect("a file");
+    let mut command = Command::new("nginx");
+    command.arg("-c").arg(scene.path("conf")).arg("-p").arg(&scene.dir);
+    let mut target = Target::spawn(command);
+    until("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let page = || {
+        let mut s = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+        s.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("a request");
+        let mut text = String::new();
+        s.read_to_string(&mut text).expect("an answer");
+        // Without the time in the head.
+        text.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    };
+    let before = page();
+    assert_eq!(before.matches("file-").count(), 600, "{before}");
+    let recording = scene.attach(&target);
+    for _ in 0..100 {
+        assert_eq!(page(), before);
+    }
+    scene.detach(&target);
+    assert_eq!(page(), before);
+    assert!(target.alive());
+    target.signal(nix::sys::signal::Signal::SIGQUIT);
+    assert_eq!(target.wait(), 0);
+    assert_sensible(&scene.finished(&recording), 1_000, 0.999);
+    assert_adds_up(&scene, &recording);
+}
+
+/// Returns a command that runs one of PostgreSQL's programs, which refuse to be run by root.
+fn of_postgres(program: &str) -> Option<Command> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let path = versions.map(|v| v.path().join("bin").join(program)).find(|p| p.exists())?;
+    if !nix::unistd::geteuid().is_root() {
+        return Some(Command::new(path));
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(path);
+    Some(command)
+}
+
+/// A backend of PostgreSQL without its server, which sorts.
+#[test]
+fn a_postgres_backend_sorts_the_same() {
+    let (Some(mut initdb), Some(mut backend)) = (of_postgres("initdb"), of_postgres("postgres"))
+    else {
+        return skip("a_postgres_backend_sorts_the_same", "no PostgreSQL");
+    };
+    let scene = Scene::new("postgres");
+    let data = scene.path("data");
+    std::fs::create_dir(&data).expect("a folder");
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&data, Some(65534), Some(65534)).expect("root may");
+    }
+    initdb.current_dir("/").arg("-D").arg(&data).args(["-N", "--no-locale", "-E", "UTF8"]);
+    scene.run(initdb).ok("initdb");
+    // With -j an empty line ends a command.
+    backend.current_dir("/").args(["--single", "-j", "-D"]).arg(&data).arg("postgres");
+    let mut target = Target::spawn(backend);
+    target
+        .send("create table t as select i, md5(i::text) as b from generate_series(1, 50000) i;\n");
+    target.send("set work_mem = '64MB';\n");
+    let sorted = |target: &mut Target| {
+        target.send(
+            "select 'sum ' || sum(i) || max(b) from (select * from t order by b limit 40000) x;\n",
+        );
+        loop {
+            let line = target.line();
+            assert!(!line.contains("ERROR"), "{line}");
+            if line.contains("= \"sum ") {
+                return line;
+            }
+        }
+    };
+    let before = sorted(&mut target);
+    let recording = scene.attach(&target);
+    for _ in 0..3 {
+        assert_eq!(sorted(&mut target), before);
+    }
+    scene.detach(&target);
+    assert_eq!(sorted(&mut target), before);
+    assert_eq!(target.wait(), 0);
+    assert_sensible(&scene.finished(&recording), 30, 0.999);
+    assert_adds_up(&scene, &recording);
+}
+
 #[test]
 fn a_compiler_under_prof_run_writes_the_same_object() {
     let scene = Scene::new("compiler");

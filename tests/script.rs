@@ -98,6 +98,92 @@ fn an_investigation_finds_what_leaks_and_how() {
     assert!(!verdicts.contains(&line("@fixed")), "{verdicts}");
 }
 
+/// Runs scripts one after the other as `docs/guide/build` does, and returns what each prints and draws.
+fn slave(scene: &Scene, scripts: &[&str]) -> Vec<(String, Vec<String>)> {
+    let mut child = Command::new(Scene::binary())
+        .args(["script", "--serve-stdin", "--data"])
+        .arg(scene.path("r.prof"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let input: Vec<u8> = scripts.iter().flat_map(|s| [s.as_bytes(), b"\0"].concat()).collect();
+    // The answers of this many scripts do not fit into the pipe: it is read while they are written.
+    let mut to = child.stdin.take().expect("a pipe");
+    let writer = std::thread::spawn(move || to.write_all(&input));
+    let out = child.wait_with_output().expect("ended");
+    writer.join().expect("a thread").expect("written");
+    let mut all = vec![(String::new(), Vec::new())];
+    for line in String::from_utf8(out.stdout).expect("UTF-8").lines() {
+        let answer: Value = serde_json::from_str(line).expect("JSON");
+        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+        let last = all.last_mut().expect("one");
+        match answer["kind"].as_str() {
+            Some("println") => last.0 += &(text("message") + "\n"),
+            Some("image") => last.1.push(text("path")),
+            Some("idle") => all.push(Default::default()),
+            _ => panic!("{}\nfails: {line}", scripts[all.len() - 1]),
+        }
+    }
+    all.pop();
+    all
+}
+
+/// The chapter of the guide: its code runs, draws the pictures that the chapter shows, and comes to its conclusions.
+#[test]
+fn the_guide_comes_to_its_conclusions() {
+    let scene = Scene::new("guide");
+    let mut c = Command::new(Scene::binary());
+    c.args(["run", "-o", "r.prof", "--"]).arg(program("leaks.c")).arg("3200");
+    scene.run(c).ok("prof run");
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let read = |path: &str| fs::read_to_string(docs.join(path)).expect(path);
+    let (source, chapter) = (read("guide/leak.md"), read("src/leak.md"));
+    fn pieces(text: &str) -> Vec<&str> {
+        let after = text.split("```rust,ignore\n").skip(1);
+        after.map(|t| t.split("```").next().unwrap_or_default()).collect()
+    }
+    let code = pieces(&source);
+    assert_eq!(code, pieces(&chapter), "docs/src/leak.md is old: run docs/guide/build");
+    let answers = slave(&scene, &code);
+    assert_eq!(answers.len(), code.len());
+    for path in answers.iter().flat_map(|a| &a.1) {
+        let image = format!("images/leak-{path}");
+        assert!(chapter.contains(&image), "the chapter does not show {image}");
+        assert!(docs.join("src").join(&image).exists(), "{image}: run docs/guide/build");
+    }
+    let all: Vec<&str> = answers.iter().map(|a| a.0.as_str()).collect();
+    let of = |marker: &str| all.iter().find(|t| t.contains(&line(marker))).expect(marker);
+    let counts = |text: &str, head: &str| -> Vec<u64> {
+        let line = text.lines().rfind(|l| l.contains(head)).unwrap_or_default();
+        line.split(' ').filter_map(|w| w.parse().ok()).collect()
+    };
+    // The table of stacks, with most bytes first.
+    let table = all.iter().find(|t| t.contains("leaked_size")).expect("a table");
+    let names: Vec<&str> =
+        table.lines().skip(1).filter_map(|l| l.split_whitespace().last()).collect();
+    assert_eq!(names, ["linear", "both", "fixed", "bounded"], "{table}");
+    let leak = counts(of("@linear"), "never freed");
+    assert!(leak[0] == leak[1] && leak[0] > 500, "every block is kept: {leak:?}");
+    let neglect = counts(of("@both"), "never freed");
+    assert!(neglect[1] * 4 < neglect[0] && neglect[1] > 100, "few of many: {neglect:?}");
+    let cache = counts(of("@bounded"), "never freed");
+    assert!(cache[1] == 64 && cache[0] > 500, "as many as it has room for: {cache:?}");
+    assert!(of("@fixed").contains("32 blocks, 32 never freed"));
+    let late = counts(of("@freed_at_the_end"), "until the end");
+    assert!(late[1] * 10 > late[0] * 9 && late[0] > 500, "nearly all: {late:?}");
+    // prof's own verdicts say the same.
+    let verdict = |class: &str, marker: &str| {
+        let said = |l: &str| l.starts_with(&format!("{class}: ")) && l.ends_with(&line(marker));
+        let verdicts = all[all.len() - 2];
+        assert!(verdicts.lines().any(said), "{marker} is {class}: {verdicts}");
+    };
+    verdict("growing", "@linear");
+    verdict("growing", "@both");
+    verdict("freed-at-the-end", "@freed_at_the_end");
+    assert_eq!(all[all.len() - 1], "no new leaks\n");
+}
+
 #[test]
 fn lists_and_objects_have_the_figures_of_the_reports() {
     let scene = leaking("figures");
@@ -215,6 +301,32 @@ fn a_filter_as_a_script_selects_the_same_blocks() {
         assert_eq!(rows, meant, "{args:?}");
     }
     let out = scene.prof(&["report", "r.prof", "--as-script", "--tree"]);
+    assert_eq!(out.code, 2, "{out:?}");
+}
+
+#[test]
+fn a_filter_of_mappings_as_a_script_lists_the_same_mappings() {
+    let scene = leaking("maps-as-script");
+    let cases: &[&[&str]] = &[
+        &[],
+        &["--lifetime", "all", "--sort", "address", "--top", "0"],
+        &["--kind", "heap", "--kind", "stack,prof", "--min-size", "4KiB"],
+        &["--bytehound", "yes", "--sort", "peak-rss"],
+        &["--name", "libc|\"\\\\d\\n|leaks", "--executable", "yes", "--top", "2"],
+        &["--min-rss", "8K", "--writable", "yes", "--alive-at", "50%", "--sort", "time"],
+    ];
+    let mut rows = 0;
+    for args in cases {
+        let code = scene.prof(&[&["maps", "r.prof", "--as-script"], *args].concat()).ok("code");
+        let table = scene.prof(&[&["maps", "r.prof"], *args].concat()).ok("prof maps").stdout;
+        let table = table.lines().filter(|l| !l.contains("--lifetime all shows"));
+        let table: Vec<&str> = table.collect();
+        let printed = script(&scene, &code.stdout);
+        assert_eq!(printed.lines().collect::<Vec<_>>(), table, "{args:?}\n{}", code.stdout);
+        rows += table.len();
+    }
+    assert!(rows > 60, "{rows} lines");
+    let out = scene.prof(&["maps", "r.prof", "--as-script", "--group-by", "kind"]);
     assert_eq!(out.code, 2, "{out:?}");
 }
 

@@ -100,8 +100,18 @@ fn one_that_cannot_be_stopped_is_named_and_nothing_is_touched() {
 
 #[test]
 fn the_other_is_freed_when_the_first_process_ends() {
+    is_freed(&[]);
+}
+
+/// The stack of a killed thread stays mapped, with the frame of the call that it was in.
+#[test]
+fn the_other_is_freed_when_the_first_process_is_killed_inside_a_hooked_function() {
+    is_freed(&["inside"]);
+}
+
+fn is_freed(how: &[&str]) {
     let scene = Scene::new("left");
-    let (mut target, other) = start(&[]);
+    let (mut target, other) = start(how);
     let recording = scene.attach(&target);
     target.ask("alive");
     target.ask("leave");

@@ -152,7 +152,7 @@ fn caches_that_replace_are_no_leaks_and_leaks_beside_them_are_found() {
 
 const LANGUAGES: &str = "leaks_of_other_languages_are_found_beside_their_caches";
 
-/// What runs a script of trials, with the size of the blocks that it leaks.
+/// Interpreters that run a script of trials, with the size of the blocks that the script leaks.
 const INTERPRETERS: [(&str, &str, &str, u64); 6] = [
     ("python", "/usr/bin/python3", "trial.py", 3000),
     ("perl", "/usr/bin/perl", "trial.pl", 3000),

@@ -54,13 +54,17 @@ fn waits_go_on_for_what_is_left_of_them() {
             wait = (2 * over).min(MOST);
             continue;
         }
-        // A wait that starts again at the last stop takes this much longer.
+        // A wait that starts again at the last stop takes this much longer. prof lets one do so if the processor was taken
+        // from its thread at the stop, so that the thread may have woken up by itself: no wait is early, but on a busy
+        // machine one may be late.
         let most = (wait + over / 2) as i64;
-        assert!(took.iter().all(|t| t.1 < most), "{took:?}, detached after {over} ms");
-        target.quit();
-        return;
+        if took.iter().all(|t| t.1 < most) {
+            target.quit();
+            return;
+        }
+        println!("a wait of {wait} ms began anew: {took:?}, detached after {over} ms");
     }
-    panic!("no attach and detach were over in {MOST} ms");
+    panic!("waits began anew each time, or no attach and detach were over in {MOST} ms");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What prof says of the same thing in different places, and of names that are no plain text.
+//! Compares the words for one thing in different places, and tests names that are no plain text.
 
 mod common;
 

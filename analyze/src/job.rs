@@ -63,6 +63,12 @@ impl Job {
         self.0.cancelled.load(Relaxed)
     }
 
+    /// Returns whether the job of this thread was cancelled: for work outside of this crate that takes long.
+    #[must_use]
+    pub fn is_current_cancelled() -> bool {
+        OF_THREAD.with_borrow(|job| job.as_ref().is_some_and(Job::is_cancelled))
+    }
+
     /// Returns the progress of the pass that is under way, or of the last one. A query may take several passes.
     #[must_use]
     pub fn progress(&self) -> JobProgress {
@@ -136,6 +142,7 @@ mod tests {
             assert_eq!(job.progress(), JobProgress { what: "next", done: 1, total: 2 });
             job.clone().cancel();
             assert!(next.is_cancelled() && Pass::begin("later", 1).is_cancelled());
+            assert!(Job::is_current_cancelled());
             let other = std::thread::spawn(|| Pass::begin("elsewhere", 1).is_cancelled());
             assert!(!other.join().expect("a thread"));
             Job::default().run(|| assert!(!Pass::begin("nested", 1).is_cancelled()));

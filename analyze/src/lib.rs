@@ -2,6 +2,7 @@
 //!
 //! * [`load`]: a recording as a stream of operations in the order of time, and its records about the target;
 //! * [`model`]: replays operations: live blocks, totals, figures by stack;
+//! * [`analysis`]: the figures and records of a whole recording;
 //! * [`index`]: a row for each block, in a file beside the recording;
 //! * [`query`]: filters, and the figures of the selected blocks;
 //! * [`stacks`]: the named stacks of a recording;
@@ -23,6 +24,7 @@
 //! its whole part with a [`Note`], but never a panic.
 
 pub mod allocator;
+pub mod analysis;
 pub mod answers;
 mod askers;
 mod change;
@@ -50,10 +52,11 @@ pub mod symbols;
 mod table;
 pub mod unseen;
 
+pub use analysis::{Analysis, Follower, Note, Progress};
 pub use error::Error;
 pub use index::{Index, IndexOptions};
 pub use job::{Job, JobProgress};
 pub use load::LoadOptions;
-pub use model::{Analysis, Follower, Note, Progress};
+
 pub use prof_trace::values;
 pub use summary::{Now, Summary, live_summary};

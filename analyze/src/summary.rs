@@ -39,6 +39,8 @@ pub struct Summary {
     pub unseen: Option<Unseen>,
     /// The target's worker processes.
     pub workers: Vec<WorkerData>,
+    /// Name and time of each mark, in nanoseconds since the start, in the order of their numbers.
+    pub marks: Vec<(String, u64)>,
 }
 
 /// Present figures of a target, which are not in its recording.
@@ -66,6 +68,12 @@ pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
         end_reason: a.meta().end.as_ref().map(|e| e.reason.clone()),
         unseen: Unseen::of(&a, now.sample),
         workers,
+        marks: a
+            .meta()
+            .marks
+            .iter()
+            .map(|m| (m.name.clone(), a.meta().clock.ns(m.ticks)))
+            .collect(),
         events: a.events(),
         lost: a.meta().counters.lost,
         totals: *a.totals(),

@@ -8,7 +8,7 @@ use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::Style;
 use prof_analyze::{Index, IndexOptions};
 use prof_trace::records::{Memory, Target, Toggle, kind, map_kind, part_kind};
-use prof_trace::size::{Chunks, Header};
+use prof_trace::size::{GlibcChunks, Header};
 use std::collections::{HashMap, HashSet};
 
 const PAGE: u64 = 4096;
@@ -130,7 +130,7 @@ fn resident_memory_is_taken_apart() {
 
 #[test]
 fn blocks_in_use_are_bounded_by_what_was_live_while_the_arenas_were_read() {
-    let chunk = |size: u64| Chunks::of(8).bytes(size, Header::from_code(0));
+    let chunk = |size: u64| GlibcChunks::of(8).bytes(size, Header::from_code(0));
     let mut m = Maker::of(&Target { pointer_size: 8, ..common::target() });
     m.pass(1000);
     let (stays, comes, goes) = (1000, 20_000, 50_000);

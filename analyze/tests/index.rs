@@ -32,9 +32,9 @@ fn blocks(index: &Index) -> Vec<Block> {
         Column::Begin,
         Column::End,
         Column::Group,
-        Column::Lane,
+        Column::ThreadIndex,
         Column::EndNode,
-        Column::EndLane,
+        Column::EndThreadIndex,
         Column::Flags,
         Column::Chain,
         Column::Position,
@@ -58,9 +58,9 @@ fn blocks(index: &Index) -> Vec<Block> {
                 begin,
                 end,
                 group,
-                lane,
+                thread_index,
                 node,
-                end_lane,
+                end_thread_index,
                 flags,
                 chain,
                 position,
@@ -69,14 +69,14 @@ fn blocks(index: &Index) -> Vec<Block> {
             assert!(node == 0 || flags & flags::CONTINUED != 0, "no free has a stack here");
             assert_eq!(flags & flags::LIVE != 0, end == u64::MAX);
             assert_eq!(flags & flags::REALLOCATED != 0, position > 0);
-            let thread = |lane: u64| index.lanes()[lane as usize];
+            let thread = |thread_index: u64| index.thread_numbers()[thread_index as usize];
             out.push(Block {
                 begin,
                 addr,
                 size,
                 node: groups[group as usize].node,
-                thread: thread(lane),
-                end: (end != u64::MAX).then(|| (end, thread(end_lane))),
+                thread: thread(thread_index),
+                end: (end != u64::MAX).then(|| (end, thread(end_thread_index))),
                 temporary: flags & flags::TEMPORARY != 0,
                 continued: flags & flags::CONTINUED != 0,
                 chain: chain as u32,

@@ -100,7 +100,7 @@ fn what_is_damaged_unknown_or_hostile_is_counted_too() {
     assert_eq!((future.name, future.count, future.bytes), ("unknown", 1, 16 + 15));
     assert_eq!((i.file.read_bytes, i.file.bytes), (whole as u64, whole as u64 + 9));
     assert_eq!(i.threads[0].name, "a\\u{1b}[2Jb");
-    assert!(i.head.recording.notes.iter().any(|n| n.contains("make no sense")));
+    assert!(i.head.recording.notes.iter().any(|n| n.contains("can't be decoded")));
     let text = i.text(Style::default());
     assert!(text.contains("kind 999") && !text.contains('\x1b'), "{text}");
     assert_eq!(info(&Maker::new()).events.iter().map(|e| e.count).sum::<u64>(), 0);

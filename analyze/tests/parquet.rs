@@ -11,7 +11,7 @@ use prof_analyze::query::{Filter, Query};
 use prof_analyze::{Index, IndexOptions};
 use prof_trace::pack::Compress;
 use prof_trace::records::Module;
-use prof_trace::size::Chunks;
+use prof_trace::size::GlibcChunks;
 use std::collections::HashMap;
 use std::fs::File;
 
@@ -92,7 +92,7 @@ fn blocks_and_stacks_come_back() {
             end,
             temporary,
             u64::from(b.position),
-            Chunks::of(8).usable(b.size, b.header),
+            GlibcChunks::of(8).usable(b.size, b.header),
         );
         assert_eq!(wanted.insert((ns(b.begin), b.addr), value), None);
     }

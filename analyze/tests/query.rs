@@ -9,7 +9,7 @@ use prof_analyze::model::Figures;
 use prof_analyze::query::{FIELDS, Field, Filter, Query, QueryError};
 use prof_analyze::{Analysis, Index};
 use prof_trace::pack::Compress;
-use prof_trace::size::Chunks;
+use prof_trace::size::GlibcChunks;
 use std::collections::{BTreeMap, HashMap};
 
 const NEVER: IndexOptions = IndexOptions {
@@ -60,6 +60,14 @@ impl<'a> Truth<'a> {
         match text.strip_suffix('%') {
             Some(p) => (self.runtime as f64 * (p.parse::<f64>().unwrap() / 100.0)).round() as u64,
             None => text.strip_suffix("ns").unwrap().parse().unwrap(),
+        }
+    }
+
+    fn mark(&self, name: &str) -> u64 {
+        let all = common::world::marks(self.middle);
+        match name.strip_prefix('#') {
+            Some(number) => all[number.parse::<usize>().unwrap() - 1].0,
+            None => all.iter().rev().find(|m| m.1 == name).unwrap().0,
         }
     }
 
@@ -134,6 +142,11 @@ impl<'a> Truth<'a> {
         match name {
             "from" => ns(b.begin) >= self.time(text),
             "to" => ns(b.begin) <= self.time(text),
+            "since" => b.begin >= self.mark(text),
+            "between" => {
+                let (from, to) = text.split_once(',').unwrap();
+                (self.mark(from)..self.mark(to)).contains(&b.begin)
+            }
             "freed-from" => b.end.is_some_and(|e| ns(e.0) >= self.time(text)),
             "freed-to" => b.end.is_some_and(|e| ns(e.0) <= self.time(text)),
             "held-until" => b.end.is_none_or(|e| ns(e.0) >= self.time(text)),
@@ -166,10 +179,10 @@ impl<'a> Truth<'a> {
             "mmapped" => b.header.is_known() && b.header.mapped == (text == "yes"),
             "arena" => b.header.arena == if text == "main" { 1 } else { 2 },
             "min-usable-size" => {
-                Chunks::of(8).usable(b.size, b.header).is_some_and(|u| u >= number())
+                GlibcChunks::of(8).usable(b.size, b.header).is_some_and(|u| u >= number())
             }
             "max-usable-size" => {
-                Chunks::of(8).usable(b.size, b.header).is_some_and(|u| u <= number())
+                GlibcChunks::of(8).usable(b.size, b.header).is_some_and(|u| u <= number())
             }
             "free-stacks" => {
                 let at = b.end.filter(|_| b.continued).and_then(|e| self.nodes_of_reallocs.get(&e));
@@ -238,6 +251,10 @@ fn value(r: &mut Random, w: &World, name: &str, kind: &str, runtime: u64) -> Str
         ("mmapped", _) => ["yes", "no"][r.below(2) as usize].into(),
         ("arena", _) => ["main", "non-main"][r.below(2) as usize].into(),
         ("module" | "not-module", _) => ["one", "two", "^/lib/", "x"][r.below(4) as usize].into(),
+        (_, "MARK") => ["#1", "deployed", "warm"][r.below(3) as usize].into(),
+        (_, "MARK,MARK") => {
+            ["#1,deployed", "deployed,warm", "#1,#3", "warm,warm"][r.below(4) as usize].into()
+        }
         (_, "REGEX") => format!("^f{}_$", 1 + r.below(20)),
         (_, "ID,...") => format!("{},{},{}", 1 + r.below(20), 1 + r.below(20), 77),
         ("min-lifetime" | "max-lifetime" | "min-chain-lifetime" | "max-chain-lifetime", _) => {
@@ -269,29 +286,33 @@ fn check(index: &Index, truth: &Truth<'_>, given: &[(&str, String)], at: Option<
         filter.set(name, text).unwrap_or_else(|e| panic!("{e}: {text}"));
     }
     let allows = |b: &&Block| given.iter().all(|(name, text)| truth.allows(b, name, text));
-    let meant: Vec<Block> = truth.w.blocks.iter().filter(allows).copied().collect();
+    let selected: Vec<Block> = truth.w.blocks.iter().filter(allows).copied().collect();
     let until = at.unwrap_or(u64::MAX - 1);
     let query = match Query::new(index, &filter) {
         Ok(query) => query,
         Err(QueryError::Missing(why)) if why.contains("later than --to") => {
-            assert!(meant.is_empty(), "{given:?}: {why}");
+            assert!(selected.is_empty(), "{given:?}: {why}");
             return 0;
         }
         Err(e) => panic!("{given:?}: {e}"),
     };
     let got = query.analysis(at).expect("readable");
     let mut expected: BTreeMap<u32, Vec<Block>> = BTreeMap::new();
-    for b in meant.iter().filter(|b| b.begin <= until) {
+    for b in selected.iter().filter(|b| b.begin <= until) {
         expected.entry(b.node).or_default().push(*b);
     }
     let expected: BTreeMap<u32, Figures> =
         expected.into_iter().map(|(n, blocks)| (n, figures(&blocks, until))).collect();
     assert_eq!(by_node(&got), expected, "{given:?} at {at:?}");
-    assert_eq!(got.totals().figures, figures(&meant, until), "{given:?} at {at:?}");
-    if !given.is_empty() && !meant.is_empty() {
-        assert_eq!(ns(got.totals().peak_ticks.max(START)), ns(peak_at(&meant, until)), "{given:?}");
+    assert_eq!(got.totals().figures, figures(&selected, until), "{given:?} at {at:?}");
+    if !given.is_empty() && !selected.is_empty() {
+        assert_eq!(
+            ns(got.totals().peak_ticks.max(START)),
+            ns(peak_at(&selected, until)),
+            "{given:?}"
+        );
     }
-    meant.len()
+    selected.len()
 }
 
 fn peak_at(blocks: &[Block], until: u64) -> u64 {

@@ -2,15 +2,16 @@
 
 mod common;
 
+use common::remade::{blocks, by_node, open};
 use common::world::{make, write};
 use common::{Maker, Random, Temp, alloc, free, realloc};
 use prof_analyze::export::{Cost, Format, Source};
-use prof_analyze::model::{Group, Totals};
+use prof_analyze::model::Totals;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::rewrite::{
     Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,
 };
-use prof_analyze::{Analysis, Index, IndexOptions, LoadOptions, Note};
+use prof_analyze::{Analysis, Index, LoadOptions, Note};
 use prof_trace::chunk;
 use prof_trace::derived::Zipped;
 use prof_trace::pack::Compress;
@@ -18,35 +19,10 @@ use prof_trace::records::{FilePart, Module, Stripped, kind};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-fn open(file: &Temp) -> Index {
-    Index::open(&file.0, &IndexOptions::default()).expect("a recording")
-}
-
 fn stripped(index: &Index, threshold: u64) -> Temp {
     let mut out = Vec::new();
     strip(index, threshold, &mut out).expect("stripped");
     Temp::new(&out)
-}
-
-fn by_node(groups: &[Group]) -> HashMap<u32, Group> {
-    groups.iter().map(|g| (g.node, *g)).collect()
-}
-
-/// Returns all blocks of a recording as text, without the numbers that a reader assigns.
-fn blocks(index: &Index) -> Vec<String> {
-    let query = Query::new(index, &Filter::default()).expect("no filter");
-    let (cost, filter, mut out) = (Cost::Live, Vec::new(), Vec::new());
-    let source = Source { index, query: &query, at: None, cost, filter, held: None };
-    source.write(Format::Csv, &mut out).expect("CSV");
-    let text = String::from_utf8(out).expect("UTF-8");
-    let row = |l: &str| {
-        let columns: Vec<_> = l.split(',').collect();
-        // Leave out the number of the chain, and whether the free was recorded.
-        [&columns[..11], &columns[13..]].concat().join(",")
-    };
-    let mut all: Vec<_> = text.lines().skip(1).map(row).collect();
-    all.sort();
-    all
 }
 
 #[test]

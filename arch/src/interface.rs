@@ -64,6 +64,7 @@ macro_rules! demand {
             let _: fn(&[u8]) -> usize = syscall::popped;
             let _: fn(u64, u64, u64) -> [u8; syscall::SIGACTION_LEN] = syscall::sigaction;
             let _: fn(&[u8]) -> u64 = syscall::sigaction_handler;
+            #[cfg(feature = "relocate")]
             let _: [fn(&[u8]) -> Option<usize>; 3] = [
                 syscall::find_pop_number_gadget,
                 syscall::find_restorer,

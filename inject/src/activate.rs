@@ -69,7 +69,7 @@ impl Installed {
             return Ok(());
         }
         let c = self.shared.control();
-        let header = self.image.header_at(RemoteAddr(c.hook_addr));
+        let header = self.image.header_at(self.hook);
         let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as u64;
         let action = sigaction(header.handler.0 as u64, flags, header.restorer.0 as u64);
         let at = RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024);
@@ -79,12 +79,10 @@ impl Installed {
         // The control page names the signal before the handler is installed, so that a detach removes the handler
         // even if prof is killed in between. The old action is the default: the target neither catches nor ignores
         // the signal.
-        // SAFETY: nothing else uses these fields before the patches are written.
-        let m = unsafe { self.shared.control_mut() };
-        m.handler = header.handler.0 as u64;
-        m.signal = signal;
-        m.old_action = [0; 8];
-        m.old_action_len = SIGACTION_LEN as u32;
+        c.handler.store(header.handler.0 as u64, Relaxed);
+        c.signal.store(signal, Relaxed);
+        c.old_action.iter().for_each(|w| w.store(0, Relaxed));
+        c.old_action_len.store(SIGACTION_LEN as u32, Relaxed);
         let mut was = [0u8; size_of::<[u64; 8]>()];
         let taken = with_caller(pid, mem, gadgets, timeout, &mut self.stops, |c| {
             let (set, number) = (SIGSET_LEN as u64, u64::from(signal));
@@ -98,12 +96,13 @@ impl Installed {
             Ok(default)
         })?;
         if !taken {
-            (m.signal, m.handler) = (0, 0);
+            c.signal.store(0, Relaxed);
+            c.handler.store(0, Relaxed);
             self.not_taken("handles or ignores");
             return Ok(());
         }
-        for (to, from) in m.old_action.iter_mut().zip(was.as_chunks::<8>().0) {
-            *to = u64::from_ne_bytes(*from);
+        for (to, from) in c.old_action.iter().zip(was.as_chunks::<8>().0) {
+            to.store(u64::from_ne_bytes(*from), Relaxed);
         }
         Ok(())
     }
@@ -119,7 +118,7 @@ impl Installed {
     fn patch_all(&mut self) -> Result<()> {
         let deadline = Instant::now() + self.options.timeout;
         let c = self.shared.control();
-        let note = RemoteAddr(c.hook_addr).plus(self.image.len() as u64);
+        let note = self.hook.plus(self.image.len() as u64);
         inherited::leave(
             &self.mem,
             RemoteAddr(c.ring_addr.load(Relaxed)),
@@ -134,9 +133,9 @@ impl Installed {
             if stopped.threads.iter().any(|t| t.dispatch().is_on()) {
                 c.flags.fetch_and(!flags::SYSCALLS, Relaxed);
             } else if c.flags.load(Relaxed) & flags::SYSCALLS == 0
-                && sandbox::may_mask(&stopped.threads, c.hook_addr)
+                && sandbox::may_mask(&stopped.threads, self.hook.0)
             {
-                let maps = sandbox::may_map(&stopped.threads, c.hook_addr);
+                let maps = sandbox::may_map(&stopped.threads, self.hook.0);
                 c.flags.fetch_or(flags::MASKS | if maps { flags::MAPS } else { 0 }, Relaxed);
             }
             self.tell_apart(&mut stopped)?;
@@ -252,7 +251,7 @@ impl Installed {
             let mut now = [0u8; 8];
             let len = stub.patch.len();
             let reason = match self.mem.read(at, &mut now[..len]) {
-                Ok(()) if now[..len] == f.old_bytes[..len] => None,
+                Ok(()) if now[..len] == *p.replaced(stub) => None,
                 Ok(()) => Some("its code has changed meanwhile (another tool?)"),
                 Err(Error::Memory { .. }) => Some("its library has been unloaded meanwhile"),
                 Err(e) => return Err(e),

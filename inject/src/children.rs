@@ -25,7 +25,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Returns the processes that run the program `exe` and have prof's patches in them, except `parent`.
+/// Returns the processes that run the program `exe` and have prof's patches in them, except `parent` and those that are
+/// recorded themselves.
 fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
     let has = |mem: &RemoteMemory, f: &Patched| {
         let mut now = vec![0u8; f.new_bytes.len()];
@@ -34,6 +35,7 @@ fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
     let has_jump = |pid: &i32| {
         process::exe(*pid) == exe
             && RemoteMemory::open(*pid).is_ok_and(|m| functions.iter().any(|f| has(&m, f)))
+            && !maps::of(*pid).is_ok_and(|maps| ring_in(&maps).is_some())
     };
     let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
@@ -176,7 +178,7 @@ fn take_out_one(
         }
     }
     if kept.is_some() {
-        signal::clear_page(&r.mem, r.control.handler)?;
+        signal::clear_page(&r.mem, r.control.handler.load(Relaxed))?;
     }
     let ring = Area { addr: r.ring.0, len: r.ring_len };
     let mut all = Mapped { kept, ring: Area::default(), ..Mapped::of(r) };
@@ -200,14 +202,15 @@ fn restore_handler(
 ) -> Result<Option<Area>> {
     let c = &r.control;
     let number = 1..=8 * SIGSET_LEN as u32;
-    let caught = |s: Status| s.signals("SigCgt") >> (c.signal.saturating_sub(1)) & 1 == 1;
-    if !number.contains(&c.signal) || !Status::of(r.pid).is_ok_and(caught) {
+    let caught =
+        |s: Status| s.signals("SigCgt") >> (c.signal.load(Relaxed).saturating_sub(1)) & 1 == 1;
+    if !number.contains(&c.signal.load(Relaxed)) || !Status::of(r.pid).is_ok_and(caught) {
         return Ok(None);
     }
-    let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).collect();
     let action = signal::OldAction {
-        signal: c.signal,
-        old: &old[..(c.old_action_len as usize).min(32)],
+        signal: c.signal.load(Relaxed),
+        old: &old[..(c.old_action_len.load(Relaxed) as usize).min(32)],
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
         // A child has no ring to note in that the signal is ignored for a moment. So pending signals are not
         // discarded.

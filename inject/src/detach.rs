@@ -15,7 +15,7 @@ use crate::recorded::{Patched, Recorded};
 use crate::report::DetachReport;
 use crate::stopped::fibers;
 use crate::stopped::gadgets::Gadgets;
-use crate::stopped::settle::settle;
+use crate::stopped::pending_calls::await_pending_calls;
 use crate::stopped::threads::StopTimes;
 use crate::unpatch::unpatch;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, isolated, sandbox, signal};
@@ -83,11 +83,11 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     sandbox::kept_word(c.flags.load(Relaxed));
     if taken_over && c.state.load(Relaxed) != state::ATTACHED {
         let gadgets = Gadgets::find(pid, &r.mem, &maps::of(pid)?)?;
-        settle(pid, gadgets, timeout)?;
+        await_pending_calls(pid, gadgets, timeout)?;
     }
     // Before the patches are written, a thread can reach the hook only through the toggle signal's handler.
     let entered = c.state.load(Relaxed) != state::SETUP
-        || c.signal != 0
+        || c.signal.load(Relaxed) != 0
         || functions.iter().any(|f| f.is_patched);
     if c.flag_addr.load(Relaxed) != 0 {
         // The flag page may not be mapped yet, or not any more.
@@ -164,7 +164,7 @@ fn remove(
         let at = r.ring.plus(core::mem::offset_of!(Header, state) as u64);
         r.mem.write(at, &state::DETACHED.to_ne_bytes())?;
         if let Some(page) = kept {
-            signal::clear_page(&r.mem, c.handler)?;
+            signal::clear_page(&r.mem, c.handler.load(Relaxed))?;
             log::debug!("kept: {:#x}", page.addr);
         }
         let mut site = Site::new(pid, &r.mem, gadgets, timeout, &mut report.stops);
@@ -276,7 +276,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     // gadgets can't have been made to create one.
     let gadgets = Gadgets::find(pid, &mem, &maps::of(pid)?);
     if let Ok(gadgets) = &gadgets {
-        settle(pid, *gadgets, timeout)?;
+        await_pending_calls(pid, *gadgets, timeout)?;
     }
     let rings = |maps: &[Map]| -> Vec<Area> {
         let named = |m: &&Map| m.shared && m.is_memfd(MEMFD_NAME);

@@ -210,6 +210,11 @@ pub enum Refusal {
     /// The process is not recorded, and the command is for recorded ones.
     #[error("pid {0} is not being recorded; start with `prof attach {0}`")]
     NotRecorded(i32),
+    /// The collector did not do in time what it was asked to do.
+    #[error(
+        "the collector of pid {0} does not answer; `prof status {0}` says what it does, and another try may succeed"
+    )]
+    NoAnswer(i32),
     /// The process is recorded by another version of prof, whose control page this one can't use.
     #[error(
         "pid {pid} is being recorded by {by}, whose recording this version can't control; use that version for `prof detach {pid}`"
@@ -397,7 +402,7 @@ pub enum Error {
         "prof could not {what} pid {pid}: {errno}; try again; `prof detach {pid}` takes out what may be left of prof in it"
     )]
     Sys {
-        /// What prof tried to do, worded so that the process id can follow.
+        /// Attempted action, worded so that the process id can follow.
         what: &'static str,
         /// Process id.
         pid: i32,
@@ -463,7 +468,7 @@ pub enum Error {
     /// prof could not get something that it needs for itself.
     #[error("prof itself could not {what}: {errno}; see `ulimit -a` for what it may have")]
     Own {
-        /// What prof tried to do.
+        /// Attempted action.
         what: &'static str,
         /// Error of the system call.
         errno: Errno,

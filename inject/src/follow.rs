@@ -11,7 +11,7 @@ use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Installed, Options, Result, install, preflight};
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options as Tracing};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use prof_os::process;
 use prof_os::status::Status;
@@ -227,8 +227,7 @@ impl Follow {
         let Some(mut t) = self.tracee.take() else { return Ok(()) };
         let arrived = run_to_start(&mut t);
         if arrived.is_ok() {
-            // SAFETY: the call takes integers only; the process is prof's own child.
-            unsafe { libc::kill(self.pid, libc::SIGSTOP) };
+            let _ = kill(Pid::from_raw(self.pid), Signal::SIGSTOP);
         }
         if t.is_gone() {
             self.ended = Some(t.status);
@@ -262,8 +261,10 @@ pub fn ask_to_let_go(pid: i32) {
     if !is_run {
         return;
     }
-    // SAFETY: the call takes integers only; programs that do not expect this signal ignore it.
-    unsafe { libc::kill(by, LET_GO) };
+    // Programs that do not expect this signal ignore it.
+    if let Ok(signal) = Signal::try_from(LET_GO) {
+        let _ = kill(Pid::from_raw(by), signal);
+    }
     let deadline = Instant::now() + Duration::from_secs(2);
     while tracer() == Some(by) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));

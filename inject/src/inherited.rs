@@ -6,11 +6,12 @@
 
 use crate::hooked::found::Found;
 use crate::process::rings::ring_in;
-use crate::recorded::{Patched, Recorded, read_struct};
+use crate::recorded::{Patched, Recorded};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_arch::native::jump::{code_at, decode_jump};
 use prof_os::maps::{self, Map};
 use prof_os::process;
+use prof_trace::protocol::remote;
 use prof_trace::shared::{EDITION, FUNCTIONS, Function, Header, MAGIC, Shared};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -69,10 +70,11 @@ pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
     let ring = RemoteAddr(control.ring_addr.load(Relaxed));
     let ring_len = control.ring_len.load(Relaxed);
     let r = Recorded { pid, ring, ring_len, control, mem };
+    let page = r.page();
     let stride = u64::from(r.control.function_table.stride);
     let count = r.control.functions.load(Relaxed).min(FUNCTIONS as u32);
-    let all = (0..u64::from(count)).filter_map(|i| Patched::read(&r, functions.plus(i * stride)));
-    let all = all.collect();
+    let all = (0..u64::from(count)).filter_map(|i| page.function_at(functions.plus(i * stride).0));
+    let all = all.map(Patched::of).collect();
     Ok(Some((r, all)))
 }
 
@@ -93,7 +95,7 @@ fn find_note(mem: &RemoteMemory, maps: &[Map]) -> Option<(Box<Header>, RemoteAdd
         let from = at * 8 + HEADER_AT as usize;
         let body = bytes.get(from..from.checked_add(len)?)?;
         let note = m.start.plus(at as u64 * 8);
-        let header: Box<Header> = read_struct(mem, note.plus(HEADER_AT)).ok()?;
+        let header = remote::header(mem, note.plus(HEADER_AT).0).ok()?;
         let hook = header.hook_addr..header.hook_addr.checked_add(header.hook_len)?;
         (len >= size_of::<Header>() && sum(body) == expected && hook.contains(&note.0))
             .then(|| (header, note.plus(FUNCTIONS_AT)))

@@ -2,11 +2,11 @@
 
 use crate::hooked::places::{self, Growth};
 use crate::hooked::plan;
-use crate::hooked::search::{self, Choice};
+use crate::hooked::search::{self, FunctionChoice};
 use crate::installed::{Installed, Options};
 use crate::isolated;
 use crate::mapped::fit::fit;
-use crate::mapped::image::Image;
+use crate::mapped::image::HookImage;
 use crate::mapped::mapping::{Mapped, Site};
 use crate::mapped::ring::Ring;
 use crate::mapped::{room, setup};
@@ -17,7 +17,7 @@ use crate::stopped::gadgets::Gadgets;
 use crate::stopped::tables::Tables;
 use crate::stopped::threads::StopTimes;
 use crate::target::Target;
-use crate::{Refusal, RemoteMemory, Result};
+use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_os::maps;
 use prof_trace::shared::Kind;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let Sight { maps, modules, functions } = look(target, &mem, options)?;
     let search::Functions { found, mut not_hooked, collects } = functions;
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
-    let image = Image::new()?;
+    let image = HookImage::new()?;
     crate::inherited::check(pid, &mem, &maps, &found)?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
     plan::any_left(target, &planned, &not_hooked)?;
@@ -102,6 +102,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         mem,
         gadgets,
         image,
+        hook: RemoteAddr(mapped.hook.addr),
         done: false,
         lock: None,
     };
@@ -158,7 +159,7 @@ fn no_allocator(
     target: &Target,
     mem: &RemoteMemory,
     modules: &[Module],
-    choice: &Choice,
+    choice: &FunctionChoice,
 ) -> Refusal {
     let (pid, comm) = (target.pid, target.name.clone());
     if choice.prefix.is_some() || !choice.modules.is_empty() {

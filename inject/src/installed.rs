@@ -1,9 +1,9 @@
 //! The settings of a recording, and an attach that is under way.
 
 use crate::hooked::plan::Planned;
-use crate::hooked::search::Choice;
+use crate::hooked::search::FunctionChoice;
 use crate::lock::Lock;
-use crate::mapped::image::Image;
+use crate::mapped::image::HookImage;
 use crate::process::elf::Module;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::tables::Tables;
@@ -42,7 +42,7 @@ pub struct Options {
     /// Time for which prof tries to stop the target.
     pub timeout: Duration,
     /// Selection of the functions that are hooked.
-    pub choice: Choice,
+    pub choice: FunctionChoice,
     /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
     /// ring any more.
     pub guard: Option<fn(i32) -> Box<dyn Any>>,
@@ -61,7 +61,7 @@ impl Default for Options {
             verify: false,
             max_depth: 1024,
             timeout: Duration::from_secs(5),
-            choice: Choice::default(),
+            choice: FunctionChoice::default(),
             guard: None,
         }
     }
@@ -99,7 +99,9 @@ pub struct Installed {
     pub(crate) code: Vec<(RemoteAddr, RemoteAddr, u64)>,
     pub(crate) mem: RemoteMemory,
     pub(crate) gadgets: Gadgets,
-    pub(crate) image: Image,
+    pub(crate) image: HookImage,
+    /// Address of the hook's image in the target.
+    pub(crate) hook: RemoteAddr,
     pub(crate) done: bool,
     pub(crate) lock: Option<Lock>,
 }

@@ -30,7 +30,7 @@ impl Drop for Unstoppable {
 
 /// Runs ptrace work on a thread of its own. When that thread ends, the kernel lets go of everything that it still
 /// traces, also of threads that could not be stopped. Job control can stop prof only before and after the work.
-pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let _unstoppable = Unstoppable::begin();
     crate::resident::fault_in();
     let id = AtomicI32::new(0);

@@ -10,7 +10,9 @@ use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, pipe2};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::FullRegs;
 use prof_arch::native::jump::{breakpoint, code_at};
@@ -42,8 +44,7 @@ pub struct Launched {
 impl Launched {
     /// Continues the stopped program.
     pub fn go(pid: i32) {
-        // SAFETY: the call takes integers only; the process is prof's own child.
-        unsafe { libc::kill(pid, libc::SIGCONT) };
+        let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
     }
 }
 
@@ -60,14 +61,17 @@ pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
     match held {
         Ok(installed) => Ok(Launched { pid, installed }),
         Err(e) => {
-            // SAFETY: the process is prof's own child, which has not been reaped.
-            unsafe {
-                libc::kill(pid, libc::SIGKILL);
-                libc::waitpid(pid, std::ptr::null_mut(), 0);
-            }
+            end(pid);
             Err(e)
         }
     }
+}
+
+/// Kills a child of prof's that has not been reaped, and reaps it.
+fn end(pid: i32) {
+    let pid = Pid::from_raw(pid);
+    let _ = kill(pid, Signal::SIGKILL);
+    let _ = waitpid(pid, None);
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
@@ -128,25 +132,21 @@ pub(crate) fn start(command: &[OsString]) -> Result<i32> {
         _ => {}
     }
     drop((go_read, failed_write));
-    let kill = |e: Error| {
-        // SAFETY: the process is prof's own child, which has not been reaped.
-        unsafe {
-            libc::kill(pid, libc::SIGKILL);
-            libc::waitpid(pid, std::ptr::null_mut(), 0);
-        }
+    let failed = |e: Error| {
+        end(pid);
         e
     };
     let mut t = match Tracee::seize(pid, pid) {
         Ok(Some(t)) => t,
-        Ok(None) => return Err(kill(Error::Gone(pid))),
-        Err(e) => return Err(kill(e)),
+        Ok(None) => return Err(failed(Error::Gone(pid))),
+        Err(e) => return Err(failed(e)),
     };
-    t.trace_exec().map_err(kill)?;
+    t.trace_exec().map_err(failed)?;
     // SAFETY: the call reads one byte of a live array.
     unsafe { libc::write(go_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match t.wait(deadline).map_err(kill)? {
+        match t.wait(deadline).map_err(failed)? {
             Some(Stop::Other) => break, // the exec
             Some(Stop::Signal(s)) => t.resume(libc::PTRACE_CONT, s)?,
             Some(_) => t.resume(libc::PTRACE_CONT, 0)?,
@@ -158,10 +158,9 @@ pub(crate) fn start(command: &[OsString]) -> Result<i32> {
             }
         }
     }
-    run_to_start(&mut t).map_err(kill)?;
+    run_to_start(&mut t).map_err(failed)?;
     // The child stays stopped after the detach, by an ordinary SIGSTOP.
-    // SAFETY: the call takes integers only; the process is prof's own child.
-    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
     t.detach();
     Ok(pid)
 }
@@ -220,12 +219,12 @@ fn run_to_thread_pointer(t: &mut Tracee) -> Result<()> {
     Ok(())
 }
 
-/// Where the dynamic linker's `r_debug` is.
+/// Place of the dynamic linker's `r_debug`.
 #[derive(Clone, Copy, Debug)]
 enum DebugData {
     /// At the address of a symbol: `_r_debug` in glibc, the local symbol `debug` in musl.
     At(RemoteAddr),
-    /// Where the variable at this address points, once the linker has relocated itself: musl's `_dl_debug_addr`.
+    /// The target of the pointer at this address, once the linker has relocated itself: musl's `_dl_debug_addr`.
     PointedTo(RemoteAddr),
     /// Unknown.
     Nowhere,

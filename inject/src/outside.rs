@@ -3,14 +3,15 @@
 use crate::Result;
 use crate::process::elf;
 use crate::process::sharing::about;
-use crate::recorded::{Recorded, SlotNote};
+use crate::recorded::Recorded;
 use crate::report::DetachReport;
 use crate::stopped::tracee::Tracee;
 use crate::stopped::walk::Walker;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_os::sharers::Sharers;
-use prof_os::{maps, process, task};
+use prof_os::{maps, task};
+use prof_trace::protocol::remote::ThreadSlot;
 use prof_trace::shared::{Area, MEMFD_NAME, SharedArea};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -48,15 +49,8 @@ pub(crate) fn wait_outside(
     let mut clear: HashSet<i32> = HashSet::new();
     let mut sharers = Sharers::of(r.pid, MEMFD_NAME);
     loop {
-        let mut tids: Vec<(i32, i32)> =
-            process::threads(r.pid)?.into_iter().map(|tid| (r.pid, tid)).collect();
-        sharers.look_again();
-        for other in sharers.others().iter().filter(|p| sharers.still_shares(**p)) {
-            let its = process::threads(*other).unwrap_or_default();
-            tids.extend(its.into_iter().map(|tid| (*other, tid)));
-        }
         let mut waiting = false;
-        for (pid, tid) in tids {
+        for (pid, tid) in sharers.threads()? {
             if clear.contains(&tid) {
                 continue;
             }
@@ -100,7 +94,7 @@ pub(crate) fn wait_outside(
 /// stale: that frame was left by a jump.
 fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     let thread_slots = r.slots();
-    let is_its = |s: &&SlotNote| s.tp == regs.thread_pointer() && s.is_live;
+    let is_its = |s: &&ThreadSlot| s.tp == regs.thread_pointer() && s.is_live;
     let Some(slot) = thread_slots.iter().find(is_its) else { return false };
     let at = |sp: u64| sp != 0 && !(regs.sp() > sp && regs.sp() - sp < 1 << 20);
     slot.inside.into_iter().any(at)

@@ -82,6 +82,7 @@ fn has_ended(child: i32) -> bool {
     let deadline = Instant::now() + ENDS;
     let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
     while Instant::now() < deadline {
+        // nix's `waitid` makes an error of a status that it does not know, such as that of a real-time signal.
         // SAFETY: all zeroes is a valid siginfo_t, which is written to.
         let ended = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -98,6 +99,7 @@ fn has_ended(child: i32) -> bool {
 
 /// Reaps the child as its tracer; then the kernel reports the end to its parent.
 fn reap(child: i32) {
+    // nix's `waitpid` would make an error of a status that nobody asks for here.
     // SAFETY: the status pointer may be null, and there is no other.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
 }

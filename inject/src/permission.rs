@@ -81,8 +81,7 @@ pub(crate) fn explain_denial(pid: i32) -> Result<()> {
 /// # Errors
 /// If it could be.
 fn yama_allows(pid: i32) -> Result<()> {
-    // SAFETY: the call has no arguments.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = nix::unistd::geteuid().is_root();
     if yama() > 0 && !root && !has_ptrace_capability() {
         return Err(permission(pid, false).into());
     }

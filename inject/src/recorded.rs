@@ -1,6 +1,7 @@
 //! A process that is being recorded, as its own memory describes it.
 
 use crate::clock;
+use crate::lock::lock;
 use crate::permission::may_trace;
 use crate::process::foreign;
 use crate::process::rings::{ring_in, ring_len, with_ring};
@@ -8,8 +9,11 @@ use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_os::process::living_thread;
 use prof_os::{maps, process};
 use prof_trace::foreign::Foreign;
+use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
 use prof_trace::protocol::switch;
-use prof_trace::shared::{Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Table, state};
+use prof_trace::shared::{
+    Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, STABLE_AT, Stable, state,
+};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -51,7 +55,7 @@ impl Recorded {
         let maps = maps::of(pid)?;
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
         let mem = RemoteMemory::open(pid)?;
-        let control: Box<Header> = match read_struct(&mem, m.start) {
+        let control: Box<Header> = match header(&mem, m.start.0) {
             // A thread may just have unmapped the ring, by a call that a killed prof has left behind.
             Err(_) if ring_in(&maps::of(pid)?).is_none() => {
                 return Err(Refusal::NotRecorded(pid).into());
@@ -75,7 +79,7 @@ impl Recorded {
         Foreign::of(&self.control, |at, len| self.mem.read_some(self.ring.plus(at), len))
     }
 
-    /// Returns the address of a field in the control page's stable part, by its offset in [`Stable`](prof_trace::shared::Stable).
+    /// Returns the address of a field in the control page's stable part, by its offset in [`Stable`].
     pub(crate) fn stable_at(&self, offset: usize) -> RemoteAddr {
         self.ring.plus((STABLE_AT + offset) as u64)
     }
@@ -83,10 +87,7 @@ impl Recorded {
     /// Returns the recording's path.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        const MOST: u32 = 4096;
-        let len = self.control.path_len.min(MOST) as usize;
-        let bytes = self.mem.read_some(self.ring.plus(self.control.path_at), len);
-        PathBuf::from(std::ffi::OsString::from_vec(bytes))
+        PathBuf::from(std::ffi::OsString::from_vec(self.page().path()))
     }
 
     /// Returns whether the process's collector lives.
@@ -121,29 +122,31 @@ impl Recorded {
         clock::now(self.control.clock)
     }
 
+    /// Returns the ticks of the collector's last sign of life.
+    ///
+    /// # Errors
+    /// If the process's memory can't be read.
+    pub fn heartbeat(&self) -> Result<u64> {
+        let mut b = [0; 8];
+        self.mem.read(self.stable_at(offset_of!(Stable, heartbeat)), &mut b)?;
+        Ok(u64::from_ne_bytes(b))
+    }
+
     /// Returns the hooked functions.
     #[must_use]
     pub fn functions(&self) -> Vec<Patched> {
-        let c = &self.control;
-        let table = bounded(c.function_table);
-        let n = c.functions.load(Relaxed).min(table.count);
-        (0..n).filter_map(|i| Patched::read(self, self.entry(table, i)?)).collect()
+        self.page().functions().map(Patched::of).collect()
     }
 
     /// Returns the thread slots in use.
     #[must_use]
-    pub fn slots(&self) -> Vec<SlotNote> {
-        let c = &self.control;
-        let (table, used) = (bounded(c.slot_table), bounded(c.slots_used_table));
-        let words = self.mem.read_some(self.ring.plus(used.at), used.count as usize * 8);
-        let words = words.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w));
-        let slots = prof_trace::shared::set_bits(words).filter(|i| *i < table.count as usize);
-        slots.filter_map(|i| SlotNote::read(self, self.entry(table, i as u32)?)).collect()
+    pub fn slots(&self) -> Vec<ThreadSlot> {
+        self.page().slots().collect()
     }
 
-    fn entry(&self, table: Table, index: u32) -> Option<RemoteAddr> {
-        let at = table.at.checked_add(u64::from(table.stride) * u64::from(index))?;
-        Some(RemoteAddr(self.ring.0.checked_add(at)?))
+    /// Returns access to the parts of the control page that every build describes alike.
+    pub(crate) fn page(&self) -> Page<'_, RemoteMemory> {
+        Page::new(&self.mem, self.ring.0, &self.control)
     }
 
     /// Has the collector look at the process's memory while events are still recorded, and waits for that, but no longer
@@ -175,6 +178,29 @@ impl Recorded {
         }
     }
 
+    /// See [`mark`].
+    fn mark(&self, name: &str) -> Result<Option<u64>> {
+        if let Some(by) = self.foreign() {
+            return Err(Refusal::OtherVersion { pid: self.pid, by: by.describe() }.into());
+        }
+        let at = |field: usize| self.ring.plus(field as u64);
+        let done = at(offset_of!(Control, marks_done));
+        let mut bytes = [0; MARK_NAME];
+        bytes.iter_mut().zip(name.as_bytes()).for_each(|(to, from)| *to = *from);
+        self.mem.write(at(offset_of!(Control, mark_name)), &bytes)?;
+        let number = self.mem.word(done)?.wrapping_add(1);
+        self.mem.write(at(offset_of!(Control, marks_asked)), &number.to_ne_bytes())?;
+        let deadline = Instant::now() + MARK_TIME;
+        while self.mem.word(done)? != number {
+            if Instant::now() > deadline || !self.collector_lives() {
+                return Err(Refusal::NoAnswer(self.pid).into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ticks = self.mem.word(at(offset_of!(Control, mark_ticks)))?;
+        Ok((ticks != 0).then_some(number))
+    }
+
     /// Turns recording on or off, as the toggle signal does. Returns `false` if it was so already.
     ///
     /// # Errors
@@ -201,12 +227,6 @@ impl Recorded {
     }
 }
 
-/// Bounds the count of a table, since the target may have written any into the control page.
-fn bounded(t: Table) -> Table {
-    const MOST: u32 = 1 << 20;
-    Table { count: t.count.min(MOST), ..t }
-}
-
 /// A hooked function, as far as all builds describe it alike.
 #[derive(Clone, Debug)]
 pub struct Patched {
@@ -225,60 +245,16 @@ pub struct Patched {
 }
 
 impl Patched {
-    pub(crate) fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
-        const MOST: usize = 64;
-        let f = &r.control.function_fields;
-        let field = |offset: u32| RemoteAddr(at.0.wrapping_add(u64::from(offset)));
-        let number = |offset: u32| {
-            let mut b = [0; 4];
-            r.mem.read(field(offset), &mut b).ok().map(|()| u32::from_ne_bytes(b))
-        };
-        let len = (number(f.patch_len)?.min(f.bytes) as usize).min(MOST);
-        let mut name = r.mem.read_some(field(f.name), (f.name_len as usize).min(1024));
-        name.truncate(name.iter().position(|b| *b == 0).unwrap_or(name.len()));
-        Some(Self {
-            patched_at: field(f.patched),
-            is_patched: number(f.patched)? != 0,
-            patch_addr: RemoteAddr(r.mem.word(field(f.patch_addr)).ok()?),
-            old_bytes: r.mem.read_some(field(f.old_bytes), len),
-            new_bytes: r.mem.read_some(field(f.new_bytes), len),
-            name: String::from_utf8_lossy(&name).into_owned(),
-        })
-        .filter(|p| p.old_bytes.len() == len && p.new_bytes.len() == len)
-    }
-}
-
-/// The part of a thread's slot that tells where the thread is.
-#[derive(Clone, Copy, Debug)]
-pub struct SlotNote {
-    /// The thread pointer.
-    pub tp: u64,
-    /// Whether a thread has the slot.
-    pub is_live: bool,
-    /// The stack pointers with which the thread entered the hook; 0 if it is not in the hook.
-    pub inside: [u64; 2],
-    /// [`Slot::abandoned`]; 0 if another build has attached.
-    pub abandoned: u64,
-}
-
-impl SlotNote {
-    fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
-        const MOST: usize = 4096;
-        let f = &r.control.slot_fields;
-        let abandoned = offset_of!(Slot, abandoned) as u32;
-        let fields = [f.tp, f.state, f.busy_sp, f.inner_sp, abandoned];
-        let end = fields.into_iter().max()? as usize + 8;
-        let bytes = r.mem.read_some(at, end.min(MOST));
-        let word = |offset: u32| {
-            let bytes = bytes.get(offset as usize..)?.first_chunk::<8>()?;
-            Some(u64::from_ne_bytes(*bytes))
-        };
-        let state = bytes.get(f.state as usize..)?.first_chunk::<4>()?;
-        let is_live = u32::from_ne_bytes(*state) & f.mask == f.live;
-        let own = r.control.layout == LAYOUT;
-        let abandoned = if own { word(abandoned)? } else { 0 };
-        let inside = [word(f.busy_sp)?, word(f.inner_sp)?];
-        Some(Self { tp: word(f.tp)?, is_live, inside, abandoned })
+    pub(crate) fn of(f: HookedFunction) -> Self {
+        let name = f.text.split(|b| *b == 0).next().unwrap_or_default();
+        Self {
+            patched_at: RemoteAddr(f.patched_at),
+            is_patched: f.is_patched,
+            patch_addr: RemoteAddr(f.patch_addr),
+            name: String::from_utf8_lossy(name).into_owned(),
+            old_bytes: f.old_bytes,
+            new_bytes: f.new_bytes,
+        }
     }
 }
 
@@ -290,23 +266,24 @@ pub fn pause(pid: i32) -> Result<bool> {
     Recorded::open(pid)?.switch(false)
 }
 
+/// Time that the collector may take for a mark.
+const MARK_TIME: Duration = Duration::from_secs(5);
+
+/// Has the collector write a mark into the recording: the present moment, by a name. Returns the mark's number, from 1
+/// on; `None`: the recording has as many marks as it may have.
+///
+/// # Errors
+/// If the process is not recorded, another prof is at work on it, its memory can't be written, or no collector of this
+/// build answers.
+pub fn mark(pid: i32, name: &str) -> Result<Option<u64>> {
+    let _lock = lock(pid)?;
+    Recorded::open(pid)?.mark(name)
+}
+
 /// Turns recording on. Returns `false` if it was on.
 ///
 /// # Errors
 /// If the process is not recorded, or its memory can't be written.
 pub fn resume(pid: i32) -> Result<bool> {
     Recorded::open(pid)?.switch(true)
-}
-
-/// Reads a struct that consists of integers and atomics.
-pub(crate) fn read_struct<T>(mem: &RemoteMemory, at: RemoteAddr) -> Result<Box<T>> {
-    let mut b = Box::<T>::new_uninit();
-    // SAFETY: the slice covers the box, which has been zeroed. Any bytes are valid for structs of integers, and this
-    // is only called for these.
-    unsafe {
-        std::ptr::write_bytes(b.as_mut_ptr().cast::<u8>(), 0, size_of::<T>());
-        let bytes = std::slice::from_raw_parts_mut(b.as_mut_ptr().cast::<u8>(), size_of::<T>());
-        mem.read(at, bytes)?;
-        Ok(b.assume_init())
-    }
 }

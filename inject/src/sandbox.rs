@@ -307,6 +307,8 @@ fn same_container(pid: i32) -> bool {
 fn trial() -> Result<(), &'static str> {
     static DONE: OnceLock<Result<(), &'static str>> = OnceLock::new();
     *DONE.get_or_init(|| {
+        // By libc's functions, as nix has no `_exit`, and the child of a process with threads may do nothing that takes a
+        // lock or allocates.
         // SAFETY: the child only makes system calls that use no memory of other threads, and ends.
         match unsafe { libc::fork() } {
             -1 => Err("no process could be made for the trial"),

@@ -94,7 +94,7 @@ pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> 
 }
 
 fn recorded(args: &AllocatorArgs, locate: Locate<'_>) -> Result<AllocatorReport> {
-    let index = args.input.open(locate)?;
+    let index = args.input.open_one(locate)?;
     let query = args.input.query(&index)?;
     let at = args.at.map(|t| moment(index.analysis(), "--at", t)).transpose()?;
     let options = AllocatorOptions {

@@ -1,7 +1,10 @@
 //! `prof attach`
 
+use super::family::{self, SelectArgs};
 use super::record::{self, RecordArgs, parse_duration, parse_signal, pid};
 use crate::audit::Audit;
+use crate::failure::usage;
+use crate::family::find::Which;
 use crate::session::{self, Attached, Choice};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -12,16 +15,27 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Start recording a process
+/// Start recording a process, or each process of a family
 ///
 /// Returns as soon as recording is on, and leaves a collector behind that writes the recording. The
 /// path of the recording is printed to standard output; what was hooked, and how long the process
-/// was stopped for it, to standard error.
+/// was stopped for it, to standard error. The processes of a family are recorded to files of their
+/// own in one folder (-o: its path).
 #[derive(Args, Debug)]
 pub(crate) struct AttachArgs {
     /// The process
-    #[arg(value_parser = pid)]
-    pub pid: i32,
+    #[arg(value_parser = pid, required_unless_present = "family", conflicts_with = "family")]
+    pub pid: Option<i32>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub select: SelectArgs,
+    /// Process PID and all of its descendants, also those to come: the same as --tree PID --follow
+    #[arg(long, help_heading = "Families", value_name = "PID", value_parser = pid, group = "family")]
+    pub children: Option<i32>,
+    /// Go on recording processes of the family that are new, or run another program, until `prof detach FOLDER`, or the
+    /// end of all processes of a tree
+    #[arg(long, help_heading = "Families", requires = "family")]
+    pub follow: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub record: RecordArgs,
@@ -67,19 +81,23 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
     }
+    let children = args.children.map(Which::Tree);
+    if let Some(which) = args.select.which().or(children) {
+        return family::attach(args, &which, &choice);
+    }
+    let pid = args.pid.ok_or_else(|| usage("name a process"))?;
     if args.foreground {
         // From here on Ctrl-C and Ctrl-\ detach.
         on_interrupt()?;
     }
-    let mut attached = session::attach(args.pid, &args.record, &choice)?;
+    let mut attached = session::attach(pid, &args.record, &choice)?;
     attached.said.iter().for_each(|line| crate::term::say(line));
     if args.duration.is_some() && args.signal != 0 {
         let name = record::signal_name(args.signal);
         crate::term::say(&format!(
             "use `prof pause {pid}` and `prof resume {pid}`, which are safe at any time: when the recording has ended, \
              {name} means what it meant before, which for most programs is their end, and while it lasts the signal \
-             interrupts waits",
-            pid = args.pid
+             interrupts waits"
         ));
     }
     crate::term::path(&attached.path);
@@ -157,6 +175,9 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     if let Some(displaced) = attached.collector.wait() {
         crate::term::say(&displaced.said);
         return Ok(ExitCode::from(crate::failure::FAILED));
+    }
+    if let Some(why) = crate::look::limit(&attached.path) {
+        crate::term::say(&why);
     }
     crate::term::say(&attached.path.to_string_lossy());
     if !status.success() {

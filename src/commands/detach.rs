@@ -1,24 +1,29 @@
 //! `prof detach`
 
-use super::record::{parse_duration, pid};
+use super::family::WhoArgs;
+use super::record::parse_duration;
 use crate::audit::Audit;
 use crate::failure::{FAILED, refused};
+use crate::family::control::{Who, each};
+use crate::family::find::Seen;
+use crate::family::supervise;
 use crate::notes;
 use crate::session::{self, Detached};
 use crate::term::say as say_line;
 use anyhow::Result;
 use clap::Args;
+use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Take prof out of a process and finish its recording
+/// Take prof out of a process, or of each process of a family, and finish its recording
 ///
 /// Restores the process to what it was and verifies that. The path of the recording is printed.
 #[derive(Args, Debug)]
 pub(crate) struct DetachArgs {
-    /// The process
-    #[arg(value_parser = pid)]
-    pub pid: i32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub who: WhoArgs,
     /// Time to wait for threads to leave the hook
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
@@ -42,14 +47,38 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
     }
+    match args.who.who()? {
+        Who::One(pid) => one(args, pid),
+        who => {
+            let ended = matches!(&who, Who::Folder(path) if supervise::end(path));
+            let all = match who.recorded() {
+                Err(_) if ended => return Ok(ExitCode::SUCCESS),
+                all => all?,
+            };
+            let mut journal = who.journal();
+            Ok(each(&all, |pid| {
+                say_line(&format!("{}, pid {pid}:", prof_os::process::comm(pid)));
+                let seen = Seen::of(pid);
+                let clean = one(args, pid)? == ExitCode::SUCCESS;
+                if let Some(journal) = &mut journal {
+                    journal.note("detached", seen.as_ref(), json!({ "clean": clean }));
+                }
+                Ok(clean)
+            }))
+        }
+    }
+}
+
+/// Takes prof out of one process.
+fn one(args: &DetachArgs, pid: i32) -> Result<ExitCode> {
     let audit = Audit::unless(args.no_log);
-    let leave = || session::leave(args.pid, args.timeout, args.children, audit);
-    prof_inject::wait_until_idle(args.pid);
+    let leave = || session::leave(pid, args.timeout, args.children, audit);
+    prof_inject::wait_until_idle(pid);
     let detached = match leave() {
-        Err(e) if session::was_busy(args.pid, &e) => leave(),
+        Err(e) if session::was_busy(pid, &e) => leave(),
         detached => detached,
     };
-    let mut detached = detached.map_err(|e| match notes::last(args.pid) {
+    let mut detached = detached.map_err(|e| match notes::last(pid) {
         Some(note) => {
             crate::term::path(&note.path());
             refused(format!("{e:#}; {}", note.text()))

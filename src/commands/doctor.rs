@@ -146,8 +146,7 @@ fn kernel() -> Check {
 }
 
 fn rights(status: &str) -> Check {
-    // SAFETY: `geteuid` takes no arguments and always succeeds.
-    let uid = unsafe { libc::geteuid() };
+    let uid = nix::unistd::geteuid().as_raw();
     let has: Vec<&str> =
         CAPABILITIES.iter().filter(|(_, bit)| capable(status, *bit)).map(|(n, _)| *n).collect();
     let list = if has.is_empty() { "no capability that helps".into() } else { has.join(", ") };
@@ -221,20 +220,14 @@ fn executable_memory() -> Check {
 }
 
 fn cgroup() -> Check {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let path = own.lines().find_map(|l| l.strip_prefix("0::")).unwrap_or("/");
-    let at = Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'));
-    let limit = at.ancestors().take_while(|p| p.starts_with("/sys/fs/cgroup")).find_map(|p| {
-        let max = line(p.join("memory.max"))?.parse::<u64>().ok()?;
-        let now = line(p.join("memory.current"))?.parse::<u64>().ok()?;
-        Some((max, now))
-    });
-    match limit {
-        None => Check::good("cgroup", "no limit of memory for prof itself"),
-        Some((max, now)) => {
-            let left = bytes(max.saturating_sub(now));
+    let pid = std::process::id() as i32;
+    let levels = prof_inject::process::cgroup::levels(pid, pid);
+    match levels.iter().filter(|l| l.limit.is_some()).min_by_key(|l| l.left()) {
+        Some(level) => {
+            let (left, max) = (bytes(level.left()), level.limit.map_or(0, |l| l.1));
             Check::good("cgroup", format!("prof may use {}, of which {left} are left", bytes(max)))
         }
+        None => Check::good("cgroup", "no limit of memory for prof itself"),
     }
 }
 

@@ -51,7 +51,7 @@ fn part(text: &str) -> Result<f64, String> {
 /// # Errors
 /// If the recording can't be read, or is a sample; or standard output can't be written to.
 pub(crate) fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    let index = args.input.open(locate)?;
+    let index = args.input.open_one(locate)?;
     let query = args.input.query(&index)?;
     let analysis = index.analysis();
     let options = FragmentationOptions {

@@ -1,6 +1,8 @@
 //! Options that all commands on recordings have in common: which recording, and which of its blocks.
 
 use crate::failure::usage;
+use crate::family::folder::Folder;
+use crate::family::joined;
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind as ClapError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
@@ -15,7 +17,7 @@ use std::time::SystemTime;
 /// Options that choose the recording, and its blocks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InputArgs {
-    /// A recording, or the id of a process that is being recorded
+    /// A recording, the folder of a family, or the id of a process that is being recorded
     /// [default: the newest recording in the current folder]
     #[arg(value_name = "FILE|PID")]
     pub input: Option<String>,
@@ -37,6 +39,9 @@ pub(crate) struct IndexArgs {
     /// Write an index however short the recording is
     #[arg(long = "index", help_heading = "Index", conflicts_with = "no_index")]
     pub index: bool,
+    /// Of the folder of a family, take this process alone (may be given again)
+    #[arg(long, help_heading = "Families", value_name = "PID")]
+    pub pid: Vec<u32>,
     /// The folder for the index
     #[arg(long, value_name = "DIR", help_heading = "Index", conflicts_with = "no_index")]
     pub index_dir: Option<PathBuf>,
@@ -72,6 +77,30 @@ pub(crate) struct SymbolArgs {
     pub no_symbol_cache: bool,
 }
 
+impl SymbolArgs {
+    /// Returns where symbols are looked for, and how they are shown.
+    ///
+    /// # Errors
+    /// If a folder that was named is none.
+    pub(crate) fn options(&self) -> Result<SymbolOptions> {
+        let symbols = self;
+        for dir in symbols.debug_path.iter().chain(&symbols.sysroot) {
+            if !dir.is_dir() {
+                return Err(usage(format!("{} is no folder", dir.display())));
+            }
+        }
+        Ok(SymbolOptions {
+            debug_paths: symbols.debug_path.clone(),
+            sysroot: symbols.sysroot.clone(),
+            short_names: symbols.short_names,
+            skip: symbols.skip.clone(),
+            show_wrappers: symbols.show_wrappers,
+            cache: if symbols.no_symbol_cache { None } else { SymbolCache::of_user() },
+            servers: Debuginfod::of_environment(crate::term::say),
+        })
+    }
+}
+
 impl IndexArgs {
     /// Returns the options as they are if none is given.
     #[cfg(any(feature = "script", feature = "serve"))]
@@ -84,7 +113,7 @@ impl IndexArgs {
             show_wrappers: false,
             no_symbol_cache: false,
         };
-        Self { no_index: false, index: false, index_dir: None, symbols }
+        Self { no_index: false, index: false, pid: Vec::new(), index_dir: None, symbols }
     }
 
     fn options(&self) -> IndexOptions {
@@ -103,30 +132,18 @@ impl IndexArgs {
     /// # Errors
     /// If a folder that was named is none.
     pub(crate) fn symbol_options(&self) -> Result<SymbolOptions> {
-        let symbols = &self.symbols;
-        for dir in symbols.debug_path.iter().chain(&symbols.sysroot) {
-            if !dir.is_dir() {
-                return Err(usage(format!("{} is no folder", dir.display())));
-            }
-        }
-        Ok(SymbolOptions {
-            debug_paths: symbols.debug_path.clone(),
-            sysroot: symbols.sysroot.clone(),
-            short_names: symbols.short_names,
-            skip: symbols.skip.clone(),
-            show_wrappers: symbols.show_wrappers,
-            cache: if symbols.no_symbol_cache { None } else { SymbolCache::of_user() },
-            servers: Debuginfod::of_environment(crate::term::say),
-        })
+        self.symbols.options()
     }
 
-    /// Opens a recording.
+    /// Opens a recording, or those of a family as one.
     ///
     /// # Errors
     /// If it can't be read.
     pub(crate) fn open(&self, path: &Path) -> Result<Index> {
         crate::progress::install();
         let symbols = self.symbol_options()?;
+        let joined = self.of_family(path, &symbols)?;
+        let path = joined.as_deref().unwrap_or(path);
         let mut index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
         index.set_symbol_options(symbols);
         if let (Some(at), true) = (index.path(), index.was_made()) {
@@ -134,6 +151,45 @@ impl IndexArgs {
         }
         Ok(index)
     }
+}
+
+impl IndexArgs {
+    /// Returns the recording of a family's processes as one, if the path is that of its folder.
+    ///
+    /// # Errors
+    /// If they can't be read.
+    pub(crate) fn of_family(
+        &self,
+        path: &Path,
+        symbols: &SymbolOptions,
+    ) -> Result<Option<PathBuf>> {
+        match Folder::open(path) {
+            Some(folder) => joined::recording(&folder, &self.pid, symbols).map(Some),
+            None if self.pid.is_empty() => Ok(None),
+            None => Err(usage(format!("--pid: {} is no folder of a family", path.display()))),
+        }
+    }
+
+    /// Opens a recording for a question about one process.
+    ///
+    /// # Errors
+    /// If it can't be read, or is that of several processes.
+    pub(crate) fn open_one(&self, path: &Path) -> Result<Index> {
+        let index = self.open(path)?;
+        of_one(&index)?;
+        Ok(index)
+    }
+}
+
+/// Returns an error if a recording is of several processes.
+pub(crate) fn of_one(index: &Index) -> Result<()> {
+    if !prof_analyze::rewrite::is_joined(&index.analysis().path()) {
+        return Ok(());
+    }
+    let all = index.analysis().meta().target.cmdline.join(", ");
+    Err(usage(format!(
+        "mappings, resident memory and allocators are those of one process; --pid names it: {all}"
+    )))
 }
 
 /// The filter options: one for each field of the grammar.
@@ -253,6 +309,15 @@ impl InputArgs {
         self.index.open(&path)
     }
 
+    /// Opens the recording for a question about one process.
+    ///
+    /// # Errors
+    /// If there is none, it can't be read, or is that of several processes.
+    pub(crate) fn open_one(&self, locate: Locate<'_>) -> Result<Index> {
+        let path = resolve(self.input.as_deref(), locate)?;
+        self.index.open_one(&path)
+    }
+
     /// Returns the query that selects the blocks.
     ///
     /// # Errors
@@ -301,17 +366,24 @@ fn has_part(name: &str, part: &str) -> bool {
     name.split('.').any(|p| p == part)
 }
 
+/// Returns when a recording, or one of those in a family's folder, was last written to; `None` if it is neither.
+fn written(path: &Path) -> Option<SystemTime> {
+    let has_name = |p: &Path| p.extension().is_some_and(|x| x == "prof");
+    if let Some(folder) = Folder::open(path) {
+        let entries = fs::read_dir(folder.path()).ok()?.flatten();
+        return entries.filter(|e| has_name(&e.path())).filter_map(|e| written(&e.path())).max();
+    }
+    let is_recording = has_name(path) && prof_analyze::load::is_recording(path);
+    is_recording.then(|| path.metadata().and_then(|m| m.modified()).ok())?
+}
+
 /// Returns the newest of the wanted recordings in a folder.
 fn newest(dir: &Path, wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let entries = fs::read_dir(dir).ok()?.flatten();
     entries
         .map(|e| e.path())
-        .filter(|p| p.extension().is_some_and(|x| x == "prof") && wanted(p))
-        .filter(|p| prof_analyze::load::is_recording(p))
-        .filter_map(|p| {
-            let time: SystemTime = p.metadata().and_then(|m| m.modified()).ok()?;
-            Some((time, p))
-        })
+        .filter(|p| wanted(p))
+        .filter_map(|p| Some((written(&p)?, p)))
         .max()
         .map(|(_, p)| p.strip_prefix(".").map(Path::to_owned).unwrap_or(p))
 }
@@ -363,6 +435,6 @@ mod tests {
         assert_eq!(names, ["from=10%", "min-size=1KiB", "function=a", "function=b"]);
         assert!(parse(&["--min-size", "x"]).expect_err("wrong").contains("--min-size"));
         assert!(parse(&["--arena", "main"]).is_ok());
-        assert!(parse(&["--marker", "1"]).expect_err("refused").contains("don't hold"));
+        assert!(parse(&["--marker", "1"]).expect_err("refused").contains("--since"));
     }
 }

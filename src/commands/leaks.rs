@@ -45,6 +45,10 @@ pub(crate) struct LeaksArgs {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
+    /// Judge each process of a family by itself
+    #[arg(long, help_heading = "Families", conflicts_with = "live")]
+    pub by_process: bool,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub live: LiveArgs,
@@ -86,6 +90,19 @@ pub(crate) struct LiveArgs {
     /// Print the largest stack last, beside the prompt
     #[arg(long, help_heading = "Live", requires = "live")]
     pub ascending: bool,
+    /// How many frames of each stack to show, innermost first; 0 shows all
+    #[arg(long, help_heading = "Live", requires = "live", value_name = "N", default_value_t = 0)]
+    pub depth: usize,
+    /// Start this command, and watch it from its first allocation on; its words are separated as a shell does it. Its output goes to standard error
+    #[arg(
+        short,
+        long,
+        help_heading = "Live",
+        requires = "live",
+        conflicts_with = "input",
+        value_name = "COMMAND"
+    )]
+    pub command: Option<String>,
 }
 
 /// Runs the command.
@@ -95,6 +112,11 @@ pub(crate) struct LiveArgs {
 pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.live.live.is_some() {
         return super::outstanding::run(args, &args.live);
+    }
+    if args.by_process {
+        return super::by_process::each(&args.input, locate, |input| {
+            run(&LeaksArgs { input, by_process: false, ..args.clone() }, locate)
+        });
     }
     if let Time::Part(p) = args.young
         && p >= 0.9

@@ -25,9 +25,9 @@ pub(crate) struct MapsArgs {
     #[allow(missing_docs)]
     pub index: IndexArgs,
 
-    /// Number of mappings or groups to show; 0 shows all
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 40)]
-    pub top: usize,
+    /// Number of mappings or groups to show; 0 shows all [default: 40]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub top: Option<usize>,
 
     /// The key to sort by, largest first; time and address: smallest first
     #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Size)]
@@ -53,6 +53,11 @@ pub(crate) struct MapsArgs {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
+    /// Print the question as a script for `prof script`, and don't answer it
+    #[cfg(feature = "script")]
+    #[arg(long, conflicts_with_all = ["reverse", "group_by", "map", "over_time", "format"])]
+    pub as_script: bool,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub filter: MapFilterArgs,
@@ -72,6 +77,18 @@ pub(crate) enum Sort {
     Time,
     /// Address
     Address,
+}
+
+impl Sort {
+    fn of_report(self) -> MapSort {
+        match self {
+            Self::Size => MapSort::Size,
+            Self::Rss => MapSort::Rss,
+            Self::PeakRss => MapSort::PeakRss,
+            Self::Time => MapSort::Time,
+            Self::Address => MapSort::Address,
+        }
+    }
 }
 
 /// A common property of mappings.
@@ -133,8 +150,13 @@ impl Args for MapFilterArgs {
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
 pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    #[cfg(feature = "script")]
+    if args.as_script {
+        print(&prof_script::maps_script(&args.filter.0, args.top, args.sort.of_report()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let path = resolve(args.input.as_deref(), locate)?;
-    let index = args.index.open(&path)?;
+    let index = args.index.open_one(&path)?;
     let analysis = index.analysis();
     let maps = Maps::of(analysis)?;
     let mut filter = args.filter.0.clone();
@@ -147,19 +169,14 @@ pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
         }
         filter.set("id", &id.to_string()).map_err(|e| usage(e.to_string()))?;
     }
+    filter.check(analysis.meta()).map_err(usage)?;
     let given = |(name, value): &(&str, String)| FilterData {
         name: (*name).to_owned(),
         value: value.clone(),
     };
     let options = MapsOptions {
-        top: args.top,
-        sort: match args.sort {
-            Sort::Size => MapSort::Size,
-            Sort::Rss => MapSort::Rss,
-            Sort::PeakRss => MapSort::PeakRss,
-            Sort::Time => MapSort::Time,
-            Sort::Address => MapSort::Address,
-        },
+        top: args.top.unwrap_or(40),
+        sort: args.sort.of_report(),
         reverse: args.reverse,
         group_by: args.group_by.map(|by| match by {
             GroupedBy::Stack => MapGroupBy::Stack,

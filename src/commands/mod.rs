@@ -2,20 +2,27 @@
 
 pub(crate) mod allocator;
 pub(crate) mod attach;
+pub(crate) mod bounds;
+mod by_process;
 pub(crate) mod check;
 pub(crate) mod collect;
 pub(crate) mod demo;
 pub(crate) mod detach;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod dump;
 pub(crate) mod export;
+pub(crate) mod family;
 pub(crate) mod fragmentation;
 pub(crate) mod info;
 pub(crate) mod input;
+#[cfg(feature = "script")]
+mod interrupt;
 pub(crate) mod kernel;
 pub(crate) mod leaks;
 pub(crate) mod manuals;
 pub(crate) mod maps;
+pub(crate) mod mark;
 mod outstanding;
 mod parts;
 pub(crate) mod pause;
@@ -27,11 +34,14 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod rewrite;
 pub(crate) mod run;
+mod run_family;
 #[cfg(feature = "script")]
 pub(crate) mod script;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod trace;
+mod watched;
 
 use crate::cleaner;
 use crate::cli::Command;
@@ -60,6 +70,9 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Resume(a) => pause::resume(a),
         Command::Status(a) => status::run(a),
         Command::Run(a) => run::run(a),
+        Command::Trace(a) => trace::run(a),
+        Command::Mark(a) => mark::run(a),
+        Command::Dump(a) => dump::run(a, &locate),
         Command::Kernel(a) => kernel::run(a),
         Command::Report(a) => report::run(a, &locate),
         Command::Leaks(a) => leaks::run(a, &locate),
@@ -94,20 +107,35 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command works on live processes, and not on recordings or on prof itself.
 fn needs_processes(command: &Command) -> bool {
-    use Command::{Attach, Demo, Detach, Kernel, Pause, Resume, Run, Status};
+    use Command::{
+        Attach, Demo, Detach, Dump, Kernel, Mark, Pause, Reach, Resume, Run, Status, Trace,
+    };
     matches!(
         command,
-        Attach(_) | Detach(_) | Kernel(_) | Pause(_) | Resume(_) | Status(_) | Run(_) | Demo(_)
+        Attach(_)
+            | Detach(_)
+            | Kernel(_)
+            | Pause(_)
+            | Resume(_)
+            | Status(_)
+            | Run(_)
+            | Demo(_)
+            | Trace(_)
+            | Dump(_)
+            | Mark(_)
     )
 }
 
 /// Returns the process that a command is to work on.
 fn target(command: &Command) -> Option<i32> {
     match command {
-        Command::Attach(a) => Some(a.pid),
-        Command::Detach(a) => Some(a.pid),
-        Command::Pause(a) | Command::Resume(a) => Some(a.pid),
-        Command::Status(a) => a.pid,
+        Command::Attach(a) => a.pid,
+        Command::Detach(a) => a.who.one(),
+        Command::Pause(a) | Command::Resume(a) => a.who.one(),
+        Command::Status(a) => a.one(),
+        Command::Trace(a) => a.pid,
+        Command::Dump(a) => Some(a.pid),
+        Command::Mark(a) => a.who.one(),
         Command::Kernel(a) => a.pid.map(u32::cast_signed),
         _ => None,
     }

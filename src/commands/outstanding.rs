@@ -3,18 +3,14 @@
 use super::leaks::{LeaksArgs, LiveArgs};
 use super::record::{RecordArgs, pid};
 use super::report::{Format, print};
-use crate::audit::Audit;
+use super::watched::{self, Watch, Watched};
 use crate::failure::usage;
 use crate::new_file::time_of_day;
-use crate::session::{self, Choice};
 use crate::term;
 use anyhow::{Context, Result};
 use prof_analyze::Follower;
 use prof_analyze::live::{Names, Only, Outstanding, OutstandingOptions};
 use prof_analyze::report::Style;
-use prof_collect::Peek;
-use prof_os::process::is_running;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -50,13 +46,19 @@ pub(crate) fn run(args: &LeaksArgs, live: &LiveArgs) -> Result<ExitCode> {
         ascending: live.ascending,
         blocks: live.show_allocs,
         combined: live.combined_only,
+        depth: live.depth,
     };
-    let process = args.input.input.as_deref().unwrap_or_default();
-    let pid = pid(process).map_err(|e| usage(format!("--live: {e}")))?;
+    let watch = match &live.command {
+        Some(command) => Watch::command(command).map_err(usage)?,
+        None => {
+            let process = args.input.input.as_deref().unwrap_or_default();
+            Watch::Process(pid(process).map_err(|e| usage(format!("--live: {e}")))?)
+        }
+    };
     super::attach::on_interrupt()?;
     // All that may be refused comes before the attach, which an early return would leave in the process.
     let mut names = Names::new(args.input.index.symbol_options()?);
-    let watched = Watched::begin(pid)?;
+    let watched = watch.begin(&RecordArgs::plain())?;
     let looked = looks(args, &watched, &mut names, &options, interval, count);
     let ended = watched.end();
     looked.and(ended)
@@ -79,50 +81,6 @@ fn times(live: &LiveArgs) -> Result<(Duration, Option<u64>)> {
     Ok((interval, count))
 }
 
-/// A process whose recording is looked at.
-struct Watched {
-    pid: i32,
-    path: PathBuf,
-    /// Process ID and start time of the collector.
-    collector: (u32, u64),
-    /// The recording was begun by this command, and ends with it.
-    own: bool,
-}
-
-impl Watched {
-    /// Takes the running recording of a process, or begins one.
-    fn begin(pid: i32) -> Result<Self> {
-        let running = |p: &Peek| p.collector_alive && !p.path.as_os_str().is_empty();
-        if let Some(peek) = Peek::of(pid as u32).ok().flatten().filter(running) {
-            return Ok(Self { pid, path: peek.path, collector: peek.collector, own: false });
-        }
-        let attached = session::attach(pid, &RecordArgs::plain(), &Choice::default())?;
-        attached.said.iter().for_each(|line| term::say(line));
-        term::say(&format!("recording to {}, until this ends", attached.path.display()));
-        let collector = session::peek(pid).map(|p| p.collector).unwrap_or_default();
-        Ok(Self { pid, path: attached.path, collector, own: true })
-    }
-
-    /// Returns whether the recording still grows.
-    fn grows(&self) -> bool {
-        is_running(self.collector.0.cast_signed(), self.collector.1)
-    }
-
-    /// Detaches if this command has attached.
-    fn end(self) -> Result<ExitCode> {
-        if !self.own || !self.grows() {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let audit = Audit::unless(false);
-        match session::detach(self.pid, session::DETACH_TIMEOUT, false, audit) {
-            Ok(detached) => super::detach::say(&detached),
-            Err(e) if prof_os::process::has_ended(self.pid) => log::info!("{e:#}"),
-            Err(e) => return Err(e),
-        }
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 /// Prints the looks, until Ctrl-C, the end of the recording, or their number.
 fn looks(
     args: &LeaksArgs,
@@ -134,6 +92,7 @@ fn looks(
 ) -> Result<ExitCode> {
     let open = || Follower::open(&watched.path);
     let mut follower = open().map_err(|e| usage(e.to_string()))?;
+    watched::say_what_is_culled(&follower);
     let mut due = Instant::now() + interval;
     let mut printed = 0;
     while count.is_none_or(|n| printed < n) {

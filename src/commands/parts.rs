@@ -142,8 +142,7 @@ impl Parts<'_> {
         let began = install_again(self.pid, &options)
             .map_err(|e| session::failed(self.pid, e))
             .and_then(|installed| {
-                let compress = record.compress;
-                session::activate(installed, file, compress, None, Audit::of(record))
+                session::activate(installed, file, record.writing(), None, Audit::of(record))
             });
         match began {
             Ok(began) => {

@@ -1,7 +1,8 @@
 //! `prof pause` and `prof resume`
 
-use super::record::pid;
+use super::family::WhoArgs;
 use crate::failure::refused;
+use crate::family::control::{Who, each};
 use crate::session;
 use anyhow::Result;
 use clap::Args;
@@ -9,12 +10,12 @@ use prof_collect::Peek;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Arguments of commands that take only a process.
+/// Arguments of commands that take only processes.
 #[derive(Args, Debug)]
 pub(crate) struct PidArgs {
-    /// The process
-    #[arg(value_parser = pid)]
-    pub pid: i32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub who: WhoArgs,
 }
 
 /// Greatest age of the collector's heartbeat at which recording may be switched on: half the age at which the hook
@@ -25,10 +26,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Switches recording off.
 pub(crate) fn pause(args: &PidArgs) -> Result<ExitCode> {
-    if !off(args.pid)? {
-        crate::term::say("recording was off already");
+    switch(args, off, "off")
+}
+
+/// Switches the recording of one process, or of each process of a family.
+fn switch(args: &PidArgs, work: fn(i32) -> Result<bool>, to: &str) -> Result<ExitCode> {
+    let who = args.who.who()?;
+    if let Who::One(pid) = who {
+        if !work(pid)? {
+            crate::term::say(&format!("recording was {to} already"));
+        }
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(each(&who.recorded()?, |pid| work(pid).map(|_| true)))
 }
 
 /// Switches the recording of a process off; returns whether it was on.
@@ -42,10 +52,7 @@ pub(crate) fn off(pid: i32) -> Result<bool> {
 
 /// Switches recording on.
 pub(crate) fn resume(args: &PidArgs) -> Result<ExitCode> {
-    if !on(args.pid)? {
-        crate::term::say("recording was on already");
-    }
-    Ok(ExitCode::SUCCESS)
+    switch(args, on, "on")
 }
 
 /// Switches the recording of a process on; returns whether it was off.
@@ -59,7 +66,7 @@ pub(crate) fn on(pid: i32) -> Result<bool> {
 
 /// Waits for the collector's heartbeat. Without one the hook would switch recording off again at the first event for
 /// which the ring is too full.
-fn wait_for_collector(mut peek: Peek) -> Result<()> {
+pub(super) fn wait_for_collector(mut peek: Peek) -> Result<()> {
     let (pid, deadline) = (peek.pid, Instant::now() + PATIENCE);
     loop {
         if !peek.collector_alive {

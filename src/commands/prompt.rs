@@ -1,31 +1,26 @@
 //! The prompt of `prof script`: lines with history and completion, each answered at once.
 
-use super::script::{exit_code, told};
+use super::interrupt::{OnInterrupt, Otherwise};
+use super::script::exit_code;
 use crate::term::{line as tell, say};
 use anyhow::{Context as _, Result};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use prof_analyze::Job;
-use prof_script::{Ran, Script, ScriptOptions};
+use prof_script::{Ran, Script, ScriptError, ScriptOptions};
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Config, Context, Editor, Helper};
+use rustyline::{CompletionType, Config, Context, Editor, Helper};
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Helps the editor: with the names of the language and those of the script so far.
 struct Names {
     script: Rc<RefCell<Script>>,
-    names: Vec<String>,
 }
 
 impl Helper for Names {}
@@ -53,64 +48,7 @@ impl Completer for Names {
         at: usize,
         _: &Context<'_>,
     ) -> rustyline::Result<(usize, Vec<String>)> {
-        let before = &line[..at];
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        let start = before
-            .rfind(|c| !is_part(c))
-            .map_or(0, |i| i + before[i..].chars().next().map_or(1, char::len_utf8));
-        let word = &before[start..];
-        let own = self.script.borrow().own_names();
-        let all = self.names.iter().chain(&own).filter(|n| n.starts_with(word) && !word.is_empty());
-        let mut found: Vec<String> = all.cloned().collect();
-        found.sort();
-        found.dedup();
-        Ok((start, found))
-    }
-}
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupt(_: i32) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// Cancels a job at Ctrl-C, for as long as it is there.
-struct OnInterrupt {
-    before: Option<SigAction>,
-    done: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl OnInterrupt {
-    fn new(job: Job) -> Self {
-        INTERRUPTED.store(false, Ordering::Relaxed);
-        let action =
-            SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
-        // SAFETY: the handler stores to an atomic, which any signal handler may.
-        let before = unsafe { sigaction(Signal::SIGINT, &action) }.ok();
-        let (done, ended) = channel::<()>();
-        let watch = move || {
-            while ended.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
-                if INTERRUPTED.load(Ordering::Relaxed) {
-                    job.cancel();
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("interrupt".into()).spawn(watch).ok();
-        Self { before, done: Some(done), thread }
-    }
-}
-
-impl Drop for OnInterrupt {
-    fn drop(&mut self) {
-        drop(self.done.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Some(before) = &self.before {
-            // SAFETY: the action is the one that was in effect before.
-            let _ = unsafe { sigaction(Signal::SIGINT, before) };
-        }
+        Ok(self.script.borrow().complete(&line[..at]))
     }
 }
 
@@ -121,26 +59,48 @@ fn history() -> Option<PathBuf> {
     Some(state.join("prof/script_history"))
 }
 
+const HELLO: &str =
+    "Tab completes names; help(\"only_*\") explains them; Ctrl-C stops; Ctrl-D ends.";
+
+const HELP: &str = "\
+allocations()   all blocks: .len(), .only_leaked(), .group_by_backtrace(), …
+maps()          all mappings
+data()          the recording: .runtime(), …
+graph()         a graph: .add(\"All\", allocations()).save(\"all.svg\")
+table(list)     a table of a list, of groups, of objects
+help(\"leak\")    the names that have this in them; help() lists all
+exit            ends, as Ctrl-D does";
+
+/// Longest line of code that is shown with an error.
+const SHOWN: usize = 200;
+
+/// Returns the line of code that has an error, and a mark below its place.
+fn marked(code: &str, e: &ScriptError) -> Vec<String> {
+    let place = e.line.and_then(|l| code.lines().nth(l.checked_sub(1)?)).zip(e.column);
+    let Some((line, column)) = place.filter(|p| p.0.len() <= SHOWN && p.1 > 0) else {
+        return Vec::new();
+    };
+    let line = line.replace(|c: char| c.is_control(), " ");
+    vec![format!("    {line}"), format!("    {:>column$}", '^')]
+}
+
 /// Asks for lines, and answers each.
 ///
 /// # Errors
 /// If there is no terminal to ask on.
 pub(super) fn run(options: ScriptOptions) -> Result<ExitCode> {
-    let script = Script::new(options);
-    let names = script.names().iter().map(|n| n.name.clone());
-    let is_word = |n: &String| n.starts_with(|c: char| c.is_alphabetic());
-    let names: Vec<String> = names.filter(is_word).collect();
-    let script = Rc::new(RefCell::new(script));
-    let config = Config::builder().auto_add_history(true).build();
+    let script = Rc::new(RefCell::new(Script::new(options)));
+    let config =
+        Config::builder().auto_add_history(true).completion_type(CompletionType::List).build();
     let mut editor: Editor<Names, FileHistory> =
         Editor::with_config(config).context("cannot ask for lines on this terminal")?;
-    editor.set_helper(Some(Names { script: script.clone(), names }));
+    editor.set_helper(Some(Names { script: script.clone() }));
     let history = history();
     if let Some(path) = &history {
         // A first prompt has no history.
         let _ = editor.load_history(path);
     }
-    tell("Names: help(), help(\"only_*\"); Tab completes; Ctrl-C stops a question; Ctrl-D ends.");
+    tell(HELLO);
     let code = loop {
         let line = match editor.readline("prof> ") {
             Ok(line) => line,
@@ -148,22 +108,44 @@ pub(super) fn run(options: ScriptOptions) -> Result<ExitCode> {
             Err(ReadlineError::Eof) => break ExitCode::SUCCESS,
             Err(e) => return Err(e).context("cannot ask for a line"),
         };
+        // Before the line is run, which may end the process.
+        if let Some(path) = &history {
+            keep(&mut editor, path);
+        }
+        match line.trim() {
+            "" => continue,
+            "exit" | "quit" => break ExitCode::SUCCESS,
+            "help" | "?" => {
+                HELP.lines().for_each(tell);
+                continue;
+            }
+            _ => {}
+        }
         let job = Job::default();
         script.borrow_mut().set_job(job.clone());
-        let watch = OnInterrupt::new(job);
+        let watch = OnInterrupt::new(job, Otherwise::EndAtNext);
         let ran = script.borrow_mut().run_and_print(&line);
+        if watch.was_pressed() {
+            // The terminal shows ^C, and no end of its line.
+            tell("");
+        }
         drop(watch);
         match ran {
             Ok(Ran::Whole) => {}
             Ok(Ran::Exit(code)) => break exit_code(code),
-            Err(e) => say(&told("line", &e)),
+            Err(e) => {
+                say(&e.message);
+                marked(&line, &e).iter().for_each(|line| tell(line));
+            }
         }
     };
-    if let Some(path) = &history {
-        let folder = path.parent().map(std::fs::create_dir_all);
-        if folder.is_some_and(|made| made.is_ok()) {
-            let _ = editor.save_history(path);
-        }
-    }
     Ok(code)
+}
+
+/// Adds the last line to the history's file. A prompt without a history works as well, so that errors are no matter.
+fn keep(editor: &mut Editor<Names, FileHistory>, path: &Path) {
+    let folder = path.parent().map(std::fs::create_dir_all);
+    if folder.is_some_and(|made| made.is_ok()) {
+        let _ = editor.append_history(path);
+    }
 }

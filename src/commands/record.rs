@@ -1,5 +1,7 @@
 //! Options that all recordings have in common, and how their values are parsed.
 
+use super::bounds::BoundArgs;
+use super::collect::Writing;
 use clap::{Args, ValueEnum};
 use prof_inject::{Named, Role};
 use prof_trace::capture::{Capture, FIRST_DISTANCE};
@@ -55,6 +57,9 @@ pub(crate) struct RecordArgs {
     pub compress: Compress,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub bounds: BoundArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub functions: FunctionArgs,
     /// Compare each stack with a full unwind (slow; for testing prof)
     #[arg(long, hide = true)]
@@ -75,6 +80,7 @@ impl RecordArgs {
             min_size: None,
             max_size: None,
             compress: Compress::Fast,
+            bounds: BoundArgs::default(),
             functions: FunctionArgs::default(),
             verify_stacks: false,
         }
@@ -90,6 +96,7 @@ impl RecordArgs {
     /// # Errors
     /// A message that says what is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
+        self.bounds.check()?;
         let c = self.capture();
         if c.max_size == 0 {
             return Err("--max-size 0 leaves nothing to record".into());
@@ -102,6 +109,11 @@ impl RecordArgs {
             ));
         }
         Ok(())
+    }
+
+    /// Returns how the recording is written.
+    pub(crate) fn writing(&self) -> Writing {
+        Writing { compress: self.compress, limits: self.bounds.limits(), cull: self.bounds.cull() }
     }
 
     /// Returns which blocks are to be recorded.
@@ -121,7 +133,7 @@ impl RecordArgs {
 }
 
 /// Options that choose the hooked functions.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default, PartialEq)]
 pub(crate) struct FunctionArgs {
     /// Look for the allocator in this module only: a file name such as libjemalloc.so.2, with or without what follows
     /// .so, or a path (may be given again)

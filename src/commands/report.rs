@@ -1,7 +1,7 @@
 //! `prof report`: shows which stacks hold the memory.
 
 use super::diff;
-use super::input::{InputArgs, Locate};
+use super::input::{InputArgs, Locate, of_one};
 use crate::failure::usage;
 use crate::term;
 use anyhow::{Context, Result};
@@ -61,6 +61,10 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub base: Option<Time>,
 
+    /// Show the figures of each process of a family, a line each
+    #[arg(long, help_heading = "Families", conflicts_with_all = ["one-view", "bottom_up", "base"])]
+    pub by_process: bool,
+
     /// The memory to show: blocks of the heap; mappings, the allocator's included; or both, each byte once
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap, conflicts_with = "one-view")]
     pub what: Of,
@@ -104,7 +108,9 @@ impl Of {
         if self == Self::Heap {
             return Ok(None);
         }
+        of_one(index)?;
         let filter = map_filter(filter).map_err(|e| usage(e.to_string()))?;
+        filter.check(index.analysis().meta()).map_err(usage)?;
         Ok(Some((Maps::of(index.analysis())?, filter)))
     }
 }
@@ -199,6 +205,9 @@ pub(crate) fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         let text = prof_script::report_script(filter, args.top, sort).map_err(usage)?;
         print(&text)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.by_process {
+        return super::by_process::report(args, locate);
     }
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;

@@ -3,11 +3,14 @@
 use super::input::{IndexArgs, Locate, resolve};
 use super::report::print;
 use crate::failure::usage;
+use crate::family::folder::Folder;
+use crate::family::joined;
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::rewrite::{
     Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,
 };
+use prof_analyze::symbols::SymbolOptions;
 use prof_trace::values::parse::{duration, size};
 use prof_trace::values::text::{bytes, count, number};
 use std::fs::{File, OpenOptions};
@@ -133,6 +136,10 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
         return Err(usage("--files would give away what --anonymize leaves out; give one of them"));
     }
     let path = resolve(args.input.as_deref(), locate)?;
+    let path = match Folder::open(&path) {
+        Some(folder) => joined::recording(&folder, &[], &SymbolOptions::default())?,
+        None => path,
+    };
     let options = PackOptions { anonymize, files: args.files };
     let done = write(&args.output, |out| pack(&path, &options, out))?;
     let mut text = format!(
@@ -157,6 +164,10 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
 /// If the recording can't be read, or the files can't be written.
 pub(crate) fn run_extract(args: &ExtractArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
+    if Folder::open(&path).is_some() {
+        let path = path.display();
+        return Err(usage(format!("{path} is the folder of a family; name a recording in it")));
+    }
     let options = ExtractOptions { most: args.max_size };
     let done = extract(&path, &args.output, &options).map_err(wrong)?;
     let mut text = String::new();

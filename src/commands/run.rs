@@ -3,6 +3,7 @@
 use super::parts::{self, Parts};
 use super::record::{RecordArgs, parse_signal};
 use super::report::{self, ReportArgs};
+use super::run_family::Family;
 use crate::audit::Audit;
 use crate::failure::{refused, usage};
 use crate::look;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 /// Run a command and record it from its first allocation on
 ///
 /// Standard input, output and error, signals and the exit code are those of the command.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -39,6 +40,9 @@ pub(crate) struct RunArgs {
     /// do: the recording ends there
     #[arg(long)]
     pub no_follow_exec: bool,
+    /// Record each process that the command starts, too, to a file of its own in one folder (-o: its path)
+    #[arg(long)]
+    pub children: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
@@ -67,12 +71,25 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     refuse_option(&args.command[0])?;
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
+    let family = match args.children {
+        true => Some(Family::new(&args.record, base.as_deref().unwrap_or_default())?),
+        false => None,
+    };
+    let mut args = args.clone();
+    if let Some(family) = &family {
+        args.record.output = Some(family.recording());
+    }
+    let args = &args;
     let me = std::process::id() as i32;
     let wanted = args.record.output.as_deref();
-    let (path, file) = create(wanted, &base.unwrap_or_default(), me)?;
+    let created = create(wanted, &base.unwrap_or_default(), me);
+    let (path, file) = created.inspect_err(|_| family.iter().for_each(Family::remove))?;
+    let room = session::check_room(&path, &file, &args.record.bounds);
+    room.inspect_err(|_| family.iter().for_each(Family::remove))?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let undo = |e: anyhow::Error| {
         let _ = fs::remove_file(&absolute);
+        family.iter().for_each(Family::remove);
         e
     };
     let choice = Choice { signal: args.signal, ..Choice::default() };
@@ -87,7 +104,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     pass_signals(args.signal, false)?;
     parts::prepare()?;
     let audit = Audit::of(&args.record);
-    let began = session::activate(launched.installed, file, args.record.compress, None, audit);
+    let began = session::activate(launched.installed, file, args.record.writing(), None, audit);
     let began = began.map_err(|e| {
         // The command was started only to be recorded.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -105,6 +122,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         number: 0,
         collectors: vec![began.collector],
     };
+    let supervisor = match &family {
+        Some(family) => match family.follow(args, pid) {
+            Ok(supervisor) => Some(supervisor),
+            Err(e) => {
+                crate::term::say(&format!("the command's children are not recorded: {e:#}"));
+                None
+            }
+        },
+        None => None,
+    };
     let status = parts.follow();
     let mut path = parts.path;
     let last = parts.collectors.len() - 1;
@@ -116,11 +143,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             path = displaced.path.unwrap_or(path);
         }
     }
+    if let Some(family) = &family {
+        family.wait(supervisor);
+        path = family.path();
+    }
     if args.report {
         // The exit code is the command's, even if the report fails.
         if let Err(e) = show(&path) {
             crate::term::say(&format!("cannot print the report: {e:#}"));
         }
+    }
+    if family.is_some() {
+        return Ok(status);
     }
     let summary = look::read(&path, &Now::default());
     summary.iter().flat_map(look::lines).for_each(|line| crate::term::say(&line));
@@ -128,6 +162,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         crate::term::say(
             "the recording ends where the command ran another program in its place (exec), which is not in it",
         );
+    }
+    if let Some(why) = look::limit(&path) {
+        crate::term::say(&why);
     }
     crate::term::say(&format!("recorded to {}", path.display()));
     Ok(status)

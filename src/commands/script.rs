@@ -1,15 +1,16 @@
 //! `prof script`: runs programs that ask questions about recordings.
 
 use super::input::{IndexArgs, Locate, resolve};
+use super::interrupt::{self, OnInterrupt, Otherwise};
 use super::prompt;
 use super::report::print;
 use crate::failure::{FAILED, USAGE, usage};
 use crate::term::say;
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use prof_script::{
     CLOSED, ErrorKind, Native, Open, Ran, Recording, Script, ScriptError, ScriptOptions, help,
-    serve_stdin,
+    on_stack, serve_stdin,
 };
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -81,6 +82,11 @@ pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     let data = args.data.iter().map(|name| open(&args.index, name, locate));
     let data: Vec<Arc<Recording>> = data.collect::<Result<_>>()?;
+    on_stack(|| run_on(args, data)).context("cannot start the script's thread")?
+}
+
+/// Runs the command on recordings.
+fn run_on(args: &ScriptArgs, data: Vec<Arc<Recording>>) -> Result<ExitCode> {
     if args.serve_stdin {
         return slave(data);
     }
@@ -106,10 +112,17 @@ pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let first = args.file.iter().filter(|_| args.code.is_some());
     options.argv =
         first.map(|f| f.to_string_lossy().into_owned()).chain(args.args.clone()).collect();
+    let watch = OnInterrupt::new(options.job.clone(), Otherwise::End);
     let mut script = Script::new(options);
     // A file prints what it says alone; code on the command line is asked for its value.
     let ran = if args.code.is_some() { script.run_and_print(&code) } else { script.run(&code) };
-    Ok(ended(&name, ran))
+    let code = ended(&name, ran);
+    let pressed = watch.was_pressed();
+    drop(watch);
+    if pressed {
+        interrupt::end();
+    }
+    Ok(code)
 }
 
 /// Runs the command of bytehound's name.
@@ -119,7 +132,8 @@ pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
 pub(crate) fn run_slave(args: &SlaveArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = IndexArgs::plain();
     let data = args.data.iter().map(|name| open(&index, name, locate));
-    slave(data.collect::<Result<_>>()?)
+    let data = data.collect::<Result<_>>()?;
+    on_stack(|| slave(data)).context("cannot start the script's thread")?
 }
 
 fn slave(data: Vec<Arc<Recording>>) -> Result<ExitCode> {
@@ -155,7 +169,7 @@ fn text(bytes: Vec<u8>, name: &str) -> Result<String> {
 }
 
 /// Returns an error in one line, with the place in the script.
-pub(super) fn told(name: &str, e: &ScriptError) -> String {
+fn told(name: &str, e: &ScriptError) -> String {
     match (e.line, e.column) {
         (Some(line), Some(column)) => format!("{name}:{line}:{column}: {}", e.message),
         (Some(line), None) => format!("{name}:{line}: {}", e.message),

@@ -1,10 +1,14 @@
 //! `prof status`
 
+use super::collect::Told;
+use super::family::SelectArgs;
 use super::record;
-use super::record::pid;
 use super::report::Format;
+use crate::attach_messages;
 use crate::failure::{FAILED, refused};
-use crate::hooks;
+use crate::family::control::{Who, history, in_folder};
+use crate::family::journal::Last;
+use crate::family::supervise;
 use crate::kept::Kept;
 use crate::look;
 use crate::notes;
@@ -12,9 +16,10 @@ use crate::session;
 use crate::term::one_line;
 use anyhow::Result;
 use clap::Args;
+use prof_analyze::rewrite::CullOptions;
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
-use prof_collect::{Peek, Probe, all_recorded};
+use prof_collect::{Limits, Peek, Probe, Room, all_recorded};
 use prof_inject::Added;
 use prof_inject::{Probed, uprobe};
 use prof_trace::shared::state;
@@ -22,6 +27,7 @@ use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -30,9 +36,12 @@ use std::time::Duration;
 /// Without a process: every process that is being recorded on this machine.
 #[derive(Args, Debug)]
 pub(crate) struct StatusArgs {
-    /// The process
-    #[arg(value_parser = pid)]
-    pub pid: Option<i32>,
+    /// The process, or the folder of a family
+    #[arg(value_name = "PID|FOLDER", value_parser = Who::parse, conflicts_with = "family")]
+    pub who: Option<Who>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub select: SelectArgs,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -46,7 +55,11 @@ const REPLAYED: u64 = 256 << 20;
 
 /// Shows one recorded process, or all.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
-    let all: Vec<Status> = match args.pid {
+    if let Some(Who::Folder(path)) = &args.who {
+        return family(args, path);
+    }
+    let pid = args.one();
+    let all: Vec<Status> = match pid {
         Some(pid) => match session::peek(pid) {
             Ok(peek) => match Status::of(peek) {
                 Some(status) => vec![status],
@@ -54,9 +67,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
             },
             Err(e) => return ended(args, pid, e),
         },
-        None => all_recorded().into_iter().filter_map(Status::of).collect(),
+        None => match args.select.which() {
+            Some(which) => Who::All(which).recorded()?.into_iter().filter_map(Status::of).collect(),
+            None => all_recorded().into_iter().filter_map(Status::of).collect(),
+        },
     };
-    let text = match (args.format, args.pid) {
+    let text = match (args.format, pid) {
         (Format::Json, Some(_)) => format!("{:#}\n", all[0].json()),
         (Format::Json, None) => {
             format!("{:#}\n", Value::Array(all.iter().map(Status::json).collect()))
@@ -71,8 +87,61 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
         (Format::Text, _) => all.iter().map(Status::text).collect::<Vec<_>>().join("\n"),
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
-    let displaced = args.pid.is_some() && all.iter().any(|s| s.displaced.is_some());
+    let displaced = pid.is_some() && all.iter().any(|s| s.displaced.is_some());
     Ok(if displaced { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+impl StatusArgs {
+    /// Returns the process that alone is meant.
+    pub(crate) fn one(&self) -> Option<i32> {
+        match self.who {
+            Some(Who::One(pid)) => Some(pid),
+            _ => None,
+        }
+    }
+}
+
+/// Shows the processes of a family: those that are recorded, and what became of the others.
+fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
+    let all: Vec<Status> = in_folder(path).into_iter().filter_map(Status::of).collect();
+    let supervisor = supervise::running(path);
+    let is_recorded = |pid: i32| all.iter().any(|s| s.peek.pid as i32 == pid);
+    let mut others = history(path);
+    others.retain(|last| !is_recorded(last.pid));
+    for other in others.iter_mut().filter(|o| o.open) {
+        let note = notes::last(other.pid).map(|n| n.text());
+        other.what = note.unwrap_or_else(|| "not recorded any more".into());
+    }
+    let text = match args.format {
+        Format::Json => {
+            let other = |o: &Last| json!({ "pid": o.pid, "name": o.comm, "what": o.what });
+            let recorded: Vec<Value> = all.iter().map(Status::json).collect();
+            let others: Vec<Value> = others.iter().map(other).collect();
+            format!(
+                "{:#}\n",
+                json!({ "supervisor": supervisor, "recorded": recorded, "others": others })
+            )
+        }
+        Format::Text => {
+            let mut text: Vec<String> = all.iter().map(Status::text).collect();
+            if let Some(pid) = supervisor {
+                let path = one_line(&path.to_string_lossy());
+                text.push(format!(
+                    "new processes are recorded, too, by process {pid}; `prof detach {path}` ends that\n"
+                ));
+            }
+            if !others.is_empty() {
+                let line = |o: &Last| {
+                    let (name, what) = (one_line(&o.comm), one_line(&o.what));
+                    format!("process {} ({name}): {what}\n", o.pid)
+                };
+                text.push(others.iter().map(line).collect());
+            }
+            text.join("\n")
+        }
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Reports the recording of a process that is not recorded any more.
@@ -123,6 +192,8 @@ struct Status {
     is_left: bool,
     /// Why the recording is not at its original path.
     displaced: Option<String>,
+    /// What the collector was told, if that is known.
+    told: Option<Told>,
 }
 
 impl Status {
@@ -139,6 +210,7 @@ impl Status {
         let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
+        let told = Told::of(peek.collector.0).filter(|_| peek.collector_alive);
         (!prof_os::process::has_ended(peek.pid as i32)).then_some(Self {
             peek,
             name,
@@ -146,6 +218,7 @@ impl Status {
             added,
             is_left,
             displaced,
+            told,
         })
     }
 
@@ -216,6 +289,15 @@ impl Status {
             line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
             line("written", text::bytes(m.len()));
         }
+        if let Some(told) = &self.told {
+            line("bounds", bounds(&told.limits));
+        }
+        if let Some(cull) = self.told.as_ref().and_then(|t| t.cull) {
+            line("cull", culled(&cull));
+        }
+        if let Some(marks) = self.summary.as_ref().and_then(|s| marks(&s.marks)) {
+            line("marks", marks);
+        }
         if let Some(added) = &self.added {
             line("memory", added.describe());
         }
@@ -223,7 +305,7 @@ impl Status {
             line("by", by.describe());
         }
         if !p.capture.is_everything() {
-            line("records", hooks::captured(&p.capture));
+            line("records", attach_messages::captured(&p.capture));
         }
         match p.signal {
             // The signal would end the process now.
@@ -244,7 +326,7 @@ impl Status {
         for (module, functions) in
             by_module(&p.functions).into_iter().filter(|_| self.is_attached())
         {
-            line("hooked", format!("{module}: {}", crate::hooks::list(functions)));
+            line("hooked", format!("{module}: {}", crate::attach_messages::list(functions)));
         }
         for remark in probes(&p.probes) {
             line("probes", remark);
@@ -305,6 +387,15 @@ impl Status {
         if let Some(added) = &self.added {
             v["memory"] = memory(added);
         }
+        if let Some(told) = &self.told {
+            v["max_disk"] = told.limits.max_disk.into();
+            v["keep_free"] = told.limits.keep_free.to_string().into();
+            v["on_limit"] = "stop".into();
+            if let Some(cull) = told.cull {
+                v["cull_ns"] = cull.threshold_ns.into();
+                v["cull_pending"] = cull.pending.into();
+            }
+        }
         if let Some(why) = &self.displaced {
             v["displaced"] = why.as_str().into();
         }
@@ -331,6 +422,10 @@ impl Status {
             v["parts"] = s.parts.into();
             v["duration_ns"] = s.duration_ns.into();
             v["since_ns"] = s.since_ns.into();
+            if !s.marks.is_empty() {
+                let mark = |(i, (name, at)): (usize, &(String, u64))| json!({ "number": i + 1, "name": name, "at_ns": at });
+                v["marks"] = s.marks.iter().enumerate().map(mark).collect();
+            }
             if let Some(unseen) = &s.unseen {
                 v["unseen"] = json!(unseen);
             }
@@ -340,6 +435,45 @@ impl Status {
         }
         v
     }
+}
+
+/// Describes which blocks are only counted.
+fn culled(cull: &CullOptions) -> String {
+    format!(
+        "blocks that lived shorter than {} are counted, but not written; up to {} of memory for those of which that is not known yet",
+        text::duration(cull.threshold_ns),
+        text::bytes(cull.pending)
+    )
+}
+
+/// Describes the bounds of a recording, and what is done at them.
+fn bounds(limits: &Limits) -> String {
+    let most = limits.max_disk.map(|n| format!("at most {}", text::bytes(n)));
+    let free = match limits.keep_free {
+        Room::Bytes(0) => None,
+        Room::Bytes(n) => Some(format!("{} of the file system stay free", text::bytes(n))),
+        Room::Usual => Some("5 % of the file system, at most 1 GiB, stay free".into()),
+        share @ Room::Share(_) => Some(format!("{share} of the file system stay free")),
+    };
+    let all: Vec<String> = most.into_iter().chain(free).collect();
+    match all.is_empty() {
+        true => "none: it may fill the disk".into(),
+        false => format!("{}; at a bound it is finished, and prof detaches", all.join(", ")),
+    }
+}
+
+/// Lists the last marks of a recording; `None` if it has none.
+fn marks(all: &[(String, u64)]) -> Option<String> {
+    const LISTED: usize = 8;
+    let mark = |(i, (name, at)): (usize, &(String, u64))| {
+        let name = one_line(name);
+        let name = if name.is_empty() { name } else { format!(" {name}") };
+        format!("#{}{name} at {}", i + 1, text::duration(*at))
+    };
+    let from = all.len().saturating_sub(LISTED);
+    let listed: Vec<String> = all.iter().enumerate().skip(from).map(mark).collect();
+    let earlier = if from > 0 { format!("{from} earlier ones, ") } else { String::new() };
+    (!all.is_empty()).then(|| format!("{earlier}{}", listed.join(", ")))
 }
 
 /// Returns the memory that prof has added to the target's cgroup, with the cgroup's use and limit.

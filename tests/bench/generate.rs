@@ -30,14 +30,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The events of a thread that are not written yet.
 #[derive(Clone, Default)]
-struct Lane {
+struct ThreadState {
     from: Codec,
     now: Codec,
     count: u32,
     bytes: Vec<u8>,
 }
 
-impl Lane {
+impl ThreadState {
     fn flush(&mut self, thread: usize, out: &mut Vec<u8>) {
         let (from, count) = (self.from, std::mem::take(&mut self.count));
         let bytes = std::mem::take(&mut self.bytes);
@@ -74,12 +74,12 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
     let mut r = Random(0x9e37_79b9_7f4a_7c15);
     let mut blocks: Vec<u64> = Vec::new();
     let mut unused: Vec<u64> = (1..=live + 1).rev().map(|i| 0x7f00_0000_0000 + i * 64).collect();
-    let mut lanes = vec![Lane::default(); threads as usize];
-    let (mut time, mut lane) = (1000, 0);
+    let mut states = vec![ThreadState::default(); threads as usize];
+    let (mut time, mut thread_index) = (1000, 0);
     for i in 0..events {
         if i % PER_PASS == 0 {
-            for (t, l) in lanes.iter_mut().enumerate() {
-                l.flush(t, &mut buf);
+            for (t, state) in states.iter_mut().enumerate() {
+                state.flush(t, &mut buf);
             }
             let pass = Pass {
                 number: i / PER_PASS,
@@ -93,10 +93,10 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
             buf.clear();
         }
         if r.below(4) == 0 {
-            lane = r.below(threads) as usize;
+            thread_index = r.below(threads) as usize;
         }
         time += 50 + r.below(200);
-        let l = &mut lanes[lane];
+        let state = &mut states[thread_index];
         let full = blocks.len() as u64 >= live || (!blocks.is_empty() && r.below(100) < 45);
         let (size, node) = (16 + r.below(1000), 1 + r.below(STACKS) as u32);
         if full && r.below(20) == 0 {
@@ -108,24 +108,24 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
                 blocks[at] = addr;
             }
             // SAFETY: `add` passes a pointer to room for an event.
-            l.add(|c, p| unsafe { c.put_realloc(p, time - 20, time, old, addr, size, node) });
+            state.add(|c, p| unsafe { c.put_realloc(p, time - 20, time, old, addr, size, node) });
         } else if full {
             let addr = blocks.swap_remove(r.below(blocks.len() as u64) as usize);
             unused.push(addr);
             // SAFETY: `add` passes a pointer to room for an event.
-            l.add(|c, p| unsafe { c.put_free(p, time, addr, 0) });
+            state.add(|c, p| unsafe { c.put_free(p, time, addr, 0) });
         } else {
             let addr = unused.pop().unwrap_or(64);
             blocks.push(addr);
             // SAFETY: `add` passes a pointer to room for an event.
-            l.add(|c, p| unsafe { c.put_alloc(p, time, addr, size, node) });
+            state.add(|c, p| unsafe { c.put_alloc(p, time, addr, size, node) });
         }
-        if l.bytes.len() > 16_000 {
-            l.flush(lane, &mut buf);
+        if state.bytes.len() > 16_000 {
+            state.flush(thread_index, &mut buf);
         }
     }
-    for (t, l) in lanes.iter_mut().enumerate() {
-        l.flush(t, &mut buf);
+    for (t, state) in states.iter_mut().enumerate() {
+        state.flush(t, &mut buf);
     }
     let end = End { ticks: time + 1, reason: "detached".into() };
     chunk::put(&mut buf, kind::END, &end.encode());

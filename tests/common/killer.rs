@@ -25,7 +25,7 @@ pub(crate) fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
 /// Runs a command and kills it at the first system call at which `when` is true. `when` gets the number of calls that
 /// may change something. Returns the number of those, and whether the command was killed.
 ///
-/// Its child processes are neither traced nor killed.
+/// The command's child processes are neither traced nor killed.
 #[allow(clippy::zombie_processes)] // waited for below, with its threads
 pub(crate) fn killed_when(
     mut command: Command,

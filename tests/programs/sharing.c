@@ -1,8 +1,8 @@
 /* A process that shares its memory with another one, made by clone with CLONE_VM and without CLONE_THREAD. Both
  * allocate all the time. The other one has the thread pointer of a thread that only waits, so both may be in the
  * allocator at once; with "own", that of a thread that has ended, so libc knows no ID of it. With "slow" and "own"
- * they allocate less. With "files", they share descriptors and signal handlers. "ready PID" names the other
- * process. */
+ * they allocate less. With "inside", a thread of the first process is in a hooked function all the time. With "files",
+ * they share descriptors and signal handlers. "ready PID" names the other process. */
 #include "common.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { STACK = 256 << 10, HELD = 64 };
+enum { STACK = 256 << 10, HELD = 64, PAGES = 64 << 20 };
 
 static _Atomic(void *) lent_pointer;
 static atomic_int stop;
@@ -59,7 +59,14 @@ static int threads(void) {
     return line ? atoi(line + 8) : 0;
 }
 
+static int inside;
+
 static void *churn_here(void *arg) {
+    while (inside && !atomic_load(&stop)) {
+        void *pages = mmap(NULL, PAGES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        munmap(pages, PAGES);
+        atomic_fetch_add(&rounds[0], 100);
+    }
     churn(0, 12345);
     return arg;
 }
@@ -83,6 +90,7 @@ static int churn_there(void *arg) {
 int main(int argc, char **argv) {
     pthread_t lender, churner;
     int own = argc > 1 && is(argv[1], "own");
+    inside = argc > 1 && is(argv[1], "inside");
     slow = own || (argc > 1 && is(argv[1], "slow"));
     pthread_create(&lender, NULL, lend, own ? &own : NULL);
     while (!atomic_load(&lent_pointer)) sched_yield();

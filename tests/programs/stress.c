@@ -1,6 +1,6 @@
 /* Eight threads allocate, resize, check and free blocks that carry a checksum in every byte, as fast as they can,
  * until told to stop. Any damage ends the program with FAILED. With an argument, that many more threads only
- * wait. */
+ * wait. With a second, that many threads work. */
 #include "common.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -43,10 +43,12 @@ static void *waits(void *argument) {
 
 int main(int argc, char **argv) {
     pthread_t ids[THREADS];
+    long workers = argc > 2 ? atoi(argv[2]) : THREADS;
+    if (workers < 1 || workers > THREADS) fail("number of threads");
     for (int t = argc > 1 ? atoi(argv[1]) : 0; t > 0; t--) {
         if (pthread_create(&ids[0], NULL, waits, NULL)) fail("pthread_create");
     }
-    for (long t = 0; t < THREADS; t++) {
+    for (long t = 0; t < workers; t++) {
         if (pthread_create(&ids[t], NULL, work, (void *)(t + 1))) fail("pthread_create");
     }
     say("ready\n");
@@ -55,7 +57,7 @@ int main(int argc, char **argv) {
         if (is(word, "operations")) say("done %lu\n", atomic_load(&operations));
         if (is(word, "stop")) {
             atomic_store(&stop, 1);
-            for (int t = 0; t < THREADS; t++) pthread_join(ids[t], NULL);
+            for (long t = 0; t < workers; t++) pthread_join(ids[t], NULL);
             say("done OK\n");
         }
     }

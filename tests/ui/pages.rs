@@ -85,7 +85,7 @@ fn every_page_draws_in_a_browser() {
     }
 }
 
-/// What can't be shown says why, and leads on.
+/// Pages that can't be shown give the reason and a link to go on.
 #[test]
 fn pages_without_an_answer_say_why_in_a_browser() {
     if !is_browser("pages_without_an_answer_say_why_in_a_browser") {

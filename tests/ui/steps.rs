@@ -234,10 +234,10 @@ fn addresses_lead_to_the_same(browser: &Browser, id: &str) {
     ] {
         let (name, query) = page.split_once('?').unwrap_or((page, ""));
         browser.hash(&format!("#/{name}/{id}?{query}"));
-        let (before, address) = (digest(browser), browser.run("location.href"));
+        let (before, address) = (drawn(browser), browser.run("location.href"));
         browser.leave();
         browser.open(address.as_str().expect("an address"));
-        assert_eq!(digest(browser), before, "{page}");
+        assert_eq!(drawn(browser), before, "{page}");
     }
     // The back button goes through the steps.
     browser.hash(&format!("#/allocations/{id}"));
@@ -251,6 +251,21 @@ fn addresses_lead_to_the_same(browser: &Browser, id: &str) {
     browser.back();
     browser.back();
     assert_eq!(digest(browser), first);
+}
+
+/// Returns what a page shows when nothing has been added for a while: charts are drawn in frames after their figures have
+/// come.
+fn drawn(browser: &Browser) -> Value {
+    let mut last = digest(browser);
+    for _ in 0..20 {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now = digest(browser);
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    last
 }
 
 /// Returns what a page shows: its texts, the filter, and what is pressed and chosen.

@@ -1,6 +1,7 @@
 //! Filters of the command line as code.
 
 use crate::only::{ALL, Arg, On, Only};
+use prof_analyze::maps::{MapFilter, MapSort};
 use prof_analyze::query::value::{self, Amount, Time};
 use std::fmt::Write;
 
@@ -55,7 +56,7 @@ fn list(text: &str) -> Option<String> {
 
 impl Only {
     /// Returns the argument that stands for the text of a field; `None` if there is none.
-    fn argument(&self, text: &str) -> Option<String> {
+    fn argument(&self, on: On, text: &str) -> Option<String> {
         match self.arg {
             Arg::Text => Some(quoted(text)),
             Arg::Number(0) if self.field.ends_with("-size") || self.field.ends_with("-rss") => {
@@ -73,18 +74,20 @@ impl Only {
                 Amount::Part(p) => Some(format!("{p:?}")).filter(|t| !t.contains('e')),
             },
             Arg::Stacks | Arg::Maps => list(text),
-            Arg::Flag(word) => (normal(self.field, text) == word).then(String::new),
+            Arg::Flag(word) => (normal(on, self.field, text) == word).then(String::new),
             Arg::Number(_) => None,
         }
     }
 }
 
 /// Returns a word of a field in the spelling of the table.
-fn normal(field: &str, text: &str) -> String {
+fn normal(on: On, field: &str, text: &str) -> String {
     let text = text.replace('_', "-");
     match (field, text.as_str()) {
         ("lifetime", "live" | "only-live") => "leaked".into(),
         ("lifetime", "only-temporary") => "freed".into(),
+        // Mappings have no threads whose next event could end them.
+        ("lifetime", "temporary") if on == On::Maps => "freed".into(),
         ("lifetime", other) => other.strip_prefix("only-").unwrap_or(other).to_owned(),
         _ => text,
     }
@@ -103,16 +106,42 @@ pub fn code_of(given: &[(&'static str, String)]) -> Result<Vec<String>, String> 
                 "--{name} can't be written as a script: scripts have no suppressions"
             ));
         }
-        if *name == "lifetime" && normal(name, text) == "all" {
-            continue;
-        }
-        let field = if *name == "alive-at-2" { "alive-at" } else { name };
-        let of = ALL.iter().filter(|o| o.field == field && !o.not && o.on != On::Maps);
-        let call = of.filter_map(|o| Some(format!(".{}({})", o.name, o.argument(text)?))).next();
-        // A part of the runtime is computed by the filter, so that it is the same moment to the nanosecond.
-        lines.push(call.unwrap_or_else(|| format!(".only({}, {})", quoted(field), quoted(text))));
+        lines.extend(call(On::Blocks, name, text));
     }
     Ok(lines)
+}
+
+/// Returns the call for a field; `None` if the field selects all.
+fn call(on: On, name: &str, text: &str) -> Option<String> {
+    if name == "lifetime" && normal(on, name, text) == "all" {
+        return None;
+    }
+    let other = if on == On::Maps { On::Blocks } else { On::Maps };
+    let field = if name == "alive-at-2" { "alive-at" } else { name };
+    let of = ALL.iter().filter(|o| o.field == field && !o.not && o.on != other);
+    let call = of.filter_map(|o| Some(format!(".{}({})", o.name, o.argument(on, text)?))).next();
+    // A part of the runtime is computed by the filter, so that it is the same moment to the nanosecond.
+    Some(call.unwrap_or_else(|| format!(".only({}, {})", quoted(field), quoted(text))))
+}
+
+/// As [`code_of`], of the mappings that `prof maps` lists: it leaves out what has ended, and prof's own, unless the
+/// filter is about them.
+fn map_code_of(filter: &MapFilter) -> Vec<String> {
+    let of_kind = |g: &&(&str, String)| g.0 == "kind";
+    let kinds: Vec<&str> = filter.given().iter().filter(of_kind).map(|g| g.1.as_str()).collect();
+    let others = filter.given().iter().filter(|g| !of_kind(g));
+    let mut lines: Vec<String> = others.filter_map(|g| call(On::Maps, g.0, &g.1)).collect();
+    // A mapping has one of the kinds that were given, and meets all other conditions.
+    if !kinds.is_empty() {
+        lines.extend(call(On::Maps, "kind", &kinds.join(",")));
+    }
+    if !filter.is_about_time() {
+        lines.push(".only_leaked()".into());
+    }
+    if !filter.is_about_ours() {
+        lines.push(".only_not_bytehound()".into());
+    }
+    lines
 }
 
 /// Returns the script that prints the report on the blocks that a filter selects. `top`: number of stacks, if it was
@@ -125,10 +154,21 @@ pub fn report_script(
     top: Option<usize>,
     sort: &str,
 ) -> Result<String, String> {
-    let mut out =
-        String::from("// Run it with: prof script FILE --data RECORDING\nlet list = allocations()");
-    for line in code_of(given)? {
-        let _ = write!(out, "\n    {line}");
+    Ok(script("allocations", &code_of(given)?, top, sort))
+}
+
+/// Returns the script that prints the table of the mappings that `prof maps` lists with this filter. `top`: number of
+/// mappings, if it was given; 0: all.
+pub fn maps_script(filter: &MapFilter, top: Option<usize>, sort: MapSort) -> String {
+    let sort = MapSort::ALL.iter().find(|s| s.0 == sort).map_or("size", |s| s.1);
+    script("maps", &map_code_of(filter), top, sort)
+}
+
+/// Returns the script that makes a list by calls, and prints its report.
+fn script(list: &str, calls: &[String], top: Option<usize>, sort: &str) -> String {
+    let mut out = format!("// Run it with: prof script FILE --data RECORDING\nlet list = {list}()");
+    for call in calls {
+        let _ = write!(out, "\n    {call}");
     }
     let args = match (top, sort) {
         (None, "size") => String::new(),
@@ -137,7 +177,7 @@ pub fn report_script(
         (Some(top), sort) => format!("{top}, {}", quoted(sort)),
     };
     let _ = write!(out, ";\nprintln(list.report({args}));\n");
-    Ok(out)
+    out
 }
 
 #[cfg(test)]
@@ -167,6 +207,36 @@ mod tests {
             assert_eq!(code(name, text), line, "{name} {text}");
         }
         assert!(code_of(&[("ignore", "list".into())]).is_err());
+    }
+
+    #[test]
+    fn filters_of_mappings_become_code() {
+        let code = |given: &[(&str, &str)]| {
+            let mut filter = MapFilter::default();
+            for (name, text) in given {
+                filter.set(name, text).expect("valid");
+            }
+            map_code_of(&filter).join("")
+        };
+        for (given, lines) in [
+            (&[][..], ".only_leaked().only_not_bytehound()"),
+            (&[("lifetime", "all")], ".only_not_bytehound()"),
+            (&[("lifetime", "temporary")], ".only_temporary().only_not_bytehound()"),
+            (&[("bytehound", "yes")], ".only_bytehound().only_leaked()"),
+            (&[("id", "7, 9")], ".only(\"id\", \"7, 9\")"),
+            (
+                &[("kind", "prof"), ("min-rss", "1K"), ("kind", "heap,code")],
+                ".only(\"min-rss\", \"1K\").only_kind(\"prof,heap,code\").only_leaked()",
+            ),
+            (
+                &[("name", "a\"\\.so"), ("alive-at-2", "50%")],
+                ".only_name(\"a\\\"\\\\.so\").only(\"alive-at\", \"50%\").only_not_bytehound()",
+            ),
+        ] {
+            assert_eq!(code(given), lines, "{given:?}");
+        }
+        let script = maps_script(&MapFilter::default(), Some(0), MapSort::PeakRss);
+        assert!(script.ends_with("println(list.report(0, \"peak-rss\"));\n"), "{script}");
     }
 
     #[test]

@@ -3,16 +3,17 @@
 use crate::error::{Ending, ErrorKind, ScriptError, Stopped, ending};
 use crate::host::Host;
 use crate::list::AllocationList;
+use crate::memory::{Captured, Watch};
 use crate::recording::{Fallback, Open, Recording, Shared};
 use crate::registry::{Name, Registry};
-use crate::{api, duration, graph, objects, only, print, save, table};
+use crate::{api, complete, duration, graph, objects, only, print, save, table, text};
 use prof_analyze::query::RowSet;
 use prof_analyze::{IndexOptions, Job};
 use rhai::packages::{
     ArithmeticPackage, BasicArrayPackage, BasicFnPackage, BasicIteratorPackage, BasicMapPackage,
     BasicMathPackage, BasicStringPackage, LogicPackage, MoreStringPackage, Package,
 };
-use rhai::{AST, Dynamic, Engine, Scope};
+use rhai::{AST, Dynamic, Engine, Scope, Token};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,13 +28,23 @@ pub struct Limits {
     pub time: Duration,
     /// Greatest number of bytes of all selections.
     pub selections: u64,
+    /// Greatest number of bytes by which the memory of the process may grow while the script runs.
+    pub memory: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { operations: 50_000_000, time: Duration::from_secs(60), selections: 256 << 20 }
+        Self {
+            operations: 50_000_000,
+            time: Duration::from_secs(60),
+            selections: 256 << 20,
+            memory: 512 << 20,
+        }
     }
 }
+
+/// Longest text of a script that has limits, in bytes.
+pub(crate) const LONGEST_TEXT: usize = 1 << 18;
 
 /// The surroundings of scripts.
 pub struct ScriptOptions {
@@ -87,6 +98,13 @@ pub struct Script {
     job: Rc<RefCell<Job>>,
     limits: Option<Limits>,
     began: Rc<Cell<Instant>>,
+    captured: Captured,
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        self.captured.empty();
+    }
 }
 
 impl Script {
@@ -99,10 +117,11 @@ impl Script {
         let began = Rc::new(Cell::new(Instant::now()));
         let Registry { mut engine, names, .. } = registered(&shared);
         engine.set_max_call_levels(64).set_max_expr_depths(256, 128).disable_symbol("eval");
+        free_reserved_words(&mut engine);
         if let Some(l) = limits {
             engine
                 .set_max_operations(l.operations)
-                .set_max_string_size(1 << 18)
+                .set_max_string_size(LONGEST_TEXT)
                 .set_max_array_size(20_000)
                 .set_max_map_size(5000)
                 .set_max_variables(200)
@@ -115,7 +134,7 @@ impl Script {
                 limits.is_some_and(|l| operations % 256 == 0 && start.get().elapsed() > l.time);
             let why = match (own.borrow().is_cancelled(), limits) {
                 (true, Some(l)) if start.get().elapsed() >= l.time => too_long(l),
-                (true, _) => "the script was stopped".to_owned(),
+                (true, _) => STOPPED.to_owned(),
                 (false, Some(l)) if late => too_long(l),
                 _ => return None,
             };
@@ -134,6 +153,7 @@ impl Script {
             job,
             limits,
             began,
+            captured: Captured::default(),
         }
     }
 
@@ -147,11 +167,15 @@ impl Script {
         *self.job.borrow_mut() = job;
     }
 
-    /// Returns the names of the variables and functions that scripts have made so far.
-    pub fn own_names(&self) -> Vec<String> {
-        let variables = self.scope.iter_raw().map(|(name, _, _)| name.to_owned());
+    /// Returns where the last word of a text begins, and what it may become: the names of the language that fit the
+    /// type before them, and those that scripts have made so far.
+    pub fn complete(&self, before: &str) -> (usize, Vec<String>) {
+        let kind = |v: &Dynamic| self.engine.map_type_name(v.type_name()).to_owned();
+        let variables =
+            self.scope.iter_raw().map(|(name, _, value)| (name.to_owned(), kind(value)));
         let functions = self.functions.iter_functions().map(|f| f.name.to_owned());
-        variables.chain(functions).collect()
+        let (variables, functions) = (variables.collect::<Vec<_>>(), functions.collect::<Vec<_>>());
+        complete::complete(before, &self.names, &variables, &functions)
     }
 
     /// Compiles a piece of code.
@@ -191,11 +215,15 @@ impl Script {
         let ast = self.compile(code)?;
         self.functions = self.functions.merge(&ast);
         self.began.set(Instant::now());
+        if self.limits.is_some() {
+            self.captured.watch(&mut self.engine, &ast);
+        }
         let job = self.job.borrow().clone();
-        let watch = self.limits.map(|l| Watch::new(&job, l.time));
+        let watch = self.limits.map(|l| Watch::new(&job, l));
         let Self { engine, scope, functions, .. } = self;
         let run = || engine.eval_ast_with_scope::<Dynamic>(scope, functions);
         let done = job.run(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)));
+        let large = self.limits.filter(|_| watch.as_ref().is_some_and(Watch::was_too_large));
         drop(watch);
         self.functions.clear_statements();
         let done = match done {
@@ -214,8 +242,18 @@ impl Script {
             Err(Ending::Exit(code)) => Ok((Ran::Exit(code), Dynamic::UNIT)),
             Err(Ending::Error(mut e)) => {
                 let late = self.limits.filter(|l| self.began.get().elapsed() >= l.time);
+                // What was stopped fails for this reason, whatever it says.
+                if self.job.borrow().is_cancelled() && e.kind == ErrorKind::Runtime {
+                    (e.kind, e.message) = (ErrorKind::Stopped, STOPPED.into());
+                }
+                if e.kind == ErrorKind::Runtime {
+                    e.message = complete::explained(&e.message, &self.names);
+                }
                 if let (ErrorKind::Stopped, Some(l)) = (e.kind, late) {
                     e.message = too_long(l);
+                }
+                if let (ErrorKind::Stopped, Some(l)) = (e.kind, large) {
+                    e.message = too_large(l);
                 }
                 Err(e)
             }
@@ -227,6 +265,8 @@ impl Script {
     /// # Errors
     /// Why it failed, and where.
     pub fn run(&mut self, code: &str) -> Result<Ran, ScriptError> {
+        // Some editors put a mark of the encoding before the text.
+        let code = code.strip_prefix('\u{feff}').unwrap_or(code);
         // A first line that names the interpreter makes the file a program of its own.
         let code = match code.strip_prefix("#!") {
             Some(rest) => format!("//{rest}"),
@@ -284,8 +324,18 @@ impl Script {
     }
 }
 
+const STOPPED: &str = "the script was stopped";
+
 fn too_long(limits: Limits) -> String {
     format!("the script takes longer than {} seconds", limits.time.as_secs())
+}
+
+fn too_large(limits: Limits) -> String {
+    let most = limits.memory >> 20;
+    format!(
+        "memory has grown by more than {most} MiB while the script ran; keep less in variables, or run it with \
+         `prof script`, which has no such limit"
+    )
 }
 
 /// Returns whether the last of a code that is no comment is a semicolon: its value is not wanted.
@@ -308,32 +358,44 @@ fn offset(code: &str, at: rhai::Position) -> usize {
     before + rest.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum::<usize>()
 }
 
-/// Cancels a job when its time is over, so that a pass over an index ends as well.
-struct Watch(Option<(std::sync::mpsc::Sender<()>, std::thread::JoinHandle<()>)>);
-
-impl Watch {
-    fn new(job: &Job, time: Duration) -> Self {
-        let (done, ended) = std::sync::mpsc::channel::<()>();
-        let job = job.clone();
-        let wait = move || {
-            if ended.recv_timeout(time) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                job.cancel();
+/// Makes words that Rhai reserves for later, but does not use, names of fields behind a dot: objects have a field
+/// `module`, and JSON of others has what it likes. `module` is a name everywhere, as scripts have no modules.
+fn free_reserved_words(engine: &mut Engine) {
+    let behind_dot = Cell::new(false);
+    #[allow(deprecated)] // It is not: the attribute says that it may change.
+    engine.on_parse_token(move |token, _, _| {
+        let is_field = behind_dot.replace(matches!(token, Token::Period | Token::Elvis));
+        match token {
+            // `x.call(y)` and the like are functions of the language.
+            Token::Reserved(word)
+                if *word == "module"
+                    || is_field
+                        && word.starts_with(|c: char| c.is_ascii_alphabetic())
+                        && !LANGUAGE.contains(&word.as_str()) =>
+            {
+                Token::Identifier(word)
             }
-        };
-        // Without the thread, time is still looked at between operations.
-        let thread = std::thread::Builder::new().name("script-time".into()).spawn(wait);
-        Self(thread.ok().map(|thread| (done, thread)))
-    }
+            token => token,
+        }
+    });
 }
 
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if let Some((done, thread)) = self.0.take() {
-            drop(done);
-            let _ = thread.join();
-        }
-    }
-}
+/// Functions of the language that may stand behind a dot, and words that it uses.
+const LANGUAGE: [&str; 13] = [
+    "Fn",
+    "call",
+    "curry",
+    "debug",
+    "eval",
+    "is_def_fn",
+    "is_def_var",
+    "is_shared",
+    "print",
+    "this",
+    "type_of",
+    "import",
+    "export",
+];
 
 /// Creates an engine with all functions.
 fn registered(shared: &Rc<Shared>) -> Registry {
@@ -352,6 +414,7 @@ fn registered(shared: &Rc<Shared>) -> Registry {
     let mut r = Registry::new(engine);
     api::register(&mut r, shared);
     print::register(&mut r, shared);
+    text::register(&mut r.engine, shared);
     duration::register(&mut r);
     only::register_all(&mut r, shared);
     graph::register(&mut r, shared);
@@ -388,5 +451,5 @@ fn register_help(r: &mut Registry, shared: &Rc<Shared>) {
 
 /// Returns all names that scripts can use, with their descriptions.
 pub fn names() -> Vec<Name> {
-    Script::new(ScriptOptions::new(Box::new(crate::Native::default()))).names
+    Script::new(ScriptOptions::new(Box::new(crate::Native::default()))).names().to_vec()
 }

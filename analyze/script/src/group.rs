@@ -2,8 +2,8 @@
 
 use crate::error::{Fault, fault};
 use crate::list::AllocationList;
+use crate::sort;
 use prof_analyze::model::Group;
-use std::cmp::Reverse;
 use std::rc::Rc;
 
 /// The blocks of one stack.
@@ -66,14 +66,17 @@ impl AllocationGroupList {
         self.with(self.groups.iter().filter(|g| right(g)).copied().collect())
     }
 
-    pub(crate) fn sorted(&self, key: impl Fn(&One) -> u64, descending: bool) -> Self {
-        let mut groups = self.groups.to_vec();
-        // Groups with equal keys stay in the order that they had.
-        match descending {
-            true => groups.sort_by_key(|g| Reverse(key(g))),
-            false => groups.sort_by_key(key),
-        }
-        self.with(groups)
+    /// Returns the groups in the order of a key. Groups with equal keys stay in the order that they had.
+    ///
+    /// # Errors
+    /// If the job was cancelled.
+    pub(crate) fn sorted(
+        &self,
+        key: impl Fn(&One) -> u64,
+        descending: bool,
+    ) -> Result<Self, Fault> {
+        let key = |g: &One| if descending { u64::MAX - key(g) } else { key(g) };
+        sort::by_key(self.groups.to_vec(), key).map(|groups| self.with(groups))
     }
 
     pub(crate) fn take(&self, count: i64) -> Self {

@@ -7,12 +7,13 @@
 //! * [`Script`]: an engine with its recordings, which runs pieces of code;
 //! * [`Host`]: where output goes, and what a script may read: [`Native`] for the command line, [`Virtual`] for a server;
 //! * [`names`]: all names with their descriptions, as the reference lists them;
-//! * [`code_of`], [`report_script`]: a filter of the command line as code.
+//! * [`code_of`], [`report_script`], [`maps_script`]: a filter of the command line as code.
 
 mod api;
 mod backtrace;
 mod block;
 mod code;
+mod complete;
 mod duration;
 mod engine;
 mod error;
@@ -21,6 +22,7 @@ mod group;
 mod host;
 mod list;
 mod maplist;
+mod memory;
 mod objects;
 mod only;
 mod print;
@@ -29,9 +31,12 @@ mod reference;
 mod registry;
 mod save;
 mod slave;
+mod sort;
+mod stack;
 mod table;
+mod text;
 
-pub use code::{code_of, quoted, report_script};
+pub use code::{code_of, maps_script, quoted, report_script};
 pub use engine::{Limits, Ran, Script, ScriptOptions, names};
 pub use error::{ErrorKind, ScriptError};
 pub use host::{
@@ -41,3 +46,4 @@ pub use recording::{Fallback, Indexed, Open, Recording};
 pub use reference::{help, reference};
 pub use registry::Name;
 pub use slave::serve_stdin;
+pub use stack::on_stack;

@@ -20,7 +20,7 @@ pub(crate) struct AllocationList {
     /// The set that the filter is applied to; `None`: all blocks.
     base: Option<Rows>,
     filter: Filter,
-    /// What is computed when it is first needed. Copies of the list have it as well.
+    /// Values that are computed when they are first needed. Copies of the list share them.
     made: Rc<Made>,
 }
 

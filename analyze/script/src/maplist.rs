@@ -96,6 +96,7 @@ impl Filtered for MapList {
     fn only(&self, field: &str, text: &str) -> Result<Self, Fault> {
         let mut filter = MapFilter::default();
         filter.set(field, text).map_err(|e| fault(e.to_string()))?;
+        filter.check(self.of.analysis().meta()).map_err(fault)?;
         let found = filter.select(self.of.analysis(), self.of.maps()?);
         let mut ids: Vec<u32> = found.into_iter().filter(|id| self.has(*id)).collect();
         ids.sort_unstable();

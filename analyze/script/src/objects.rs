@@ -4,6 +4,7 @@
 
 use crate::error::{Fault, fault, of_scan};
 use crate::list::AllocationList;
+use crate::maplist::MapList;
 use crate::recording::Shared;
 use crate::registry::Registry;
 use crate::save::filter_of;
@@ -12,6 +13,7 @@ use prof_analyze::answers::{GroupKey, GroupsAsk, groups};
 use prof_analyze::diff::{Diff, DiffOptions};
 use prof_analyze::fragmentation::{Fragmentation, FragmentationError, FragmentationOptions};
 use prof_analyze::leaks::{Class, LeakOptions, Leaks};
+use prof_analyze::maps::{MapFilter, MapSort, MapsOptions, MapsReport};
 use prof_analyze::query::{LIFETIMES, Tally};
 use prof_analyze::report::{Report, ReportOptions, SortKey, Style};
 use rhai::{Array, Dynamic};
@@ -47,7 +49,9 @@ fn leaks(list: &AllocationList) -> Result<Array, Fault> {
 }
 
 fn grouped(list: &AllocationList, by: GroupKey) -> Result<Array, Fault> {
-    let ask = GroupsAsk { by, sort: SortKey::Allocated, count: usize::MAX, ..GroupsAsk::default() };
+    // A peak that is not computed would read as 0.
+    let (sort, count, peaks) = (SortKey::Allocated, usize::MAX, true);
+    let ask = GroupsAsk { by, sort, count, peaks, ..GroupsAsk::default() };
     let found = groups(list.of.index(), &list.query()?, &ask).map_err(of_scan)?;
     array(&found.rows)
 }
@@ -118,6 +122,23 @@ fn report(list: &AllocationList, top: Option<i64>, sort: &str) -> Result<String,
     };
     let text = Report::new(&analysis(list)?, &options).text(Style::default());
     Ok(text.trim_end().to_owned())
+}
+
+/// Number of mappings that `prof maps` shows.
+const TOP_MAPS: i64 = 40;
+
+fn maps_report(list: &MapList, top: i64, sort: &str) -> Result<String, Fault> {
+    let found = MapSort::ALL.iter().find(|k| k.1 == sort);
+    let (sort, _) = found.ok_or_else(|| {
+        let names = MapSort::ALL.map(|k| k.1).join(", ");
+        fault(format!("report: {sort:?} is no key to sort by; give one of {names}"))
+    })?;
+    let top = usize::try_from(top)
+        .map_err(|_| fault("report: the number of mappings is negative; 0 shows all"))?;
+    let options = MapsOptions { top, sort: *sort, ..MapsOptions::default() };
+    let filter = MapFilter::of_ids(list.ids.to_vec());
+    let report = MapsReport::new(list.of.analysis(), list.of.maps()?, &filter, &options);
+    Ok(report.text(Style::default()).trim_end().to_owned())
 }
 
 fn figures(list: &AllocationList) -> Result<Dynamic, Fault> {
@@ -197,6 +218,18 @@ pub(crate) fn register(r: &mut Registry, _: &Rc<Shared>) {
     .also(|l: &mut L, top: i64| report(l, Some(top), "size"))
     .also(|l: &mut L, sort: &str| report(l, None, sort))
     .also(|l: &mut L, top: i64, sort: &str| report(l, Some(top), sort));
+    r.of("MapList")
+        .def(
+            "report",
+            "(top: Integer, sort: String) -> String",
+            "Returns the text of `prof maps` on the list; the number of mappings (40; 0: all) and the key to sort by can be given.",
+            "println(maps().report(3, \"rss\"));",
+            |l: &mut MapList| maps_report(l, TOP_MAPS, "size"),
+        )
+        .note("New in prof.")
+        .also(|l: &mut MapList, top: i64| maps_report(l, top, "size"))
+        .also(|l: &mut MapList, sort: &str| maps_report(l, TOP_MAPS, sort))
+        .also(|l: &mut MapList, top: i64, sort: &str| maps_report(l, top, sort));
     r.of("").def(
         "diff",
         "(before: AllocationList, after: AllocationList) -> Object",

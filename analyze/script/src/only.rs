@@ -59,7 +59,7 @@ pub(crate) struct Only {
     pub arg: Arg,
     /// The blocks that meet the condition are removed, and the others stay.
     pub not: bool,
-    /// What is said of a block or mapping that stays, after "Keeps those".
+    /// Description of a block or mapping that stays, to follow "Keeps those".
     doc: &'static str,
     note: &'static str,
 }
@@ -272,9 +272,17 @@ fn register<L: Filtered + 'static>(r: &mut Registry, o: &'static Only, list: &'s
                     return register_thread(r, o, signature!("(thread: String|Integer)"), &doc);
                 }
                 "kind" => "\"heap\"",
+                "since" => "\"deployed\"",
+                "between" => "\"deployed,warm\"",
                 _ => "\"main\"",
             };
-            r.def(o.name, signature!("(regex: String)"), doc, example(arg), text);
+            let signature = match o.field {
+                "since" => signature!("(mark: String)"),
+                "between" => signature!("(marks: String)"),
+                "kind" => signature!("(kinds: String)"),
+                _ => signature!("(regex: String)"),
+            };
+            r.def(o.name, signature, doc, example(arg), text);
         }
         Times => {
             let signature = signature!("(times: [Duration])");

@@ -2,6 +2,7 @@
 
 use crate::backtrace::Backtrace;
 use crate::block::Allocation;
+use crate::code::quoted;
 use crate::duration::{Duration, Moment};
 use crate::error::{Failed, Fault, fault};
 use crate::group::AllocationGroupList;
@@ -13,8 +14,15 @@ use prof_analyze::report::units;
 use rhai::{Dynamic, EvalAltResult, Position};
 use std::rc::Rc;
 
-/// Returns a value as `println` prints it.
+/// Deepest array or map whose content is printed; deeper ones are `[…]`.
+const DEEPEST: usize = 64;
+
+/// Returns a value as `println` prints it, in one line.
 pub(crate) fn to_text(value: &Dynamic) -> String {
+    text_at(value, 0)
+}
+
+fn text_at(value: &Dynamic, depth: usize) -> String {
     macro_rules! display {
         ($($kind:ty),*) => { $(if let Some(v) = value.read_lock::<$kind>() { return v.to_string(); })* };
     }
@@ -31,16 +39,66 @@ pub(crate) fn to_text(value: &Dynamic) -> String {
         crate::graph::Graph => "Graph",
         crate::api::Data => "Data"
     );
+    if depth >= DEEPEST && (value.is_array() || value.is_map()) {
+        return if value.is_map() { "#{…}".into() } else { "[…]".into() };
+    }
     if let Some(array) = value.read_lock::<rhai::Array>() {
-        let all: Vec<String> = array.iter().map(quoted_text).collect();
+        let all: Vec<String> = array.iter().map(|v| quoted_text(v, depth + 1)).collect();
         return format!("[{}]", all.join(", "));
     }
     if let Some(map) = value.read_lock::<rhai::Map>() {
-        let all: Vec<String> =
-            map.iter().map(|(k, v)| format!("{:?}: {}", k.as_str(), quoted_text(v))).collect();
-        return format!("#{{{}}}", all.join(", "));
+        let all = map.iter().map(|(k, v)| format!("{}: {}", quoted(k), quoted_text(v, depth + 1)));
+        return format!("#{{{}}}", all.collect::<Vec<_>>().join(", "));
     }
-    value.to_string()
+    // The language prints it as nothing, as if the value were an empty text.
+    if value.is_unit() { "()".into() } else { value.to_string() }
+}
+
+/// Longest array or map that is printed in one line.
+const WIDE: usize = 100;
+
+/// Returns a value in lines: an array or a map that is too long for one line has one for each of its parts.
+fn laid_out(value: &Dynamic, indent: usize) -> String {
+    let text = quoted_text(value, indent / 2);
+    if indent + text.chars().count() <= WIDE || indent >= WIDE / 2 {
+        return text;
+    }
+    let inner = indent + 2;
+    let is_small = |v: &Dynamic| !v.is_array() && !v.is_map();
+    let lines: Vec<String> = if let Some(array) = value.read_lock::<rhai::Array>() {
+        // Numbers and the like share lines.
+        if array.iter().all(is_small) {
+            filled(
+                array.iter().map(|v| quoted_text(v, indent)),
+                WIDE.saturating_sub(inner + 1).max(40),
+            )
+        } else {
+            array.iter().map(|v| laid_out(v, inner)).collect()
+        }
+    } else if let Some(map) = value.read_lock::<rhai::Map>() {
+        map.iter().map(|(k, v)| format!("{}: {}", quoted(k), laid_out(v, inner))).collect()
+    } else {
+        return text;
+    };
+    let (open, close) = if value.is_array() { ("[", "]") } else { ("#{", "}") };
+    let pad = " ".repeat(inner);
+    let body = lines.join(&format!(",\n{pad}"));
+    format!("{open}\n{pad}{body}\n{}{close}", " ".repeat(indent))
+}
+
+/// Puts texts into lines of at most `width` characters.
+fn filled(texts: impl Iterator<Item = String>, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for text in texts {
+        match lines.last_mut() {
+            Some(last) if last.len() + text.len() + 2 <= width => {
+                last.push_str(", ");
+                last.push_str(&text);
+            }
+            _ => lines.push(text),
+        }
+    }
+    lines
 }
 
 /// Returns a value as `println` prints it on its own: lists with the number of what they have, which takes a pass over
@@ -78,22 +136,29 @@ pub(crate) fn shown(value: &Dynamic) -> Result<String, Fault> {
     if let Some(data) = value.read_lock::<crate::api::Data>() {
         return Ok(format!("Data ({})", data.of.analysis().path().display()));
     }
+    if value.is_array() || value.is_map() {
+        return Ok(laid_out(value, 0));
+    }
     Ok(to_text(value))
 }
 
 /// Returns a value as it is printed within an array or a map.
-fn quoted_text(value: &Dynamic) -> String {
+fn quoted_text(value: &Dynamic, depth: usize) -> String {
     match value.read_lock::<rhai::ImmutableString>() {
-        Some(text) => format!("{:?}", text.as_str()),
-        None => to_text(value),
+        Some(text) => quoted(text.as_str()),
+        None if value.is_char() => format!("{:?}", value.as_char().unwrap_or_default()),
+        None => text_at(value, depth),
     }
 }
 
 /// Replaces the placeholders of a format: `{}` by the next argument, `{N}` by one of them; `{{` is a bracket.
-pub(crate) fn formatted(format: &str, args: &[String]) -> Result<String, String> {
+pub(crate) fn formatted(format: &str, args: &[String], most: usize) -> Result<String, String> {
     let (mut out, mut next) = (String::new(), 0);
     let mut rest = format;
     while let Some(at) = rest.find(['{', '}']) {
+        if out.len() > most {
+            return Err(format!("the text is longer than {} MiB", most >> 20));
+        }
         let (before, behind) = rest.split_at(at);
         out.push_str(before);
         if let Some(more) = behind.strip_prefix("{{").or(behind.strip_prefix("}}")) {
@@ -128,19 +193,20 @@ pub(crate) fn formatted(format: &str, args: &[String]) -> Result<String, String>
 }
 
 fn print(shared: &Shared, values: &[Dynamic]) -> Result<(), Fault> {
+    values.iter().try_for_each(|v| shared.check_text(v))?;
     let texts: Vec<String> = values.iter().map(shown).collect::<Result<_, Fault>>()?;
     let text = match texts.split_first() {
         None => String::new(),
         Some((one, [])) => one.clone(),
-        Some((format, args)) => formatted(format, args).map_err(fault)?,
+        Some((format, args)) => formatted(format, args, shared.longest).map_err(fault)?,
     };
     shared.host.borrow_mut().line(&text).map_err(fault)
 }
 
 /// Registers the functions that print.
 pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
-    let own = [(); 6].map(|()| shared.clone());
-    let [s0, s1, s2, s3, s4, s5] = own;
+    let own = [(); 7].map(|()| shared.clone());
+    let [s0, s1, s2, s3, s4, s5, s6] = own;
     r.of("")
         .def(
             "println",
@@ -174,9 +240,10 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
         "(format: String, values: Array) -> String",
         "Returns a text whose {} and {0} are replaced by values.",
         "println(format(\"{} of {}\", [1, 2]));",
-        |format: &str, values: rhai::Array| {
+        move |format: &str, values: rhai::Array| {
+            values.iter().try_for_each(|v| s6.check_text(v))?;
             let texts: Vec<String> = values.iter().map(shown).collect::<Result<_, Fault>>()?;
-            formatted(format, &texts).map_err(fault)
+            formatted(format, &texts, s6.longest).map_err(fault)
         },
     )
     .note("New in prof.")
@@ -217,10 +284,10 @@ mod tests {
             ("none", "none"),
             ("é{}é", "éaé"),
         ] {
-            assert_eq!(formatted(format, &args).as_deref(), Ok(text));
+            assert_eq!(formatted(format, &args, usize::MAX).as_deref(), Ok(text));
         }
         for wrong in ["{} {} {}", "{2}", "{x}", "{"] {
-            assert!(formatted(wrong, &args).is_err(), "{wrong}");
+            assert!(formatted(wrong, &args, usize::MAX).is_err(), "{wrong}");
         }
     }
 }

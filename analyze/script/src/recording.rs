@@ -117,6 +117,8 @@ pub(crate) struct Shared {
     pub data: RefCell<Vec<Arc<Recording>>>,
     pub argv: Vec<String>,
     pub budget: Rc<Budget>,
+    /// Greatest length of a text that functions make, in bytes.
+    pub longest: usize,
     /// Numbers of the next files without names.
     pub graphs: Cell<u64>,
     pub flamegraphs: Cell<u64>,
@@ -140,6 +142,7 @@ impl Shared {
             data: RefCell::new(data),
             argv,
             budget: Rc::new(Budget { used: Cell::new(0), most: most_bytes.unwrap_or(u64::MAX) }),
+            longest: if most_bytes.is_some() { 4 << 20 } else { usize::MAX },
             graphs: Cell::new(0),
             flamegraphs: Cell::new(0),
             open,

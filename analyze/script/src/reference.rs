@@ -20,7 +20,7 @@ pub fn help(names: &[Name], pattern: &str) -> String {
     out
 }
 
-/// What stands before the names of a type.
+/// Text in front of the names of a type.
 const TYPES: [(&str, &str, &str); 12] = [
     ("", "Functions", "They can be called anywhere."),
     ("Data", "Data", "A recording."),

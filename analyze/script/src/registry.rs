@@ -10,7 +10,7 @@ pub struct Name {
     pub of: &'static str,
     /// The name.
     pub name: String,
-    /// Its arguments and its result: `(size: Integer) -> AllocationList`.
+    /// Arguments and result: `(size: Integer) -> AllocationList`.
     pub signature: &'static str,
     /// A sentence that says what it does.
     pub doc: String,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 /// Greatest number of jobs that are known at a time; the oldest that have ended go first.
 const MOST: usize = 32;
 
-/// What a request does with a job.
+/// Action of a request on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// Tells how far it is.

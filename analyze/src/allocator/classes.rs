@@ -1,13 +1,13 @@
 //! Sizes to which allocators round blocks up.
 
 use prof_trace::records::allocator;
-use prof_trace::size::{Chunks, Header};
+use prof_trace::size::{GlibcChunks, Header};
 
 /// The rule by which an allocator makes blocks larger than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Classes {
     /// glibc's chunks, where the header of a block was not seen.
-    Chunks(Chunks),
+    Chunks(GlibcChunks),
     /// Four sizes for each doubling, at least so many bytes apart, as jemalloc has them; and sizes above a limit, in
     /// bytes, are rounded up to whole pages of 4 KiB instead.
     Quarters { quantum: u64, paged_from: u64 },
@@ -22,7 +22,7 @@ const MIMALLOC_MOST: u64 = 128 << 10;
 /// Greatest block of the smallest class.
 const TINY: u64 = 8;
 
-/// What a block takes: bytes in all, and those of headers among them.
+/// Bytes that a block takes: in all, and those of headers among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     pub bytes: u64,
@@ -53,7 +53,7 @@ impl Classes {
 
 /// Returns what a block of glibc's with this header takes. A word precedes each block; one with a mapping of its own can't
 /// use the next chunk's first word either.
-pub(super) fn of_chunk(chunks: Chunks, size: u64, header: Header) -> Option<Taken> {
+pub(super) fn of_chunk(chunks: GlibcChunks, size: u64, header: Header) -> Option<Taken> {
     if size >> prof_trace::size::BITS != 0 {
         return None;
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_mapped_chunk_has_a_larger_header() {
-        let chunks = Chunks::of(8);
+        let chunks = GlibcChunks::of(8);
         let plain = Header { arena: 1, ..Header::default() };
         assert_eq!(of_chunk(chunks, 41, plain), Some(Taken { bytes: 64, header: 8 }));
         let mapped = Header { mapped: true, extra: 3, ..Header::default() };

@@ -1,5 +1,5 @@
-//! What the allocator has done: calls that change its settings, and its own calls of the kernel, which have its functions
-//! in their stacks.
+//! The allocator's recorded actions: calls that change its settings, and its own calls of the kernel, which have its
+//! functions in their stacks.
 
 use crate::askers::is_allocator;
 use crate::load::MapEvent;
@@ -29,7 +29,7 @@ pub struct SettingCallData {
     pub parameter: String,
     /// The value that it was given; `None`: none.
     pub value: Option<i64>,
-    /// What the function returned.
+    /// Result of the function.
     pub result: i64,
     /// The function says that it has done what it was asked for.
     pub success: bool,
@@ -59,7 +59,7 @@ pub struct SettingGroupData {
 /// Calls of the kernel that do the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DoingData {
-    /// What they do; see the reference for the names.
+    /// Effect of the calls; the reference lists the names.
     pub what: &'static str,
     /// Number of calls.
     pub count: u64,
@@ -88,7 +88,7 @@ pub struct MadeData {
     pub frames: Vec<FrameData>,
 }
 
-/// What was found in a recording.
+/// The allocator's actions that a recording has.
 #[derive(Default)]
 pub(super) struct Doings {
     pub calls: Vec<SettingCallData>,

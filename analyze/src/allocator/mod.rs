@@ -13,7 +13,7 @@ use crate::style::printable;
 use crate::symbols::Symbolizer;
 use classes::Classes;
 use prof_trace::records::{Allocators, allocator};
-use prof_trace::size::Chunks;
+use prof_trace::size::GlibcChunks;
 use serde::Serialize;
 
 pub use doings::{DoingData, MadeData, SettingCallData, SettingGroupData};
@@ -38,7 +38,7 @@ pub enum OverheadSort {
     /// Bytes that live blocks take beyond what was asked for.
     #[default]
     Overhead,
-    /// The same as a part of what they take.
+    /// Overhead as a part of the bytes that the blocks take.
     Part,
     /// Bytes that they take.
     Taken,
@@ -59,7 +59,7 @@ pub enum AllocatorError {
     Read(#[from] crate::Error),
 }
 
-/// What is known of a process's allocators.
+/// The allocators of a process, their settings, arenas and overhead.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AllocatorReport {
     /// Version of this format: 1.
@@ -83,13 +83,13 @@ pub struct AllocatorReport {
     pub arenas: Vec<ArenaData>,
     /// The sums of the arenas.
     pub arenas_total: Option<ArenaData>,
-    /// What blocks take beyond what was asked for; absent if no recording was looked at.
+    /// Bytes that blocks take beyond those requested; absent without a recording.
     pub overhead: Option<OverheadReport>,
     /// Calls that change the allocator's settings, or ask it to do something, in the order of time.
     pub calls: Vec<SettingCallData>,
     /// Number of calls that are not shown.
     pub other_calls: u64,
-    /// The same calls by function and parameter, most first.
+    /// The calls of `calls` by function and parameter, most frequent first.
     pub call_groups: Vec<SettingGroupData>,
     /// The allocator's own calls of the kernel, by what they do.
     pub doings: Vec<DoingData>,
@@ -99,7 +99,7 @@ pub struct AllocatorReport {
     pub other_made: u64,
     /// Whether the recording has the calls that an allocator makes of the kernel.
     pub calls_recorded: bool,
-    /// What can't be told, and why.
+    /// Figures that are unknown, with the reason.
     pub unknown: Vec<UnknownData>,
 }
 
@@ -108,7 +108,7 @@ pub struct AllocatorReport {
 pub struct FoundData {
     /// Name of the allocator: `glibc`, `musl`, `jemalloc`, `mimalloc`, `tcmalloc`.
     pub name: String,
-    /// Its version; empty: unknown.
+    /// Version of the allocator; empty: unknown.
     pub version: String,
     /// Path of the file that contains it.
     pub file: String,
@@ -121,9 +121,9 @@ pub struct FoundData {
 pub struct SettingData {
     /// `environment`: a variable that the program was started with; `memory`: the allocator's own variable.
     pub source: String,
-    /// Its name.
+    /// Name of the setting.
     pub name: String,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
 }
 
@@ -167,7 +167,7 @@ pub struct ArenaData {
     pub threads: u64,
 }
 
-/// What blocks take beyond what was asked for.
+/// Bytes that blocks take beyond those requested.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OverheadReport {
     /// The moment of the live blocks, in nanoseconds since the start.
@@ -188,12 +188,12 @@ pub struct OverheadReport {
     pub other_stacks: u64,
 }
 
-/// What the blocks of a stack take.
+/// Bytes that the blocks of a stack take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StackOverheadData {
     /// Number of the stack in this recording, for `--stacks`.
     pub id: u32,
-    /// Its live blocks.
+    /// Live blocks of the stack.
     pub live: OverheadData,
     /// All its blocks.
     pub all: OverheadData,
@@ -208,7 +208,7 @@ pub struct StackOverheadData {
 pub struct UnknownData {
     /// Name of the allocator.
     pub allocator: String,
-    /// What it is, and why.
+    /// Name of the figure, and the reason.
     pub what: String,
 }
 
@@ -383,7 +383,7 @@ fn overhead_of(
     symbols: &mut Symbolizer<'_>,
 ) -> Result<OverheadReport, ScanError> {
     let (analysis, meta) = (index.analysis(), index.analysis().meta());
-    let chunks = Chunks::of(meta.target.pointer_size);
+    let chunks = GlibcChunks::of(meta.target.pointer_size);
     let other = other_of(all);
     let is_glibc = all.found.as_chunks::<3>().0.iter().any(|f| f[0] == allocator::GLIBC);
     let classes = match &other {

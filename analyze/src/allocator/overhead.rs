@@ -3,10 +3,10 @@
 use super::classes::{Classes, of_chunk};
 use crate::index::{Block, Column, Index, ScanError};
 use crate::query::{Query, SIZE_CLASSES, Selection, size_class};
-use prof_trace::size::{Chunks, Header};
+use prof_trace::size::{GlibcChunks, Header};
 use serde::Serialize;
 
-/// What some blocks take: `taken_bytes` = `requested_bytes` + `rounding_bytes` + `header_bytes`. Blocks of which it is not
+/// Sums over blocks: `taken_bytes` = `requested_bytes` + `rounding_bytes` + `header_bytes`. Blocks of which it is not
 /// known are only counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct OverheadData {
@@ -28,14 +28,14 @@ pub struct OverheadData {
     pub unknown_bytes: u64,
 }
 
-/// What the blocks of a range of sizes take.
+/// Sums over the blocks of a range of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SizeOverheadData {
     /// The smallest size.
     pub min_size: u64,
     /// The largest size.
     pub max_size: u64,
-    /// What the blocks take.
+    /// Sums over the blocks.
     #[serde(flatten)]
     pub sum: OverheadData,
 }
@@ -82,7 +82,7 @@ pub(super) struct Ask {
     /// Ticks of the moment of the live blocks; `None`: the end.
     pub at: Option<u64>,
     /// Layout of glibc's chunks.
-    pub chunks: Chunks,
+    pub chunks: GlibcChunks,
     /// Rule for blocks without one of glibc's headers.
     pub classes: Classes,
 }

@@ -8,7 +8,7 @@ use crate::style::BOLD;
 use crate::table::{Table, title};
 use std::fmt::{self, Write};
 
-/// What the allocator's calls of the kernel do, in the order of the table.
+/// Effects of the allocator's calls of the kernel, in the order of the table.
 const DOINGS: [(&str, &str); 12] = [
     ("brk-grown", "the main arena has grown (brk)"),
     ("brk-shrunk", "the main arena was trimmed (brk)"),

@@ -3,7 +3,7 @@
 use crate::Index;
 use crate::index::{Block, Column, ScanError, flags};
 use crate::query::{Query, Selection};
-use prof_trace::size::{Chunks, Header};
+use prof_trace::size::{GlibcChunks, Header};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -362,9 +362,9 @@ const ALL: [Column; 12] = [
     Column::Begin,
     Column::End,
     Column::Group,
-    Column::Lane,
+    Column::ThreadIndex,
     Column::EndNode,
-    Column::EndLane,
+    Column::EndThreadIndex,
     Column::Flags,
     Column::Chain,
     Column::Position,
@@ -410,9 +410,9 @@ impl Index {
             begin,
             end,
             group,
-            lane,
+            thread_index,
             end_node,
-            end_lane,
+            end_thread_index,
             flag,
             chain,
             position,
@@ -420,7 +420,7 @@ impl Index {
         ] = values;
         let analysis = self.analysis();
         let (meta, clock) = (analysis.meta(), &analysis.meta().clock);
-        let thread = |lane: u64| self.lanes().get(lane as usize).copied();
+        let thread = |thread_index: u64| self.thread_numbers().get(thread_index as usize).copied();
         let header = Header::from_code(code as u16);
         let known = header.is_known();
         let ended = end != u64::MAX;
@@ -429,7 +429,7 @@ impl Index {
             address,
             size,
             usable: if known {
-                Chunks::of(meta.target.pointer_size).usable(size, header)
+                GlibcChunks::of(meta.target.pointer_size).usable(size, header)
             } else {
                 None
             },
@@ -438,9 +438,9 @@ impl Index {
             lifetime_ns: clock.between(begin, end.min(analysis.end_ticks().max(begin))),
             group: group as u32,
             stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
-            thread: thread(lane).unwrap_or(0),
+            thread: thread(thread_index).unwrap_or(0),
             end_stack: (end_node != 0).then_some(end_node as u32),
-            end_thread: if ended { thread(end_lane) } else { None },
+            end_thread: if ended { thread(end_thread_index) } else { None },
             temporary: flag & flags::TEMPORARY != 0 && analysis.capture().is_everything(),
             reallocated: flag & flags::REALLOCATED != 0,
             continued: flag & flags::CONTINUED != 0,

@@ -131,7 +131,7 @@ pub fn groups(index: &Index, query: &Query<'_>, ask: &GroupsAsk) -> Result<Group
     let analysis = index.analysis();
     let at = ask.at_ns.map(|ns| analysis.ticks_at(ns));
     let mut classes = match ask.by {
-        GroupKey::Thread => plain(query, By::Threads, index.lanes().len(), at, ask.peaks)?,
+        GroupKey::Thread => plain(query, By::Threads, index.thread_numbers().len(), at, ask.peaks)?,
         GroupKey::Size => plain(query, By::Sizes, SIZE_CLASSES, at, ask.peaks)?,
         _ => of_stacks(index, query, ask, at)?,
     };
@@ -312,7 +312,7 @@ fn name(index: &Index, by: GroupKey, classes: &Classes, row: &mut GroupRow) {
         let key = place.map_or((None, None), |p| key(p, by));
         (row.name, row.module) = (key.0.map(str::to_owned), key.1.map(str::to_owned));
     } else if by == GroupKey::Thread {
-        let thread = index.lanes().get(id).and_then(|n| analysis.meta().threads.get(n));
+        let thread = index.thread_numbers().get(id).and_then(|n| analysis.meta().threads.get(n));
         row.tid = thread.map(|t| t.tid);
         row.name = thread.map(|t| crate::style::printable(&t.name)).filter(|n| !n.is_empty());
     } else {

@@ -22,7 +22,7 @@ pub(crate) struct Askers {
     shows_wrappers: bool,
 }
 
-/// What is known of a frame in the search for who asked.
+/// Properties of a frame in the search for the code that asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen<'a> {
     /// The function, demangled.

@@ -57,9 +57,10 @@ fn side(h: &Head) -> String {
         0 => String::new(),
         n => format!(", {} lost", count(n, "event", "events")),
     };
-    let (comm, pid) = (&h.target.comm, h.target.pid);
+    let comm = &h.target.comm;
+    let pid = if h.target.pid == 0 { String::new() } else { format!(", pid {}", h.target.pid) };
     let (live, path) = (bytes(t.live_bytes), &h.recording.path);
-    format!("{comm}, pid {pid}: {path} at {}: {live} live in {blocks}{lost}", duration(at))
+    format!("{comm}{pid}: {path} at {}: {live} live in {blocks}{lost}", duration(at))
 }
 
 fn change(c: &Change) -> String {

@@ -2,7 +2,7 @@
 
 use super::profile::{base, label};
 use super::{ExportError, Profile, Source, one_line};
-use crate::model::Analysis;
+use crate::analysis::Analysis;
 use crate::symbols::Frame;
 use std::io::{self, Write};
 

@@ -1,10 +1,11 @@
 //! Builds stacks with names and figures, which most formats are made of.
 
 use super::Cost;
+use crate::analysis::Analysis;
 use crate::askers::{Askers, Seen};
 use crate::load::Pc;
 use crate::maps::HeldGroup;
-use crate::model::{Analysis, Figures, Totals};
+use crate::model::{Figures, Totals};
 use crate::progress::Step;
 use crate::symbols::{Frame, Symbolizer};
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub struct Location {
     /// The code address.
     pub pc: Pc,
-    /// Its frames: the function itself, preceded by those inlined into it, innermost first.
+    /// Frames at the address: the function itself, preceded by those inlined into it, innermost first.
     pub frames: Arc<[Frame]>,
 }
 

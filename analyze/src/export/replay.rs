@@ -65,8 +65,8 @@ struct Writer<'a> {
     /// Slots of live blocks with their sizes, by address.
     live: HashMap<u64, (u64, u64)>,
     empty: Vec<u64>,
-    /// Slots and sizes of blocks that were given to `realloc` and whose new block is yet to come, by chain.
-    given: HashMap<u32, (u64, u64)>,
+    /// Slots and sizes of blocks that were passed to `realloc` and whose new block is yet to come, by chain.
+    old_blocks: HashMap<u32, (u64, u64)>,
     sums: Sums,
     bytes: u64,
 }
@@ -115,8 +115,8 @@ impl Writer<'_> {
 
     fn step(&mut self, s: &history::Step) -> io::Result<()> {
         if s.begins() {
-            let given = if s.again() { self.given.remove(&s.chain) } else { None };
-            return match given {
+            let old = if s.again() { self.old_blocks.remove(&s.chain) } else { None };
+            return match old {
                 Some((slot, size)) => {
                     self.bytes = self.bytes.saturating_sub(size);
                     self.keep(s.addr, slot, s.size)?;
@@ -127,7 +127,7 @@ impl Writer<'_> {
         }
         match self.live.remove(&s.addr) {
             Some(block) if s.continues() && s.chain != 0 => {
-                match self.given.insert(s.chain, block) {
+                match self.old_blocks.insert(s.chain, block) {
                     Some(lost) => self.free(lost),
                     None => Ok(()),
                 }
@@ -145,14 +145,14 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
         out,
         live: HashMap::new(),
         empty: Vec::new(),
-        given: HashMap::new(),
+        old_blocks: HashMap::new(),
         sums: Sums::default(),
         bytes: 0,
     };
     let select = |block: &mut crate::index::Block<'_>, s: &mut _| source.query.select(block, s);
     history::steps(source.index, select, source.until(), |s| w.step(s).map_err(ExportError::from))?;
-    // These blocks were given to `realloc`, but the filter leaves out what it returned: free them.
-    for block in std::mem::take(&mut w.given).into_values().collect::<Vec<_>>() {
+    // These blocks were passed to `realloc`, but the filter leaves out what it returned: free them.
+    for block in std::mem::take(&mut w.old_blocks).into_values().collect::<Vec<_>>() {
         w.free(block)?;
     }
     let Sums { calls, slots, peak_bytes } = w.sums;
@@ -162,7 +162,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     Ok(())
 }
 
-/// What is wrong with a file of calls.
+/// Defect of a file of calls.
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
     /// The file can't be read.

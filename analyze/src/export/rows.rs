@@ -6,7 +6,7 @@ use crate::index::{Column, flags};
 use crate::query::Selection;
 use crate::report::{CaptureData, FrameData, frames_of};
 use crate::symbols::Symbolizer;
-use prof_trace::size::{Chunks, Header};
+use prof_trace::size::{GlibcChunks, Header};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -50,9 +50,9 @@ pub(super) fn each(
         Column::Begin,
         Column::End,
         Column::Group,
-        Column::Lane,
+        Column::ThreadIndex,
         Column::EndNode,
-        Column::EndLane,
+        Column::EndThreadIndex,
         Column::Flags,
         Column::Chain,
         Column::Position,
@@ -61,11 +61,11 @@ pub(super) fn each(
     ];
     let analysis = source.index.analysis();
     let (meta, until) = (analysis.meta(), source.until());
-    let tid = |lane: u64| {
-        let number = source.index.lanes().get(lane as usize).copied().unwrap_or(0);
+    let tid = |thread_index: u64| {
+        let number = source.index.thread_numbers().get(thread_index as usize).copied().unwrap_or(0);
         meta.threads.get(&number).map_or(0, |t| t.tid)
     };
-    let chunks = Chunks::of(meta.target.pointer_size);
+    let chunks = GlibcChunks::of(meta.target.pointer_size);
     let mut selection = Selection::default();
     let mut columns = READ.map(|_| Vec::new());
     let mut failed = None;
@@ -84,9 +84,9 @@ pub(super) fn each(
                 begin,
                 end,
                 group,
-                lane,
+                thread_index,
                 end_node,
-                end_lane,
+                end_thread_index,
                 flag,
                 chain,
                 position,
@@ -104,9 +104,9 @@ pub(super) fn each(
                 allocated_at_ns: meta.clock.ns(begin),
                 freed_at_ns: ended.then(|| meta.clock.ns(end)),
                 stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
-                thread: tid(lane),
+                thread: tid(thread_index),
                 free_stack: (ended && end_node != 0).then_some(end_node as u32),
-                free_thread: ended.then(|| tid(end_lane)),
+                free_thread: ended.then(|| tid(end_thread_index)),
                 temporary: ended && flag & flags::TEMPORARY != 0,
                 by_realloc: flag & flags::REALLOCATED != 0,
                 to_realloc: ended && flag & flags::CONTINUED != 0,

@@ -18,7 +18,7 @@ use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
 use account::Places;
 use pages::Ask;
-use prof_trace::size::Chunks;
+use prof_trace::size::GlibcChunks;
 use serde::Serialize;
 
 pub use account::{Account, FilesData, MapData};
@@ -133,7 +133,7 @@ impl Fragmentation {
             at,
             page,
             sparse: options.sparse,
-            chunks: Chunks::of(meta.target.pointer_size),
+            chunks: GlibcChunks::of(meta.target.pointer_size),
             ranges: &places.ranges,
             heaps: &heaps,
             time: places.time(),

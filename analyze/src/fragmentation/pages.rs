@@ -5,7 +5,7 @@ use crate::Index;
 use crate::index::{Block, Column, ScanError};
 use crate::query::{Query, Selection};
 use prof_trace::records::PIECE;
-use prof_trace::size::{Chunks, Header};
+use prof_trace::size::{GlibcChunks, Header};
 use serde::Serialize;
 use std::collections::HashSet;
 
@@ -75,7 +75,7 @@ pub(super) struct Ask<'a> {
     /// A page is sparse if less than this part of it is used.
     pub sparse: f64,
     /// Layout of glibc's chunks.
-    pub chunks: Chunks,
+    pub chunks: GlibcChunks,
     /// Address ranges, ascending: first address, and first address behind the end.
     pub ranges: &'a [(u64, u64)],
     /// Whether each of them is a heap of glibc's.

@@ -1,14 +1,13 @@
 //! Builds an index: one pass over a recording that makes a row of each block.
 
+use super::batches::{Feed, Take, batched_channel, here};
 use super::before::Before;
-use super::belt::{Feed, Take, belt, here};
 use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
+use crate::analysis::{Source, read_all};
 use crate::load::{BATCH, LoadOptions, Op, OpKind, Sink, Stream, open_file};
-use crate::model::{
-    Block, Course, End, Fate, Group, Live, Replay, Source, Totals, Value, Watch, read_all,
-};
+use crate::model::{Block, Course, End, Fate, Group, Live, Replay, Totals, Value, Watch};
 use prof_trace::capture::Capture;
 use std::fs::File;
 use std::io;
@@ -38,18 +37,18 @@ struct Rows {
     /// Links of the live blocks that `realloc` returned, by address.
     links: Live<Link>,
     /// For each thread index: the link of the block that the thread has passed to `realloc`.
-    given: Vec<Link>,
+    old_links: Vec<Link>,
     chains: u32,
     before: Before,
 }
 
 impl Rows {
-    fn given(&mut self, lane: u32) -> &mut Link {
-        let lane = lane as usize;
-        if lane >= self.given.len() {
-            self.given.resize(lane + 1, Link::default());
+    fn old_link(&mut self, thread_index: u32) -> &mut Link {
+        let thread_index = thread_index as usize;
+        if thread_index >= self.old_links.len() {
+            self.old_links.resize(thread_index + 1, Link::default());
         }
-        &mut self.given[lane]
+        &mut self.old_links[thread_index]
     }
 
     /// Removes and returns the link of a block that ends.
@@ -66,9 +65,9 @@ impl Rows {
             begin: b.time,
             end: how.time.max(b.time),
             group: b.group,
-            lane: b.lane,
+            thread_index: b.thread_index,
             end_node: how.node,
-            end_lane: how.lane,
+            end_thread_index: how.thread_index,
             chain: link.chain,
             position: link.position,
             flags: if how.temporary { flags::TEMPORARY } else { 0 }
@@ -86,11 +85,11 @@ impl Rows {
 impl Watch for Rows {
     #[inline(always)]
     fn notes(&self, op: &Op) -> bool {
-        op.kind == OpKind::Grown
+        op.kind == OpKind::ReallocNew
     }
 
     fn begin(&mut self, op: &Op) {
-        let link = std::mem::take(self.given(op.lane));
+        let link = std::mem::take(self.old_link(op.thread_index));
         // A block that `realloc` returned is never the first of its chain, even if the old block is not known.
         let link = Link { chain: link.chain, position: link.position.saturating_add(1) };
         self.links.insert(op.addr, link);
@@ -104,14 +103,14 @@ impl Watch for Rows {
                 self.chains += 1;
                 link.chain = self.chains;
             }
-            *self.given(end.lane) = link;
+            *self.old_link(end.thread_index) = link;
         }
         self.push(addr, b, link, &end);
     }
 
     fn unknown(&mut self, op: &Op) {
-        if op.kind == OpKind::Given {
-            *self.given(op.lane) = Link::default();
+        if op.kind == OpKind::ReallocOld {
+            *self.old_link(op.thread_index) = Link::default();
         }
     }
 
@@ -194,7 +193,7 @@ pub(super) fn build(
     if let Some(s) = &stream.meta().stripped {
         crate::model::restore(s, &mut totals, &mut groups);
     }
-    let lanes = (0..).map_while(|lane| stream.thread_of(lane)).collect();
+    let thread_numbers = (0..).map_while(|thread_index| stream.thread_of(thread_index)).collect();
     let source = Source::new(stream, file);
     let summary = Summary {
         identity,
@@ -207,7 +206,7 @@ pub(super) fn build(
         rows: writer.rows,
         chains: chains.into(),
         groups,
-        lanes,
+        thread_numbers,
         before,
         blocks: std::mem::take(&mut writer.blocks),
         course,
@@ -237,8 +236,8 @@ struct Replayed {
 /// Reads, replays and writes, each on a thread of its own, as the three take about equally long. Where no threads can be
 /// had (`ulimit -u`, pids.max), this one does all.
 fn run(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
-    let (ops, from_ops) = belt(BATCH);
-    let (rows, from_rows) = belt::<Row, Vec<Row>>(ROWS);
+    let (ops, from_ops) = batched_channel(BATCH);
+    let (rows, from_rows) = batched_channel::<Row, Vec<Row>>(ROWS);
     std::thread::scope(|scope| {
         // A thread gets its work when both are there.
         let (start_replay, replays) = sync_channel(1);
@@ -318,7 +317,7 @@ fn begin(to: Feed<Row, Vec<Row>>) -> Replay<Rows> {
     Replay::new(Rows {
         to,
         links: Live::default(),
-        given: Vec::new(),
+        old_links: Vec::new(),
         chains: 0,
         before: Before::default(),
     })
@@ -350,4 +349,5 @@ fn finish(replay: Replay<Rows>) -> Replayed {
 }
 
 /// The end of a block that is never freed.
-const NEVER: End = End { time: u64::MAX, lane: 0, node: 0, fate: Fate::Freed, temporary: false };
+const NEVER: End =
+    End { time: u64::MAX, thread_index: 0, node: 0, fate: Fate::Freed, temporary: false };

@@ -5,7 +5,7 @@
 //! block  = number of rows, the longest life of a row in ticks, a Packed for each column, a checksum of this head;
 //!          the packed columns one after the other
 //! course = the figures of all blocks over time, see [`super::course`]
-//! tables = where each block begins, the groups, the lanes' threads, frees of blocks from before the recording
+//! tables = where each block begins, the groups, the threads' numbers, frees of blocks from before the recording
 //!          (ticks and address), a checksum; compressed where that makes them shorter
 //! ```
 //!
@@ -62,7 +62,7 @@ pub(super) struct Summary {
     pub chains: u64,
     pub groups: Vec<Group>,
     /// Numbers of the threads, by thread index.
-    pub lanes: Vec<u32>,
+    pub thread_numbers: Vec<u32>,
     /// Frees of blocks from before the recording.
     pub before: Before,
     /// File offsets of the blocks.
@@ -232,7 +232,7 @@ impl Summary {
     pub(super) fn tables(&self, short: bool) -> Vec<u8> {
         let mut words = self.blocks.clone();
         words.extend(self.groups.iter().flat_map(group_words));
-        words.extend(self.lanes.iter().map(|n| u64::from(*n)));
+        words.extend(self.thread_numbers.iter().map(|n| u64::from(*n)));
         words.extend(self.before.frees().iter().flat_map(|(time, addr)| [*time, *addr]));
         let plain = sealed(&words);
         let short = (short && plain.len() <= MOST_TABLES).then(|| zstd::bulk::compress(&plain, 1));
@@ -249,7 +249,11 @@ impl Summary {
         w.extend(self.identity.0);
         w.extend(tail_words(self.tail));
         w.extend([self.bytes, self.events, self.damaged_bytes, self.rows, self.chains]);
-        w.extend([self.blocks.len() as u64, self.groups.len() as u64, self.lanes.len() as u64]);
+        w.extend([
+            self.blocks.len() as u64,
+            self.groups.len() as u64,
+            self.thread_numbers.len() as u64,
+        ]);
         w.push(tables_at);
         w.extend(figures_words(&t.figures));
         w.extend([t.frees, t.unknown_frees, t.implied_frees]);
@@ -305,8 +309,10 @@ impl Summary {
         let course_at = next()?;
         // Counts are checked against the length of the file before memory is allocated for them.
         let table = len.checked_sub(tables_at).filter(|n| tables_at >= HEADER && *n >= 8)? as usize;
-        let [blocks, groups, lanes] = counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-        let expected = groups.checked_mul(GROUP)?.checked_add(blocks)?.checked_add(lanes)?;
+        let [blocks, groups, thread_numbers] =
+            counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let expected =
+            groups.checked_mul(GROUP)?.checked_add(blocks)?.checked_add(thread_numbers)?;
         let expected = frees.checked_mul(2)?.checked_add(expected)?;
         let plain = expected.checked_add(1)?.checked_mul(8)?;
         if table > plain || (table < plain && plain > MOST_TABLES) {
@@ -320,7 +326,7 @@ impl Summary {
         let words = unsealed(&tables)?;
         let (blocks, rest) = words.split_at_checked(blocks)?;
         let (groups, rest) = rest.split_at_checked(groups * GROUP)?;
-        let (lanes, frees) = rest.split_at_checked(lanes)?;
+        let (thread_numbers, frees) = rest.split_at_checked(thread_numbers)?;
         let frees = frees.as_chunks::<2>().0.iter().map(|w| (w[0], w[1])).collect();
         Some(Self {
             identity,
@@ -333,7 +339,10 @@ impl Summary {
             rows,
             chains,
             groups: groups.as_chunks::<GROUP>().0.iter().map(group_of).collect::<Option<_>>()?,
-            lanes: lanes.iter().map(|n| u32::try_from(*n).ok()).collect::<Option<_>>()?,
+            thread_numbers: thread_numbers
+                .iter()
+                .map(|n| u32::try_from(*n).ok())
+                .collect::<Option<_>>()?,
             blocks: blocks.to_vec(),
             before: Before::of(frees, each)?,
             course,

@@ -10,19 +10,20 @@
 //! signal. Mapped pages also count as memory of the process, so a scan of a large index would look like, and be limited
 //! as, use of memory.
 
+mod batches;
 mod before;
-mod belt;
 mod build;
 mod column;
 mod course;
+pub(crate) mod files;
 mod format;
 mod meta;
-pub(crate) mod place;
 mod rows;
 mod scan;
 
+use crate::analysis::{Analysis, Source};
 use crate::load::{LoadOptions, open_file};
-use crate::model::{Analysis, Course, Source};
+use crate::model::Course;
 use crate::stacks::Stacks;
 use crate::symbols::SymbolOptions;
 use crate::{Error, Note};
@@ -73,7 +74,7 @@ pub struct Index {
     store: Store,
     rows: u64,
     chains: u64,
-    lanes: Vec<u32>,
+    thread_numbers: Vec<u32>,
     blocks: Vec<u64>,
     before: Before,
     course: Course,
@@ -117,7 +118,7 @@ impl Index {
     /// Opens the index of a recording if there is one that fits.
     fn existing(path: &Path, recording: File, dir: Option<&Path>) -> Option<Self> {
         let identity = Identity::of(&recording).ok()?;
-        let (at, store, summary) = place::places(path, dir).into_iter().find_map(|at| {
+        let (at, store, summary) = files::places(path, dir).into_iter().find_map(|at| {
             let file = open_regular(&at).ok()?;
             let len = file.metadata().ok()?.len();
             let store = Store::File(file);
@@ -148,7 +149,7 @@ impl Index {
     fn make(path: &Path, options: &IndexOptions, wanted: bool) -> Result<Self, Error> {
         let mut note = None;
         if wanted {
-            match place::Place::of(path, options.dir) {
+            match files::NewFile::of(path, options.dir) {
                 Ok(mut place) => match build(path, &options.load, place.take()) {
                     Ok(built) => {
                         // The index of a recording that still grows would be stale at once.
@@ -165,7 +166,7 @@ impl Index {
                 Err(e) => note = Some(e),
             }
         }
-        let mut index = match build(path, &options.load, place::unnamed(wanted)) {
+        let mut index = match build(path, &options.load, files::unnamed(wanted)) {
             Ok(built) => Self::new(built),
             Err(Failure::Recording(e)) => return Err(e),
             // The folder for temporary files is full as well: build in memory.
@@ -189,7 +190,7 @@ impl Index {
             store,
             rows: s.rows,
             chains: s.chains,
-            lanes: s.lanes,
+            thread_numbers: s.thread_numbers,
             blocks: s.blocks,
             before: s.before,
             course: s.course,
@@ -221,8 +222,8 @@ impl Index {
     }
 
     /// Returns the numbers of the threads, by thread index.
-    pub fn lanes(&self) -> &[u32] {
-        &self.lanes
+    pub fn thread_numbers(&self) -> &[u32] {
+        &self.thread_numbers
     }
 
     /// Returns the frees of blocks from before the recording.

@@ -38,11 +38,11 @@ pub enum Column {
     /// Index of the group (stack) that it belongs to.
     Group,
     /// Thread index of the thread that allocated it.
-    Lane,
+    ThreadIndex,
     /// Stack node of its free, if that was recorded; else 0.
     EndNode,
     /// Thread index of the thread that freed it.
-    EndLane,
+    EndThreadIndex,
     /// Bits of [`flags`].
     Flags,
     /// Number of the chain of reallocations that it belongs to; 0: none.
@@ -67,9 +67,9 @@ pub(super) struct Row {
     pub begin: u64,
     pub end: u64,
     pub group: u32,
-    pub lane: u32,
+    pub thread_index: u32,
     pub end_node: u32,
-    pub end_lane: u32,
+    pub end_thread_index: u32,
     pub chain: u32,
     pub position: u32,
     pub flags: u64,
@@ -86,9 +86,9 @@ impl Row {
             self.begin,
             self.end,
             self.group.into(),
-            self.lane.into(),
+            self.thread_index.into(),
             self.end_node.into(),
-            self.end_lane.into(),
+            self.end_thread_index.into(),
             self.flags,
             self.chain.into(),
             self.position.into(),
@@ -100,13 +100,13 @@ impl Row {
 
 /// Bits of [`Column::Flags`].
 pub mod flags {
-    /// Its free was the next event of the thread that allocated it.
+    /// The block's free was the next event of the thread that allocated it.
     pub const TEMPORARY: u64 = 1;
     /// `realloc` returned it.
     pub const REALLOCATED: u64 = 2;
     /// It was passed to `realloc`.
     pub const CONTINUED: u64 = 4;
-    /// Its free was not recorded: another block at its address implies it.
+    /// The block's free was not recorded: another block at its address implies it.
     pub const IMPLIED: u64 = 8;
     /// It is live at the end of the recording.
     pub const LIVE: u64 = 16;

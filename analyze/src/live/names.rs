@@ -1,8 +1,10 @@
 //! Names of stacks of a recording that grows, each looked up once.
 
+use crate::analysis::Follower;
 use crate::askers::Askers;
-use crate::model::Follower;
-use crate::report::{AskedData, FrameData, asked_by, frames_of};
+use crate::model::Watch;
+use crate::report::{AskedData, FrameData, asked_by, asked_line, frame_lines, frames_of};
+use crate::style::Style;
 use crate::symbols::{SymbolOptions, Symbolizer};
 use crate::{Analysis, Error};
 use std::collections::HashMap;
@@ -17,6 +19,17 @@ pub struct NamedStack {
     pub asked: Option<AskedData>,
     /// Whether the outer frames are missing.
     pub cut: bool,
+}
+
+impl NamedStack {
+    /// Returns the frame that asked for the memory and all frames, a line each.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a string can't fail.
+        let _ = asked_line(self.asked.as_ref(), style, &mut out);
+        let _ = frame_lines(&self.frames, self.cut, style, &mut out);
+        out
+    }
 }
 
 /// The stacks that were asked for so far, by node.
@@ -38,9 +51,9 @@ impl Names {
     ///
     /// # Errors
     /// If the recording can't be opened.
-    pub fn look_up(
+    pub fn look_up<W: Watch>(
         &mut self,
-        follower: &Follower,
+        follower: &Follower<W>,
         nodes: impl IntoIterator<Item = u32>,
     ) -> Result<(), Error> {
         let mut missing: Vec<u32> =

@@ -2,9 +2,10 @@
 
 use super::{Names, Only};
 use crate::Error;
-use crate::model::{Follower, weight};
+use crate::analysis::Follower;
+use crate::model::weight;
 use crate::report::{AskedData, FrameData, frame_lines};
-use crate::style::Style;
+use crate::style::{Style, printable};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -36,6 +37,8 @@ pub struct OutstandingOptions {
     pub blocks: bool,
     /// Takes the figures that are kept by stack, in which blocks of any age count.
     pub combined: bool,
+    /// Number of frames of each stack, innermost first; 0: all.
+    pub depth: usize,
 }
 
 /// A block that is outstanding.
@@ -84,6 +87,8 @@ pub struct Outstanding {
     pub stacks: u64,
     /// Number of events lost so far.
     pub lost: u64,
+    /// The ids and names of threads that were asked for, and that no thread has by now.
+    pub unknown_threads: Vec<String>,
     /// The stacks that are shown, in the order in which they are shown.
     pub top: Vec<StackData>,
 }
@@ -135,14 +140,15 @@ impl Outstanding {
         let (clock, now) = (&follower.meta().clock, follower.now_ticks());
         let top = rows.iter().map(|&g| {
             let (stack, h) = (names.get(nodes[g]), held[g]);
+            let most = if options.depth == 0 { usize::MAX } else { options.depth };
             StackData {
                 id: nodes[g],
                 bytes: h.bytes.round() as u64,
                 count: h.count.round() as u64,
                 oldest_age_ns: h.oldest.map(|t| clock.between(t, now)),
                 asked_by: stack.asked.clone(),
-                frames: stack.frames.clone(),
-                truncated: stack.cut,
+                frames: stack.frames.iter().take(most).cloned().collect(),
+                truncated: stack.cut && stack.frames.len() <= most,
                 blocks: None,
             }
         });
@@ -159,6 +165,7 @@ impl Outstanding {
             count: count.round() as u64,
             stacks,
             lost: follower.meta().counters.lost,
+            unknown_threads: options.only.threads(follower.meta()).unknown,
             top,
         })
     }
@@ -175,6 +182,10 @@ impl Outstanding {
             let (bytes, count) = (s.bytes, s.count);
             let _ = writeln!(out, "\t{bytes} bytes in {count} allocations from stack");
             let _ = frame_lines(&s.frames, s.truncated, style, &mut out);
+        }
+        if !self.unknown_threads.is_empty() {
+            let all = self.unknown_threads.iter().map(|t| printable(t)).collect::<Vec<_>>();
+            let _ = writeln!(out, "no thread has the id or name {} by now", all.join(", "));
         }
         if self.lost > 0 {
             let _ = writeln!(
@@ -211,11 +222,11 @@ fn each(
 ) {
     let (clock, now) = (&follower.meta().clock, follower.now_ticks());
     let older = options.only.older_ns(follower.now_ns()).unwrap_or(options.older_ns);
-    let threads = options.only.asks_for_threads();
+    let threads = options.only.threads(follower.meta());
     for (addr, b) in follower.blocks() {
         let wanted = options.only.has_size(b.size())
             && (older == 0 || clock.between(b.time, now) >= older)
-            && (!threads || options.only.has_thread(follower, follower.thread_of(b.lane)));
+            && threads.has(follower.thread_of(b.thread_index));
         if wanted {
             take(addr, &b);
         }

@@ -58,7 +58,7 @@ impl Clock {
     }
 
     /// Returns `CLOCK_MONOTONIC` at `ticks`, interpolated or extrapolated.
-    fn absolute(&self, ticks: u64) -> u64 {
+    pub(crate) fn absolute(&self, ticks: u64) -> u64 {
         let (Some(&first), Some(&final_)) = (self.samples.first(), self.samples.last()) else {
             return self.nominal(ticks);
         };

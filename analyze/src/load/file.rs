@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Number of bytes read at a time.
 const BLOCK: usize = 1 << 20;
+/// Number of bytes read at a time while chunks are passed over: little more than the header of each.
+const SMALL_BLOCK: usize = 4 << 10;
 /// Kinds of chunks that are looked for behind damage, with room for those of later versions.
 const KINDS: std::ops::RangeInclusive<u16> = 1..=64;
 /// Limit of the bytes that are checksummed in search of them: a made-up file must not take for ever.
@@ -42,6 +44,8 @@ pub(crate) struct ChunkFile {
     skipped: u64,
     /// Bytes that may still be checksummed in search of chunks behind damage.
     search: u64,
+    /// Least number of bytes that are read at a time.
+    block: usize,
 }
 
 /// Opens a file that may be a recording. Pipes and devices are refused without waiting for them.
@@ -84,6 +88,7 @@ impl ChunkFile {
             version,
             skipped: 0,
             search: SEARCH,
+            block: BLOCK,
         })
     }
 
@@ -123,7 +128,8 @@ impl ChunkFile {
             let have = self.buf.len();
             // Read one byte more than is left, so that the same read finds the end; a file that grows is read again.
             let left = self.len().saturating_sub(self.base + have as u64).saturating_add(1);
-            let more = (want - have).max(BLOCK).min(usize::try_from(left).unwrap_or(usize::MAX));
+            let more =
+                (want - have).max(self.block).min(usize::try_from(left).unwrap_or(usize::MAX));
             // A damaged chunk may claim any length: allocate only as the bytes arrive.
             self.buf.resize(have + more.min(4 * BLOCK), 0);
             let n = loop {
@@ -160,6 +166,35 @@ impl ChunkFile {
         let (from, at) = (self.at + header, self.base + (self.at + header) as u64);
         self.at += n;
         Ok(Item::Chunk(kind, &self.buf[from..self.at], at))
+    }
+
+    /// Sets whether most chunks are going to be passed over, so that little is to be read at a time.
+    pub(crate) fn set_sparse(&mut self, sparse: bool) {
+        self.block = if sparse { SMALL_BLOCK } else { BLOCK };
+    }
+
+    /// Passes over the next chunk without reading it, if it is whole and of one of these kinds; returns whether it was.
+    /// The chunk's checksum is not compared.
+    pub(crate) fn pass_over(&mut self, kinds: &[u16]) -> Result<bool, Error> {
+        let header = chunk::CHUNK_HEADER;
+        if self.buf.len() - self.at < header {
+            self.fill(header)?;
+        }
+        let Some(h) = self.buf[self.at..].first_chunk::<8>() else { return Ok(false) };
+        let len = u32::from_le_bytes([h[4], h[5], h[6], h[7]]) as usize;
+        let is_wanted = kinds.contains(&u16::from_le_bytes([h[0], h[1]])) && h[2..4] == [0, 0];
+        let end = self.at + header + len;
+        let next = self.base + end as u64;
+        if !is_wanted || len > chunk::MAX_PAYLOAD || next > self.len() {
+            return Ok(false);
+        }
+        if end <= self.buf.len() {
+            self.at = end;
+        } else {
+            (self.base, self.at) = (next, 0);
+            self.buf.clear();
+        }
+        Ok(true)
     }
 
     /// Makes the next chunk available, as far as the file has it.

@@ -131,7 +131,7 @@ impl<V: Visit> Visit for Counted<'_, V> {
 
 /// A packed chunk with waiting runs.
 #[derive(Debug)]
-struct Chunk {
+struct PackedChunk {
     place: Place,
     runs: Vec<Unpacked>,
     waiting: usize,
@@ -151,7 +151,7 @@ enum Unpacked {
 /// The waiting packed chunks, and the memory that all waiting events take.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    chunks: HashMap<u64, Chunk>,
+    chunks: HashMap<u64, PackedChunk>,
     next: u64,
     unpacker: Option<Unpacker>,
     /// Bytes of payloads and of unpacked events in memory.
@@ -175,7 +175,7 @@ impl Pending {
         self.next += 1;
         self.hold(&place);
         let runs: Vec<_> = std::iter::repeat_with(|| Unpacked::No).take(runs).collect();
-        self.chunks.insert(key, Chunk { place, waiting: runs.len(), runs });
+        self.chunks.insert(key, PackedChunk { place, waiting: runs.len(), runs });
         key
     }
 
@@ -236,7 +236,7 @@ impl Pending {
     /// Unpacks a chunk for one of its runs, and keeps the others if memory permits.
     fn unpack(
         &mut self,
-        chunk: &mut Chunk,
+        chunk: &mut PackedChunk,
         wanted: usize,
         load: Load<'_>,
         damaged: &mut u64,

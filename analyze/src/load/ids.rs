@@ -38,6 +38,12 @@ impl<T: Copy> IdMap<T> {
         self.dense.iter().flatten().copied().chain(self.sparse.values().copied())
     }
 
+    /// Returns all IDs with their values, in no particular order.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, T)> {
+        let dense = (0..).zip(&self.dense).filter_map(|(id, v)| Some((id, (*v)?)));
+        dense.chain(self.sparse.iter().map(|(id, v)| (*id, *v)))
+    }
+
     /// Returns whether no value was set.
     pub fn is_empty(&self) -> bool {
         self.sets == 0

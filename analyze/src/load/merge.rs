@@ -17,10 +17,10 @@ pub enum OpKind {
     Alloc,
     /// The block is freed.
     Free,
-    /// The block is passed to `realloc`. The thread's [`OpKind::Grown`] that follows has the result.
-    Given,
+    /// The block is passed to `realloc`. The thread's [`OpKind::ReallocNew`] that follows has the result.
+    ReallocOld,
     /// The block was returned by `realloc`.
-    Grown,
+    ReallocNew,
 }
 
 /// Upper limit of sizes: larger ones, of made-up recordings, are reduced to this.
@@ -37,8 +37,8 @@ pub struct Op {
     pub size: u64,
     /// Stack node; 0 if there is none.
     pub node: u32,
-    /// Thread index: an index into [`Merge`]'s lanes, in the order in which threads first appear.
-    pub lane: u32,
+    /// Thread index: an index into [`Merge`]'s threads, in the order in which threads first appear.
+    pub thread_index: u32,
     /// Kind of the operation.
     pub kind: OpKind,
     /// glibc's chunk header of a new block (see [`Header::code`]).
@@ -51,7 +51,7 @@ impl Op {
     /// Returns the sort key: time, and at the same time frees before allocations.
     #[inline(always)]
     fn key(&self) -> u64 {
-        key(self.time) | matches!(self.kind, OpKind::Alloc | OpKind::Grown) as u64
+        key(self.time) | matches!(self.kind, OpKind::Alloc | OpKind::ReallocNew) as u64
     }
 }
 
@@ -62,7 +62,7 @@ fn key(time: u64) -> u64 {
 
 /// State of one thread.
 #[derive(Debug, Default)]
-struct Lane {
+struct ThreadQueue {
     waiting: VecDeque<Waiting>,
     source: Source,
     /// The thread's next operation.
@@ -72,7 +72,7 @@ struct Lane {
     carried: Carried,
 }
 
-/// What an event of a thread takes from the thread's events before it.
+/// State that a thread's events pass on to its next event.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
     last_time: u64,
@@ -98,7 +98,7 @@ impl Turn {
     #[inline(always)]
     fn holds(&self, op: &Op) -> bool {
         let k = op.key();
-        (k, op.lane) <= self.until && (k < self.limit || self.limit == u64::MAX)
+        (k, op.thread_index) <= self.until && (k < self.limit || self.limit == u64::MAX)
     }
 }
 
@@ -106,7 +106,7 @@ impl Turn {
 /// reading a value whose parts have just been written separately takes longer than decoding an event.
 struct Run<'a, F> {
     carried: Carried,
-    lane: u32,
+    thread_index: u32,
     turn: Turn,
     out: &'a mut F,
     events: u64,
@@ -119,7 +119,7 @@ struct Run<'a, F> {
 /// Merges the events of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
-    lanes: Vec<Lane>,
+    threads: Vec<ThreadQueue>,
     by_number: HashMap<u32, u32>,
     numbers: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
@@ -144,66 +144,67 @@ impl Merge {
 
     /// Adds events of a thread.
     pub(crate) fn push(&mut self, thread: u32, waiting: Waiting, load: Load<'_>) {
-        let next = self.lanes.len() as u32;
-        let lane = *self.by_number.entry(thread).or_insert(next);
-        if lane == next {
-            self.lanes.push(Lane::default());
+        let next = self.threads.len() as u32;
+        let thread_index = *self.by_number.entry(thread).or_insert(next);
+        if thread_index == next {
+            self.threads.push(ThreadQueue::default());
             self.numbers.push(thread);
         }
-        self.lanes[lane as usize].waiting.push_back(waiting);
-        if self.lanes[lane as usize].head.is_none() {
-            self.pass(lane, Turn::NONE, load, &mut |_| ());
+        self.threads[thread_index as usize].waiting.push_back(waiting);
+        if self.threads[thread_index as usize].head.is_none() {
+            self.pass(thread_index, Turn::NONE, load, &mut |_| ());
         }
     }
 
     /// Makes an operation the next of its thread.
     fn hold(&mut self, op: Op) {
-        self.heap.push(Reverse((op.key(), op.lane)));
-        self.lanes[op.lane as usize].head = Some(op);
+        self.heap.push(Reverse((op.key(), op.thread_index)));
+        self.threads[op.thread_index as usize].head = Some(op);
     }
 
     /// Passes the operations of a thread whose turn it is to `out`, and holds the next one.
     #[inline(always)]
-    fn pass(&mut self, lane: u32, turn: Turn, load: Load<'_>, out: &mut impl FnMut(Op)) {
-        let l = &mut self.lanes[lane as usize];
-        let mut next = l.head.take();
+    fn pass(&mut self, thread_index: u32, turn: Turn, load: Load<'_>, out: &mut impl FnMut(Op)) {
+        let queue = &mut self.threads[thread_index as usize];
+        let mut next = queue.head.take();
         while let Some(op) = next {
             if !turn.holds(&op) {
                 return self.hold(op);
             }
             out(op);
-            next = l.second.take();
+            next = queue.second.take();
         }
         loop {
-            let l = &mut self.lanes[lane as usize];
-            let carried = l.carried;
-            let mut run = Run { carried, lane, turn, out, events: 0, head: None, second: None };
-            l.source.pass(&mut run, &mut self.damaged_bytes);
+            let queue = &mut self.threads[thread_index as usize];
+            let carried = queue.carried;
+            let mut run =
+                Run { carried, thread_index, turn, out, events: 0, head: None, second: None };
+            queue.source.pass(&mut run, &mut self.damaged_bytes);
             self.events += run.events;
-            l.carried = run.carried;
+            queue.carried = run.carried;
             if let Some(op) = run.head {
-                l.second = run.second;
+                queue.second = run.second;
                 return self.hold(op);
             }
-            let Some(w) = l.waiting.pop_front() else {
-                l.source = Source::default();
+            let Some(w) = queue.waiting.pop_front() else {
+                queue.source = Source::default();
                 return;
             };
-            l.source = self.pending.take(w, load, &mut self.damaged_bytes);
+            queue.source = self.pending.take(w, load, &mut self.damaged_bytes);
         }
     }
 
     /// Passes the operations from before `limit`, or all if that is `None`, to `out` in order.
     pub(crate) fn drain(&mut self, limit: Option<u64>, load: Load<'_>, out: &mut impl FnMut(Op)) {
         let limit = limit.map_or(u64::MAX, key);
-        while let Some(&Reverse((first, lane))) = self.heap.peek() {
+        while let Some(&Reverse((first, thread_index))) = self.heap.peek() {
             if first >= limit && limit != u64::MAX {
                 return;
             }
             self.heap.pop();
             // Up to the next operation of another thread this one needs no comparisons in the heap.
             let until = self.heap.peek().map_or((u64::MAX, u32::MAX), |r| r.0);
-            self.pass(lane, Turn { until, limit }, load, out);
+            self.pass(thread_index, Turn { until, limit }, load, out);
         }
     }
 }
@@ -253,8 +254,8 @@ impl<F: FnMut(Op)> Run<'_, F> {
     /// Gives the end of a block.
     #[inline(always)]
     fn give_end(&mut self, kind: OpKind, time: u64, addr: u64, node: u32) -> bool {
-        let (lane, size, header, rate) = (self.lane, 0, 0, 0);
-        self.give(Op { time, addr, size, node, lane, kind, header, rate });
+        let (thread_index, size, header, rate) = (self.thread_index, 0, 0, 0);
+        self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
         true
     }
 
@@ -262,8 +263,8 @@ impl<F: FnMut(Op)> Run<'_, F> {
     #[inline(always)]
     fn give_new(&mut self, kind: OpKind, time: u64, addr: u64, size: u64, node: u32) -> bool {
         let (size, header) = self.carried.sized(size);
-        let (lane, rate) = (self.lane, self.carried.rate);
-        self.give(Op { time, addr, size, node, lane, kind, header, rate });
+        let (thread_index, rate) = (self.thread_index, self.carried.rate);
+        self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
         true
     }
 }
@@ -291,9 +292,9 @@ impl<F: FnMut(Op)> Visit for Run<'_, F> {
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
         self.events += 1;
         let begin = self.carried.time(times[0].min(times[1]));
-        self.give_end(OpKind::Given, begin, old, node);
+        self.give_end(OpKind::ReallocOld, begin, old, node);
         let end = self.carried.time(times[1]);
-        self.give_new(OpKind::Grown, end, addr, size, node)
+        self.give_new(OpKind::ReallocNew, end, addr, size, node)
     }
 
     #[inline(always)]

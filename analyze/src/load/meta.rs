@@ -6,9 +6,9 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Allocators, Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, Mappings, Memory,
-    Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols,
-    Target, Thread, Toggle, kind,
+    Allocators, Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, MARKS, Mappings,
+    Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped,
+    Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -103,11 +103,13 @@ pub struct Meta {
     pub frames: Vec<SymbolsAt>,
     /// The figures that `prof strip` saved when it removed blocks.
     pub stripped: Option<Stripped>,
+    /// Place of each stack's figures in those, by node.
+    stripped_at: HashMap<u64, usize>,
     /// The target's mappings, at first and at last.
     pub memory: Memories,
     /// Location of the looks at the target's mappings, see [`Maps`](crate::maps::Maps).
     pub mappings: Vec<SymbolsAt>,
-    /// What is known of the allocators.
+    /// The latest record about the target's allocators.
     pub allocators: Option<Allocators>,
     /// Functions that were hooked or not.
     pub hooks: Hooks,
@@ -134,6 +136,8 @@ pub struct Meta {
     /// Number of chunks of a known kind that could not be decoded.
     pub bad_chunks: u64,
     toggles: Vec<Toggle>,
+    /// The marks, in the order in which they were set, up to [`MARKS`].
+    pub marks: Vec<Mark>,
     /// Decompressed bytes, in excess of the usual.
     unzipped: u64,
     /// Parent (in its canonical ID) and code address ID, by node ID.
@@ -232,10 +236,7 @@ impl Meta {
                 self.symbols.insert(s.module, place);
             }),
             kind::FRAMES => Frames::decode(payload).map(|_| self.frames.push(place)),
-            kind::STRIPPED => Stripped::decode(payload).map(|s| match &mut self.stripped {
-                Some(all) => all.groups.extend(s.groups),
-                None => self.stripped = Some(s),
-            }),
+            kind::STRIPPED => Stripped::decode(payload).map(|s| self.strip(s)),
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
             kind::MAPPINGS => Mappings::decode(payload).map(|_| self.mappings.push(place)),
             kind::ALLOCATORS => Allocators::decode(payload).map(|a| self.allocators(a)),
@@ -244,6 +245,11 @@ impl Meta {
             }),
             kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
             kind::EPOCH => Epoch::decode(payload).map(|e| self.epochs.push(e)),
+            kind::MARK => Mark::decode(payload).map(|m| {
+                if self.marks.len() < MARKS {
+                    self.marks.push(m);
+                }
+            }),
             kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
             kind::CALLS => Calls::decode(payload).map(|c| self.add_calls(c, place)),
             kind::CALL_FILE => CallFile::decode(payload).map(|f| {
@@ -266,6 +272,20 @@ impl Meta {
             }
         }
         self.allocators = Some(new);
+    }
+
+    /// Replaces what an earlier record says of all blocks and of the same stacks.
+    fn strip(&mut self, new: Stripped) {
+        let all = self.stripped.get_or_insert_default();
+        for group in new.groups.as_chunks::<{ Stripped::GROUP }>().0 {
+            let at = *self.stripped_at.entry(group[0]).or_insert(all.groups.len());
+            match all.groups.get_mut(at..at + Stripped::GROUP) {
+                Some(old) => old.copy_from_slice(group),
+                None => all.groups.extend(group),
+            }
+        }
+        let groups = std::mem::take(&mut all.groups);
+        *all = Stripped { groups, ..new };
     }
 
     fn add_calls(&mut self, all: Calls, at: SymbolsAt) {
@@ -374,6 +394,29 @@ impl Meta {
                 self.trampolines.insert(id);
             }
         }
+    }
+
+    /// Returns ID, parent and code address ID of all nodes that stacks are made of, parents before their children.
+    pub(crate) fn nodes_in_order(&self) -> Vec<[u32; 3]> {
+        let (mut all, mut done, mut path) = (Vec::new(), HashSet::new(), Vec::new());
+        for (id, _) in self.nodes.entries() {
+            let mut at = self.one_id(id);
+            while at != 0
+                && path.len() < DEEPEST
+                && let Some((parent, pc)) = self.nodes.get(at)
+                && done.insert(at)
+            {
+                path.push([at, parent, pc]);
+                at = parent;
+            }
+            all.extend(path.drain(..).rev());
+        }
+        all
+    }
+
+    /// Returns a code address, and whether it is that of a signal trampoline.
+    pub(crate) fn pc(&self, id: u32) -> (Pc, bool) {
+        (self.pcs.get(id).unwrap_or_default(), self.trampolines.contains(&id))
     }
 
     /// Returns all code addresses of stacks.

@@ -17,7 +17,7 @@ pub struct Sample {
 /// A worker process, from the first to the last time it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerSeen {
-    /// Its latest state.
+    /// Latest state of the worker.
     pub now: Worker,
     /// Resident bytes when it was first seen.
     pub first: u64,

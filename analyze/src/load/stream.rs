@@ -116,6 +116,28 @@ impl Stream {
         })
     }
 
+    /// Opens a recording that grows, and passes over the events that it has by now: only its other records are read.
+    ///
+    /// # Errors
+    /// If the file can't be read, or is not a recording that this version understands.
+    pub fn open_at_end(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
+        let mut all = Self::open(path, options)?;
+        let end = all.file.len();
+        all.file.set_sparse(true);
+        while all.file.position() < end {
+            if all.file.pass_over(&[kind::EVENTS, kind::PACKED, kind::CALLS])? {
+                continue;
+            }
+            let Item::Chunk(kind, payload, at) = all.file.next()? else { break };
+            if let Some(ticks) = all.meta.take(kind, payload, at) {
+                all.pass = Some(ticks);
+            }
+        }
+        all.file.set_sparse(false);
+        all.meta.new_calls.clear();
+        Ok(all)
+    }
+
     /// Returns the path it was opened by.
     pub fn path(&self) -> &Path {
         self.file.path()
@@ -129,6 +151,11 @@ impl Stream {
     /// Returns the number of events decoded so far.
     pub fn events(&self) -> u64 {
         self.merge.events
+    }
+
+    /// Returns the number of bytes of the file that were not read yet.
+    pub fn bytes_left(&self) -> u64 {
+        self.file.len().saturating_sub(self.file.position())
     }
 
     /// Returns the number of bytes of the file that were read.
@@ -152,9 +179,9 @@ impl Stream {
         self.packed_events
     }
 
-    /// Returns the number of a thread, given its index (see [`Op::lane`]).
-    pub fn thread_of(&self, lane: u32) -> Option<u32> {
-        self.merge.numbers().get(lane as usize).copied()
+    /// Returns the number of a thread, given its index (see [`Op::thread_index`]).
+    pub fn thread_of(&self, thread_index: u32) -> Option<u32> {
+        self.merge.numbers().get(thread_index as usize).copied()
     }
 
     /// Returns how the part that was read ends.
@@ -172,11 +199,19 @@ impl Stream {
     /// # Errors
     /// If the file can't be read, or the job of this thread is cancelled.
     pub fn advance(&mut self, sink: &mut impl Sink) -> Result<(), Error> {
+        self.advance_by(u64::MAX, sink)
+    }
+
+    /// Does the same with whole chunks of about `most` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub fn advance_by(&mut self, most: u64, sink: &mut impl Sink) -> Result<(), Error> {
         if matches!(self.tail, Tail::Damaged { .. }) {
             return Ok(());
         }
         // Chunks that are added meanwhile are left to the next call: a fast writer must not make this endless.
-        let enough = self.file.len();
+        let enough = self.file.len().min(self.file.position().saturating_add(most));
         let step = Step::begin("reading the recording", enough);
         loop {
             step.set(self.file.position());
@@ -248,6 +283,15 @@ impl Stream {
     /// If events that waited in the file can't be read again.
     pub fn finish(&mut self, sink: &mut impl Sink) -> Result<(), Error> {
         self.drain(None, sink);
+        self.reread_failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Passes the waiting operations from before `ticks` to `sink`.
+    ///
+    /// # Errors
+    /// If events that waited in the file can't be read again.
+    pub(crate) fn pass_on(&mut self, ticks: u64, sink: &mut impl Sink) -> Result<(), Error> {
+        self.drain(Some(ticks), sink);
         self.reread_failed.take().map_or(Ok(()), Err)
     }
 

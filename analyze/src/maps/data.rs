@@ -459,6 +459,15 @@ impl MapGroupData {
 }
 
 impl MapSort {
+    /// All orders with their names.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Size, "size"),
+        (Self::Rss, "rss"),
+        (Self::PeakRss, "peak-rss"),
+        (Self::Time, "time"),
+        (Self::Address, "address"),
+    ];
+
     /// Returns the value by which a mapping is sorted, the smallest first.
     pub(super) fn key(self, m: &Map) -> u64 {
         match self {

@@ -2,6 +2,7 @@
 
 use super::{Kind, Map, Maps};
 use crate::Analysis;
+use crate::load::Meta;
 use crate::query::value::{self, Time};
 use crate::query::{Field, FilterError, Range};
 use crate::report::{FrameData, frames_of};
@@ -27,6 +28,8 @@ pub const FIELDS: &[Field] = &[
         "Made at or after this time since the start (30 or 30s, 4h3m2s, N%)",
     ),
     field("to", &[], "TIME", "Made at or before this time"),
+    field("since", &[], "MARK", "Made at or after this mark (its name, or its number as #3)"),
+    field("between", &[], "MARK,MARK", "Made at or after the first mark, and before the second"),
     field("freed-from", &[], "TIME", "Unmapped at or after this time"),
     field("freed-to", &[], "TIME", "Unmapped at or before this time"),
     field("held-until", &[], "TIME", "Unmapped at or after this time, or never"),
@@ -54,8 +57,8 @@ pub const FIELDS: &[Field] = &[
     field(
         "kind",
         &[],
-        "KIND",
-        "heap, anonymous, stack, code, data, file, shared, reserved, kernel or prof",
+        "KIND,...",
+        "heap, anonymous, stack, code, data, file, shared, reserved, kernel or prof; one of several",
     ),
     field("name", &[], "REGEX", "Its path or name matches"),
     field("function", &["function-regex"], "REGEX", "A function of its stack matches"),
@@ -80,6 +83,8 @@ pub struct MapFilter {
     given: Vec<(&'static str, String)>,
     from: Vec<Time>,
     to: Vec<Time>,
+    since: Vec<String>,
+    between: Vec<String>,
     freed_from: Vec<Time>,
     freed_to: Vec<Time>,
     held_until: Vec<Time>,
@@ -142,13 +147,15 @@ impl MapFilter {
         match name {
             "from" => self.from.push(value::time(text)?),
             "to" => self.to.push(value::time(text)?),
+            "since" => self.since.push(text.to_owned()),
+            "between" => self.between.push(value::marks(text)?),
             "freed-from" => self.freed_from.push(value::time(text)?),
             "freed-to" => self.freed_to.push(value::time(text)?),
             "held-until" => self.held_until.push(value::time(text)?),
             "alive-at" | "alive-at-2" => self.alive_at.push(value::time(text)?),
             "older" => self.older.push(value::time(text)?),
             "lifetime" => self.leaked.extend(lifetime(text)?),
-            "kind" => self.kinds.push(kind(text)?),
+            "kind" => self.kinds.extend(kinds(text)?),
             "name" => self.names.push(regex(text)?),
             "function" => self.frames.push((regex(text)?, true, true)),
             "not-function" => self.frames.push((regex(text)?, true, false)),
@@ -176,10 +183,31 @@ impl MapFilter {
         Ok(())
     }
 
+    /// Returns the filter that selects these mappings.
+    #[must_use]
+    pub fn of_ids(mut ids: Vec<u32>) -> Self {
+        ids.sort_unstable();
+        Self { ids: vec![ids], ..Self::default() }
+    }
+
     /// Returns name and text of each field that was set.
     #[must_use]
     pub fn given(&self) -> &[(&'static str, String)] {
         &self.given
+    }
+
+    /// Checks that the recording has the marks that the filter names.
+    ///
+    /// # Errors
+    /// A message that names the option, and the marks that there are.
+    pub fn check(&self, meta: &Meta) -> Result<(), String> {
+        for name in &self.since {
+            meta.mark(name).map_err(|e| format!("--since: {e}"))?;
+        }
+        for pair in &self.between {
+            meta.marks_of(pair).map_err(|e| format!("--between: {e}"))?;
+        }
+        Ok(())
     }
 
     /// Returns whether the filter says at what time mappings are to be there, or how long they live.
@@ -188,6 +216,8 @@ impl MapFilter {
         let names = [
             "from",
             "to",
+            "since",
+            "between",
             "freed-from",
             "freed-to",
             "held-until",
@@ -202,7 +232,8 @@ impl MapFilter {
     /// Returns whether the filter says which of prof's own mappings are selected.
     #[must_use]
     pub fn is_about_ours(&self) -> bool {
-        self.given.iter().any(|g| ["bytehound", "id"].contains(&g.0) || g.1 == Kind::Prof.name())
+        let is_ours = |text: &str| text.split(',').any(|part| part.trim() == Kind::Prof.name());
+        self.given.iter().any(|g| ["bytehound", "id"].contains(&g.0) || is_ours(&g.1))
     }
 
     /// Returns the numbers of the mappings that meet all conditions, ascending.
@@ -240,7 +271,13 @@ impl MapFilter {
         let of =
             |ids: &Vec<u32>, node: Option<u32>| node.is_some_and(|n| ids.binary_search(&n).is_ok());
         let freed = m.end.and_then(|e| e.source).map(|s| s.node);
-        self.from.iter().all(|t| begun >= t.ns(runtime))
+        let marks = analysis.meta();
+        let after = |name: &String| marks.mark(name).is_ok_and(|at| m.begun >= at);
+        let within =
+            |pair: &String| marks.marks_of(pair).is_ok_and(|(a, b)| (a..b).contains(&m.begun));
+        self.since.iter().all(after)
+            && self.between.iter().all(within)
+            && self.from.iter().all(|t| begun >= t.ns(runtime))
             && self.to.iter().all(|t| begun <= t.ns(runtime))
             && self.freed_from.iter().all(|t| ended.is_some_and(|e| e >= t.ns(runtime)))
             && self.freed_to.iter().all(|t| ended.is_some_and(|e| e <= t.ns(runtime)))
@@ -315,11 +352,14 @@ fn lifetime(text: &str) -> Result<Option<bool>, String> {
     })
 }
 
-fn kind(text: &str) -> Result<Kind, String> {
-    Kind::from_name(text).ok_or_else(|| {
-        let names = Kind::ALL.map(Kind::name).join(", ");
-        format!("{text:?} is no kind of mapping; give one of {names}")
-    })
+fn kinds(text: &str) -> Result<Vec<Kind>, String> {
+    let kind = |name: &str| {
+        Kind::from_name(name.trim()).ok_or_else(|| {
+            let names = Kind::ALL.map(Kind::name).join(", ");
+            format!("{name:?} is no kind of mapping; give one of {names}")
+        })
+    };
+    text.split(',').map(kind).collect()
 }
 
 #[cfg(test)]
@@ -333,9 +373,11 @@ mod tests {
                 "TIME" | "SIZE" | "N" => "12",
                 "ADDR" => "0x10",
                 "REGEX" => "a.*b",
-                "KIND" if f.name == "kind" => "heap",
+                "KIND,..." => "heap, code",
                 "KIND" => "leaked",
                 "ID,..." => "1,2",
+                "MARK" => "deployed",
+                "MARK,MARK" => "deployed,warm",
                 _ => "only_true",
             };
             for name in f.aliases.iter().chain([&f.name]) {

@@ -38,7 +38,7 @@ struct Block {
 /// Values of the row before, from which the next ones are told.
 type Last = [u64; 4];
 
-/// What is over, in the order in which it was added.
+/// Items of the past, in the order in which they were added.
 #[derive(Clone, Debug)]
 pub(super) struct Past<T> {
     blocks: Vec<Block>,

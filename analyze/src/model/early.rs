@@ -54,8 +54,11 @@ impl Early {
 
     #[cold]
     fn find(&mut self, op: &Op) -> Option<Op> {
-        let is_it =
-            |f: &Op| f.addr == op.addr && f.lane != op.lane && self.may_follow(f.time, op.time);
+        let is_it = |f: &Op| {
+            f.addr == op.addr
+                && f.thread_index != op.thread_index
+                && self.may_follow(f.time, op.time)
+        };
         let at = self.frees.iter().position(is_it)?;
         Some(self.frees.remove(at))
     }

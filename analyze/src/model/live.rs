@@ -17,7 +17,7 @@ pub struct Block {
     /// Index of its group.
     pub group: u32,
     /// Thread index of the thread that allocated it.
-    pub lane: u32,
+    pub thread_index: u32,
 }
 
 /// Flag for [`Block::is_noted`]. Sizes never have this bit (see [`Op::size`]).
@@ -32,15 +32,15 @@ impl Block {
             (code, rate) => size::with_rate(op.size, Header::from_code(code), rate),
         };
         let sized = sized & !NOTED | if noted { NOTED } else { 0 };
-        Self { sized, time: op.time, group, lane: op.lane }
+        Self { sized, time: op.time, group, thread_index: op.thread_index }
     }
 
     /// Creates a block without a chunk header, sampled at a distance of 2^`rate` (see [`size::rate`]).
     #[inline(always)]
-    pub fn plain(size: u64, rate: u8, time: u64, group: u32, lane: u32) -> Self {
+    pub fn plain(size: u64, rate: u8, time: u64, group: u32, thread_index: u32) -> Self {
         let sized = size::with_rate(size, Header::default(), rate);
         let sized = if rate == 0 { size } else { sized };
-        Self { sized: sized & !NOTED, time, group, lane }
+        Self { sized: sized & !NOTED, time, group, thread_index }
     }
 
     /// Returns the number of bytes requested.
@@ -195,6 +195,14 @@ impl<V: Value> Live<V> {
         None
     }
 
+    /// Returns the value of an address.
+    pub(crate) fn get(&self, addr: u64) -> Option<V> {
+        let hash = self.hash(addr);
+        let shard = &self.shards[Self::shard(hash)];
+        let at = if addr == 0 { None } else { shard.find(addr, hash) };
+        at.map(|at| shard.places[at].value)
+    }
+
     /// Removes and returns the value of an address.
     #[inline]
     pub(crate) fn remove(&mut self, addr: u64) -> Option<V> {
@@ -323,6 +331,7 @@ mod tests {
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
                 assert_eq!(live.insert(addr, b), plain.insert(addr, b));
             } else {
+                assert_eq!(live.get(addr), plain.get(&addr).copied());
                 assert_eq!(live.remove(addr), plain.remove(&addr));
             }
             assert_eq!(live.len(), plain.len());

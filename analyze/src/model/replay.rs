@@ -111,7 +111,7 @@ pub enum Fate {
     Freed,
     /// It was passed to `realloc`.
     Reallocated,
-    /// Its free was not recorded: another block at its address implies it.
+    /// The free was not recorded: another block at its address implies it.
     Implied,
 }
 
@@ -121,7 +121,7 @@ pub struct End {
     /// Ticks.
     pub time: u64,
     /// Thread index of the thread that ended it.
-    pub lane: u32,
+    pub thread_index: u32,
     /// Stack node of the free, if that was recorded; else 0.
     pub node: u32,
     /// The way it ended.
@@ -132,6 +132,9 @@ pub struct End {
 
 /// Observes the single blocks of a replay.
 pub trait Watch {
+    /// Called before the first block, with the blocks that are recorded.
+    fn start(&mut self, _capture: &Capture) {}
+
     /// Returns whether the observer keeps data about the block that begins: then the block [is noted](Block::is_noted).
     fn notes(&self, op: &Op) -> bool;
 
@@ -246,13 +249,44 @@ impl<W: Watch> Replay<W> {
         self.live.len()
     }
 
+    /// Returns the live block at an address, and the node of its stack.
+    pub(crate) fn block_at(&self, addr: u64) -> Option<(Block, u32)> {
+        let block = self.live.get(addr)?;
+        Some((block, self.nodes.get(block.group as usize).copied().unwrap_or_default()))
+    }
+
     /// Returns the live blocks, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
         self.live.iter()
     }
 
+    /// Returns the observer of single blocks.
+    pub fn watch(&self) -> &W {
+        &self.watch
+    }
+
+    /// Returns the observer of single blocks, to be told something.
+    pub fn watch_mut(&mut self) -> &mut W {
+        &mut self.watch
+    }
+
+    /// Returns the stack nodes of the groups, in their order.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
     /// Returns the groups, in the order in which their stacks first appeared.
     pub fn groups(&self) -> Vec<Group> {
+        let mut groups = self.ageless_groups();
+        for (_, b) in self.live.iter() {
+            let oldest = &mut groups[b.group as usize].oldest;
+            *oldest = Some(oldest.map_or(b.time, |t| t.min(b.time)));
+        }
+        groups
+    }
+
+    /// Returns the groups without the ages of their blocks, for which a pass over all live blocks is needed.
+    pub fn ageless_groups(&self) -> Vec<Group> {
         let group = |((&node, &figures), t): ((&u32, &Figures), &Times)| {
             let (first, last, peak_ticks) = (t.first, t.last, t.peak);
             Group { node, figures, first, last, peak_ticks, ..Group::default() }
@@ -264,10 +298,6 @@ impl<W: Watch> Replay<W> {
             if let Some(e) = &self.estimates {
                 g.errors = e.group(i, &mut g.figures);
             }
-        }
-        for (_, b) in self.live.iter() {
-            let oldest = &mut groups[b.group as usize].oldest;
-            *oldest = Some(oldest.map_or(b.time, |t| t.min(b.time)));
         }
         groups
     }
@@ -329,8 +359,8 @@ impl<W: Watch> Replay<W> {
     }
 
     #[inline(always)]
-    fn newest(&mut self, lane: u32) -> &mut u64 {
-        let at = lane as usize;
+    fn newest(&mut self, thread_index: u32) -> &mut u64 {
+        let at = thread_index as usize;
         if at >= self.newest.len() {
             self.newest.resize(at + 1, 0);
         }
@@ -345,15 +375,15 @@ impl<W: Watch> Replay<W> {
             self.course.advance(op.time, self.counts(), self.now());
         }
         match op.kind {
-            OpKind::Alloc | OpKind::Grown if op.addr == 0 => self.totals.nonsense += 1,
+            OpKind::Alloc | OpKind::ReallocNew if op.addr == 0 => self.totals.nonsense += 1,
             OpKind::Alloc => self.begin(op, false),
-            OpKind::Grown => self.begin(op, true),
-            OpKind::Free | OpKind::Given if op.addr == 0 => self.totals.nonsense += 1,
+            OpKind::ReallocNew => self.begin(op, true),
+            OpKind::Free | OpKind::ReallocOld if op.addr == 0 => self.totals.nonsense += 1,
             OpKind::Free => {
                 self.totals.frees += 1;
                 self.end(op);
             }
-            OpKind::Given => self.end(op),
+            OpKind::ReallocOld => self.end(op),
         }
     }
 
@@ -389,7 +419,7 @@ impl<W: Watch> Replay<W> {
         }
         let (bytes, blocks) = self.now();
         self.course.rise(bytes, blocks);
-        *self.newest(op.lane) = op.addr;
+        *self.newest(op.thread_index) = op.addr;
         if let Some(free) = self.early.of(op) {
             self.end_at_once(op, free);
         }
@@ -397,16 +427,16 @@ impl<W: Watch> Replay<W> {
 
     #[inline(always)]
     fn end(&mut self, op: &Op) {
-        let newest = std::mem::take(self.newest(op.lane));
+        let newest = std::mem::take(self.newest(op.thread_index));
         let Some(b) = self.live.remove(op.addr) else {
             return self.not_live(op);
         };
-        if b.lane != op.lane && self.is_of_another(op, &b) {
+        if b.thread_index != op.thread_index && self.is_of_another(op, &b) {
             self.live.insert(op.addr, b);
             return;
         }
         let freed = op.kind == OpKind::Free;
-        let temporary = (freed && newest == op.addr && b.lane == op.lane) as u64;
+        let temporary = (freed && newest == op.addr && b.thread_index == op.thread_index) as u64;
         self.totals.figures.lose(b.size());
         self.totals.figures.temporary += temporary;
         let f = &mut self.figures[b.group as usize];
@@ -419,11 +449,17 @@ impl<W: Watch> Replay<W> {
         let (bytes, blocks) = self.now();
         self.course.fall(bytes, blocks);
         let fate = match op.kind {
-            OpKind::Given => Fate::Reallocated,
+            OpKind::ReallocOld => Fate::Reallocated,
             _ => Fate::Freed,
         };
         let time = op.time.max(b.time);
-        let end = End { time, lane: op.lane, node: op.node, fate, temporary: temporary != 0 };
+        let end = End {
+            time,
+            thread_index: op.thread_index,
+            node: op.node,
+            fate,
+            temporary: temporary != 0,
+        };
         self.watch.end(op.addr, &b, end);
     }
 }
@@ -447,10 +483,10 @@ impl<W: Watch> Replay<W> {
     /// another thread, was taken for ended. In that case this is the free of that block.
     #[cold]
     fn was_implied(&mut self, op: &Op, b: &Block) -> bool {
-        let Some(&(time, lane)) = self.implied.get(&op.addr) else { return false };
-        let before = op.kind == OpKind::Free && time == b.time && lane != b.lane;
+        let Some(&(time, thread_index)) = self.implied.get(&op.addr) else { return false };
+        let before = op.kind == OpKind::Free && time == b.time && thread_index != b.thread_index;
         if before {
-            *self.newest(op.lane) = 0;
+            *self.newest(op.thread_index) = 0;
             self.implied.remove(&op.addr);
             self.totals.implied_frees -= 1;
         }
@@ -461,9 +497,9 @@ impl<W: Watch> Replay<W> {
     #[cold]
     fn end_at_once(&mut self, op: &Op, free: Op) {
         self.totals.unknown_frees -= 1;
-        let newest = *self.newest(free.lane);
+        let newest = *self.newest(free.thread_index);
         self.end(&Op { time: op.time, ..free });
-        *self.newest(free.lane) = newest;
+        *self.newest(free.thread_index) = newest;
     }
 
     /// Handles the end of a block that is not live. Either the block is from before the attach. Or a `realloc`, whose
@@ -478,7 +514,7 @@ impl<W: Watch> Replay<W> {
                 self.totals.implied_frees -= 1;
             }
             // The old block may not be in the sample.
-            _ if self.partial && op.kind == OpKind::Given => {}
+            _ if self.partial && op.kind == OpKind::ReallocOld => {}
             _ => {
                 self.totals.unknown_frees += 1;
                 self.early.push(op);
@@ -501,8 +537,14 @@ impl<W: Watch> Replay<W> {
         if self.implied.len() >= IMPLIED {
             self.implied.clear();
         }
-        self.implied.insert(addr, (time, b.lane));
-        let end = End { time, lane: op.lane, node: 0, fate: Fate::Implied, temporary: false };
+        self.implied.insert(addr, (time, b.thread_index));
+        let end = End {
+            time,
+            thread_index: op.thread_index,
+            node: 0,
+            fate: Fate::Implied,
+            temporary: false,
+        };
         self.watch.end(addr, b, end);
     }
 }
@@ -514,6 +556,7 @@ impl<W: Watch> Sink for Replay<W> {
         }
         self.early = Early::new(early);
         self.partial = !capture.is_everything();
+        self.watch.start(capture);
         if capture.is_sampled() {
             self.estimates = Some(Box::new(Estimates::new(*capture)));
         }

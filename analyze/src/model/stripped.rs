@@ -6,9 +6,10 @@ use prof_trace::records::Stripped;
 use std::collections::HashMap;
 
 const FIGURES: usize = 8;
-/// Number of values of the totals, and of a group.
+/// Number of values of the totals.
 const TOTALS: usize = 2 * FIGURES + 6;
-const GROUP: usize = 4 + 2 * FIGURES;
+const GROUP: usize = Stripped::GROUP;
+const _: () = assert!(GROUP == 4 + 2 * FIGURES);
 /// Number of groups in a record, so that it fits into a chunk: a value takes up to ten bytes.
 const GROUPS: usize = 200_000;
 

@@ -10,7 +10,7 @@ const WINDOW: usize = 1 << 20;
 /// The chains that a filter selects.
 pub(super) struct Chains {
     /// A bit for each chain: selected.
-    meant: Vec<u64>,
+    selected: Vec<u64>,
     filter: Wanted,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn find(index: &Index, filter: &Filter) -> Result<Chains, ScanError> 
         end: analysis.end_ticks(),
     };
     let all = usize::try_from(index.chains()).unwrap_or(0);
-    let mut meant = vec![0u64; all / 64 + 1];
+    let mut selected = vec![0u64; all / 64 + 1];
     for from in (1..=all).step_by(WINDOW) {
         let to = (from + WINDOW - 1).min(all);
         let chains = Mutex::new(vec![NONE; to - from + 1]);
@@ -68,10 +68,10 @@ pub(super) fn find(index: &Index, filter: &Filter) -> Result<Chains, ScanError> 
         let chains = chains.into_inner().unwrap_or_else(|e| e.into_inner());
         for (i, c) in chains.iter().enumerate() {
             let id = from + i;
-            meant[id / 64] |= u64::from(wanted.has(c)) << (id % 64);
+            selected[id / 64] |= u64::from(wanted.has(c)) << (id % 64);
         }
     }
-    Ok(Chains { meant, filter: wanted })
+    Ok(Chains { selected, filter: wanted })
 }
 
 /// Adds the rows of a block of rows to their chains.
@@ -126,7 +126,10 @@ impl Chains {
         rows.retain(|&i| {
             let i = i as usize;
             if let id @ 1.. = ids[i] {
-                return self.meant.get(id as usize / 64).is_some_and(|w| w >> (id % 64) & 1 != 0);
+                return self
+                    .selected
+                    .get(id as usize / 64)
+                    .is_some_and(|w| w >> (id % 64) & 1 != 0);
             }
             let [begins, ends, sizes, flag] = &columns;
             debug_assert_eq!(flag[i] & flags::CONTINUED, 0);

@@ -1,8 +1,9 @@
 //! Computes the figures of the selected blocks.
 
 use super::plan::{Query, Selection, Suppressed};
+use crate::analysis::{Analysis, LeftOut};
 use crate::index::{Block, Column, ScanError, flags};
-use crate::model::{Analysis, Estimates, Figures, Group, LeftOut, Totals};
+use crate::model::{Estimates, Figures, Group, Totals};
 
 /// Sums of a class.
 #[derive(Clone, Copy, Default)]
@@ -126,11 +127,11 @@ pub fn size_class(size: u64) -> usize {
 
 impl By<'_> {
     #[inline(always)]
-    pub(super) fn class(&self, group: u64, lane: u64, size: u64) -> usize {
+    pub(super) fn class(&self, group: u64, thread_index: u64, size: u64) -> usize {
         match self {
             By::Stacks => group as usize,
             By::Classes(of) => of.get(group as usize).map_or(usize::MAX, |c| *c as usize),
-            By::Threads => lane as usize,
+            By::Threads => thread_index as usize,
             By::Sizes => size_class(size),
         }
     }
@@ -326,7 +327,7 @@ impl Query<'_> {
         // Only one column says of what class a row is.
         let class = match by {
             By::Stacks | By::Classes(_) => Column::Group,
-            By::Threads => Column::Lane,
+            By::Threads => Column::ThreadIndex,
             By::Sizes => Column::Size,
         };
         let read = [Column::Begin, Column::End, Column::Size, Column::Flags, class];
@@ -362,7 +363,8 @@ impl Query<'_> {
             l.step(begins, e.size, time);
             all.step(begins, e.size, time);
             if let Some(estimates) = &mut estimates {
-                let b = crate::model::Block::plain(e.size, e.rate, time, class as u32, e.lane);
+                let b =
+                    crate::model::Block::plain(e.size, e.rate, time, class as u32, e.thread_index);
                 match begins {
                     true => estimates.begin(&b, e.again),
                     false => estimates.end(&b),

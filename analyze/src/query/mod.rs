@@ -9,6 +9,7 @@
 //! * [`Query::in_order`]: their beginnings and ends, in the order of time.
 
 mod chains;
+mod fields;
 mod figures;
 mod filter;
 mod order;
@@ -25,11 +26,13 @@ pub mod value {
     pub use prof_trace::values::parse::*;
 }
 
-pub use crate::model::Rule;
+pub use crate::analysis::Rule;
+pub use fields::{FIELDS, Field, find};
 pub(crate) use figures::join;
 pub use figures::{By, SIZE_CLASSES, size_class};
-pub use filter::{FIELDS, Field, Filter, FilterError, Lifetime, Range, find};
+pub use filter::{Filter, FilterError, Lifetime, Range};
 pub use order::Event;
+pub(crate) use order::{Entry, Key, Select, in_order};
 pub use plan::{Query, QueryError, Selection};
 pub use rowset::RowSet;
 pub use spread::{LIFETIMES, Spread, Tally};

@@ -3,14 +3,14 @@
 use super::chains::Chains;
 use super::filter::{Filter, Headers, Lifetime, Range};
 use super::rowset::RowSet;
-use super::stacks::Said;
+use super::stacks::Verdict;
 use super::{chains, stacks};
+use crate::analysis::Rule;
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Clock;
 use crate::maps::{Maps, Places};
-use crate::model::Rule;
 use crate::symbols::embedded_suppressions;
-use prof_trace::size::Chunks;
+use prof_trace::size::GlibcChunks;
 use prof_trace::values::parse::Time;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Query<'a> {
     /// Flags that must be set, and flags that must not.
     set: u64,
     unset: u64,
-    lanes: Option<Vec<bool>>,
+    threads: Option<Vec<bool>>,
     end_nodes: Option<HashSet<u64>>,
     lifetime: Range<u64>,
     chains: Option<Arc<Chains>>,
@@ -78,6 +78,10 @@ pub(crate) fn tick_to(clock: &Clock, ns: u64) -> u64 {
     clock.last_at(ns)
 }
 
+fn missing(option: &str, why: &str) -> QueryError {
+    QueryError::Missing(format!("{option}: {why}"))
+}
+
 impl<'a> Query<'a> {
     /// Compiles a filter.
     ///
@@ -94,21 +98,21 @@ impl<'a> Query<'a> {
                 }
             }
         }
-        let said = stacks::groups(index, filter, &suppressions);
-        let rule = |s: &Said| if let Said::Suppressed(rule) = s { *rule } else { u32::MAX };
+        let verdicts = stacks::groups(index, filter, &suppressions);
+        let rule = |s: &Verdict| if let Verdict::Suppressed(rule) = s { *rule } else { u32::MAX };
         let suppressed = filter.embedded || !suppressions.is_empty();
         let suppressed = suppressed.then(|| {
-            let by_group = said.iter().flatten().map(rule).collect();
+            let by_group = verdicts.iter().flatten().map(rule).collect();
             Arc::new(Suppressed { rules: suppressions.rules().to_vec(), by_group, unread })
         });
         let mut q = Self {
             index,
-            groups: said.map(|said| said.iter().map(|s| *s == Said::Yes).collect()),
+            groups: verdicts.map(|all| all.iter().map(|s| *s == Verdict::Yes).collect()),
             suppressed,
             ranges: Vec::new(),
             set: 0,
             unset: 0,
-            lanes: None,
+            threads: None,
             end_nodes: None,
             lifetime: filter.lifetime,
             chains: None,
@@ -129,7 +133,7 @@ impl<'a> Query<'a> {
         }
         q.times(filter)?;
         q.parts(filter)?;
-        q.lanes = threads(index, &filter.threads)?;
+        q.threads = threads(index, &filter.threads)?;
         for l in &filter.lifetimes {
             match l {
                 Lifetime::Leaked => q.set |= flags::LIVE,
@@ -173,6 +177,18 @@ impl<'a> Query<'a> {
         }
         for t in &filter.to {
             self.ranges.push((Column::Begin, 0, tick_to(clock, ns(t))));
+        }
+        for name in &filter.since {
+            let from = analysis.meta().mark(name).map_err(|e| missing("--since", &e))?;
+            self.ranges.push((Column::Begin, from, u64::MAX));
+        }
+        for pair in &filter.between {
+            let (from, to) =
+                analysis.meta().marks_of(pair).map_err(|e| missing("--between", &e))?;
+            match to.checked_sub(1).filter(|to| from <= *to) {
+                Some(to) => self.ranges.push((Column::Begin, from, to)),
+                None => self.ranges.push((Column::Begin, u64::MAX, 0)),
+            }
         }
         // A live block's end is `u64::MAX`.
         const FREED: u64 = u64::MAX - 1;
@@ -224,7 +240,7 @@ impl<'a> Query<'a> {
         self.groups.is_none()
             && self.ranges.is_empty()
             && self.set | self.unset == 0
-            && self.lanes.is_none()
+            && self.threads.is_none()
             && self.end_nodes.is_none()
             && self.lifetime.is_all()
             && self.chains.is_none()
@@ -284,8 +300,8 @@ impl<'a> Query<'a> {
             let (set, mask) = (self.set, self.set | self.unset);
             keep(block, Column::Flags, rows, a, |f| f & mask == set)?;
         }
-        if let Some(lanes) = &self.lanes {
-            keep(block, Column::Lane, rows, a, |l| lanes.get(l as usize) == Some(&true))?;
+        if let Some(threads) = &self.threads {
+            keep(block, Column::ThreadIndex, rows, a, |t| threads.get(t as usize) == Some(&true))?;
         }
         if let Some(nodes) = &self.end_nodes {
             keep(block, Column::EndNode, rows, a, |n| nodes.contains(&n))?;
@@ -303,7 +319,7 @@ impl<'a> Query<'a> {
         if !self.headers.is_all() && !rows.is_empty() {
             block.read(Column::Size, a)?;
             block.read(Column::Header, b)?;
-            let chunks = Chunks::of(self.index.analysis().meta().target.pointer_size);
+            let chunks = GlibcChunks::of(self.index.analysis().meta().target.pointer_size);
             rows.retain(|&i| self.headers.has(chunks, a[i as usize], b[i as usize]));
         }
         for places in &self.places {
@@ -366,11 +382,11 @@ fn threads(index: &Index, named: &[String]) -> Result<Option<Vec<bool>>, QueryEr
         return Ok(None);
     }
     let meta = index.analysis().meta();
-    let mut lanes = vec![true; index.lanes().len()];
+    let mut selected = vec![true; index.thread_numbers().len()];
     for name in named {
         let id = name.parse::<u32>().ok();
         let is = |exact: bool| {
-            index.lanes().iter().map(move |number| {
+            index.thread_numbers().iter().map(move |number| {
                 let Some(t) = meta.threads.get(number) else { return false };
                 id == Some(t.tid) || if exact { t.name == *name } else { t.name.contains(name) }
             })
@@ -385,9 +401,9 @@ fn threads(index: &Index, named: &[String]) -> Result<Option<Vec<bool>>, QueryEr
                  `prof report --threads` lists them"
             )));
         }
-        for (lane, is) in lanes.iter_mut().zip(found) {
-            *lane &= is;
+        for (all, is) in selected.iter_mut().zip(found) {
+            *all &= is;
         }
     }
-    Ok(Some(lanes))
+    Ok(Some(selected))
 }

@@ -189,10 +189,10 @@ impl Query<'_> {
     pub fn frees_by_thread(&self, at: Option<u64>) -> Result<Vec<Tally>, ScanError> {
         let sampled = self.index.analysis().capture().is_sampled();
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
-        let lanes = self.index.lanes().len();
-        let state = || State { frees: vec![Counter::default(); lanes], ..State::default() };
+        let threads = self.index.thread_numbers().len();
+        let state = || State { frees: vec![Counter::default(); threads], ..State::default() };
         let states = self.index.scan(state, |s, block| self.frees_of(s, block, until))?;
-        let mut all = vec![Counter::default(); lanes];
+        let mut all = vec![Counter::default(); threads];
         for s in states {
             all.iter_mut().zip(&s.frees).for_each(|(a, b)| a.join(b));
         }
@@ -200,8 +200,14 @@ impl Query<'_> {
     }
 
     fn frees_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
-        const READ: [Column; 6] =
-            [Column::End, Column::EndLane, Column::Flags, Column::Size, Column::Lane, Column::Rate];
+        const READ: [Column; 6] = [
+            Column::End,
+            Column::EndThreadIndex,
+            Column::Flags,
+            Column::Size,
+            Column::ThreadIndex,
+            Column::Rate,
+        ];
         if !self.columns(s, block, &READ)? {
             return Some(());
         }
@@ -212,18 +218,18 @@ impl Query<'_> {
             block.read(Column::Begin, &mut begins)?;
         }
         let State { selection, columns, frees, .. } = s;
-        let [ends, end_lanes, flag, sizes, lanes, rates] = columns;
+        let [ends, end_thread_indexes, flag, sizes, thread_indexes, rates] = columns;
         for &i in &selection.rows {
             let i = i as usize;
             let p = sampled.then(|| probability(&capture, sizes[i], rates[i] as u8));
             // A reallocation of which only the old block is recorded looks like a free, so ends less reallocations are
             // estimated, see `Estimates`.
             if let Some(p) = p.filter(|_| flag[i] & flags::REALLOCATED != 0 && begins[i] <= until) {
-                frees.get_mut(lanes[i] as usize)?.less(sizes[i], p);
+                frees.get_mut(thread_indexes[i] as usize)?.less(sizes[i], p);
             }
             let passed_on = if sampled { 0 } else { flags::CONTINUED };
             if ends[i] <= until && flag[i] & (flags::IMPLIED | passed_on) == 0 {
-                frees.get_mut(end_lanes[i] as usize)?.add(sizes[i], p);
+                frees.get_mut(end_thread_indexes[i] as usize)?.add(sizes[i], p);
             }
         }
         Some(())

@@ -2,9 +2,10 @@
 
 use super::filter::{Filter, Lifetime};
 use super::suppress::Suppressions;
+use crate::analysis::Analysis;
 use crate::index::Index;
 use crate::load::Pc;
-use crate::model::{Analysis, Group};
+use crate::model::Group;
 use crate::symbols::Symbolizer;
 use prof_trace::values::parse::{Amount, Time};
 use regex::Regex;
@@ -15,7 +16,7 @@ pub(super) fn groups(
     index: &Index,
     filter: &Filter,
     suppressions: &Suppressions,
-) -> Option<Vec<Said>> {
+) -> Option<Vec<Verdict>> {
     let analysis = index.analysis();
     let figures = asks_for_figures(filter);
     let frames = filter.asks_for_names()
@@ -27,25 +28,25 @@ pub(super) fn groups(
     }
     let symbols = Symbolizer::new(analysis);
     let mut names = Names { symbols, filter, suppressions, known: HashMap::new() };
-    let said = analysis.groups().iter().map(|g| {
+    let verdicts = analysis.groups().iter().map(|g| {
         if !filter.stacks.iter().all(|ids| ids.binary_search(&g.node).is_ok())
             || figures && !by_figures(analysis, filter, g)
         {
-            return Said::No;
+            return Verdict::No;
         }
-        if frames { names.say(&analysis.meta().stack(g.node)) } else { Said::Yes }
+        if frames { names.verdict(&analysis.meta().stack(g.node)) } else { Verdict::Yes }
     });
-    Some(said.collect())
+    Some(verdicts.collect())
 }
 
 /// The decision on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// Its blocks can be selected.
+pub(super) enum Verdict {
+    /// The stack's blocks can be selected.
     Yes,
-    /// Its blocks are not selected.
+    /// The stack's blocks are not selected.
     No,
-    /// Its blocks would be selected, but the rule of this index excludes them.
+    /// The stack's blocks would be selected, but the rule of this index excludes them.
     Suppressed(u32),
 }
 
@@ -103,7 +104,7 @@ struct Names<'a> {
 }
 
 impl Names<'_> {
-    fn say(&mut self, stack: &[Pc]) -> Said {
+    fn verdict(&mut self, stack: &[Pc]) -> Verdict {
         let f = self.filter;
         let wanted = f.functions.len() + f.sources.len() + f.modules.len();
         let all = if wanted >= 64 { u64::MAX } else { (1 << wanted) - 1 };
@@ -123,9 +124,9 @@ impl Names<'_> {
             hits.suppressed = first(hits.suppressed, h.suppressed);
         }
         match hits.suppressed {
-            _ if hits.unwanted || hits.wanted != all || !f.depth.has(frames) => Said::No,
-            Some(rule) => Said::Suppressed(rule),
-            None => Said::Yes,
+            _ if hits.unwanted || hits.wanted != all || !f.depth.has(frames) => Verdict::No,
+            Some(rule) => Verdict::Suppressed(rule),
+            None => Verdict::Yes,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Rules that exclude stacks: lists of regular expressions, and suppressions in LeakSanitizer's format.
 
-use crate::model::Rule;
+use crate::analysis::Rule;
 use crate::symbols::Frame;
 use regex::{RegexSet, RegexSetBuilder};
 
@@ -100,8 +100,12 @@ impl Suppressions {
 
     /// Returns the index of the first rule that matches a frame.
     pub(super) fn rule_of(&self, frame: &Frame) -> Option<u32> {
+        self.matches([frame.function.as_deref(), frame.file.as_deref(), frame.module.as_deref()])
+    }
+
+    /// Returns the index of the first rule that matches one of these texts of a frame.
+    pub(super) fn matches(&self, texts: [Option<&str>; 3]) -> Option<u32> {
         let set = self.set.as_ref()?;
-        let texts = [frame.function.as_deref(), frame.file.as_deref(), frame.module.as_deref()];
         let first = |text: &str| set.matches(text).iter().next();
         texts.into_iter().flatten().filter_map(first).min().map(|i| i as u32)
     }

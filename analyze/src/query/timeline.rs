@@ -347,16 +347,16 @@ impl Query<'_> {
                 Column::End,
                 Column::Size,
                 Column::Group,
-                Column::Lane,
+                Column::ThreadIndex,
                 Column::Rate,
             ];
             for (c, values) in READ.into_iter().zip(&mut *columns) {
                 block.read(c, values)?;
             }
-            let [begins, ends, sizes, groups, lanes, rates] = &*columns;
+            let [begins, ends, sizes, groups, thread_indexes, rates] = &*columns;
             for &i in &selection.rows {
                 let i = i as usize;
-                let class = by.class(groups[i], lanes[i], sizes[i]);
+                let class = by.class(groups[i], thread_indexes[i], sizes[i]);
                 if class >= count || begins[i] >= to {
                     continue;
                 }

@@ -3,8 +3,8 @@
 use super::figures::{FiguresData, SumData};
 use super::frames::{AskedData, FrameData, asked_by, frames_of};
 use super::head::{FilterData, Head, KernelData};
-use super::named::SymbolsData;
 use super::sort::{Order, SortKey};
+use super::unnamed::SymbolsData;
 use crate::Analysis;
 use crate::askers::Askers;
 use crate::maps::Beside;

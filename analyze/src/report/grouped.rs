@@ -1,9 +1,9 @@
 //! Reports blocks by function, by source file, by module or by thread.
 
 use super::figures::{Adder, FiguresData};
-use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
+use super::unnamed::SymbolsData;
 use super::words::calls;
 use super::{Head, KernelData, SortKey, Style};
 use crate::index::ScanError;
@@ -226,8 +226,8 @@ fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, ScanError> {
 }
 
 fn threads(ask: &Ask<'_>) -> Result<Labelled, ScanError> {
-    let lanes = ask.index.lanes();
-    let rows = rows(ask, By::Threads, lanes.len())?;
+    let numbers = ask.index.thread_numbers();
+    let rows = rows(ask, By::Threads, numbers.len())?;
     let frees = ask.query.frees_by_thread(ask.options.at)?;
     let threads = &ask.analysis.meta().threads;
     let label = |(number, frees): (&u32, Tally)| {
@@ -242,7 +242,7 @@ fn threads(ask: &Ask<'_>) -> Result<Labelled, ScanError> {
             stacks: None,
         }
     };
-    Ok((rows, lanes.iter().zip(frees).map(label).collect(), None))
+    Ok((rows, numbers.iter().zip(frees).map(label).collect(), None))
 }
 
 impl Grouped {

@@ -2,7 +2,7 @@
 
 use super::figures::SumData;
 use crate::Analysis;
-use crate::model::Rule;
+use crate::analysis::Rule;
 use crate::model::{Errors, Group};
 use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
@@ -40,6 +40,9 @@ pub struct RecordingData {
     pub path: String,
     /// Periods in which recording was on.
     pub parts: Vec<PartData>,
+    /// Moments that were given names, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<MarkData>,
     /// Nanoseconds from the start to the end, pauses included.
     pub duration_ns: u64,
     /// Whether the recording was finished and nothing of it is missing.
@@ -123,6 +126,17 @@ pub struct PartData {
     pub start_ns: u64,
     /// End of the period.
     pub end_ns: u64,
+}
+
+/// A moment that was given a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MarkData {
+    /// Number, from 1.
+    pub number: usize,
+    /// Name; may be empty.
+    pub name: String,
+    /// Nanoseconds since the start.
+    pub at_ns: u64,
 }
 
 /// A hooked function.
@@ -375,6 +389,11 @@ impl RecordingData {
             .parts()
             .into_iter()
             .map(|p| PartData { start_ns: meta.clock.ns(p.start), end_ns: meta.clock.ns(p.end) });
+        let marks = meta.marks.iter().enumerate().map(|(i, m)| MarkData {
+            number: i + 1,
+            name: printable(&m.name),
+            at_ns: meta.clock.ns(m.ticks),
+        });
         let calls = |i: u32| meta.counters.calls.get(i as usize).copied().unwrap_or(0);
         let hooks = meta.hooks.hooked.iter().enumerate().map(|(i, h)| {
             let first = meta.hooks.hooked[..i].iter().find(|first| first.index == h.index);
@@ -392,8 +411,12 @@ impl RecordingData {
             reason: printable(&h.reason),
         });
         Self {
-            path: analysis.path().to_string_lossy().into_owned(),
+            path: match crate::rewrite::is_joined(&analysis.path()) {
+                true => meta.target.exe.clone(),
+                false => analysis.path().to_string_lossy().into_owned(),
+            },
             parts: parts.collect(),
+            marks: marks.collect(),
             duration_ns: analysis.duration_ns(),
             complete: analysis.complete(),
             events: analysis.events(),

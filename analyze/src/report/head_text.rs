@@ -1,14 +1,18 @@
 //! Formats the lines at the top of every report.
 
+use super::head::MarkData;
 use super::words::live;
 use super::{Head, SumData};
 use crate::style::{BOLD, Style, WARN, base, printable};
 use crate::unseen::workers_text;
+use prof_trace::records::End;
 use prof_trace::values::text::{about, about_bytes, bytes, count, duration, number};
 use std::fmt::{self, Write};
 
 /// Number of functions that could not be hooked that are listed.
 const NOT_HOOKED: usize = 5;
+/// Number of marks that are listed.
+const MARKS: usize = 8;
 
 impl Head {
     /// Returns the lines at the top of every report.
@@ -38,7 +42,9 @@ impl HeadText<'_> {
     fn header(&mut self) -> fmt::Result {
         let Head { target, recording: rec, totals: t, .. } = self.head;
         let name = if target.comm.is_empty() { "(unnamed)" } else { &target.comm };
-        let title = self.paint(BOLD, &format!("{}, pid {}", printable(name), target.pid));
+        // The processes of a family have none in common.
+        let pid = if target.pid == 0 { String::new() } else { format!(", pid {}", target.pid) };
+        let title = self.paint(BOLD, &format!("{}{pid}", printable(name)));
         self.line("program", &format!("{title}: {}", printable(&target.exe)))?;
         let on = rec.parts.iter().fold(0u64, |s, p| s.saturating_add(p.end_ns - p.start_ns));
         let mut time = duration(rec.duration_ns);
@@ -48,10 +54,14 @@ impl HeadText<'_> {
         }
         let parts = count(rec.parts.len() as u64, "part", "parts");
         let end = match (&rec.end_reason, rec.complete) {
+            (Some(r), true) if r.starts_with(End::LIMIT) => {
+                format!("ended early, at a bound: {}", printable(&r[End::LIMIT.len()..]))
+            }
             (Some(r), true) => format!("complete: {}", printable(r)),
             _ => "not complete".to_owned(),
         };
         self.line("recording", &format!("{}: {parts}, {time}, {end}", printable(&rec.path)))?;
+        self.marks()?;
         let given: Vec<_> = self
             .head
             .filter
@@ -87,6 +97,22 @@ impl HeadText<'_> {
         self.coverage()?;
         self.unseen()?;
         self.exactness()
+    }
+
+    /// Writes the last marks, with their times.
+    fn marks(&mut self) -> fmt::Result {
+        let marks = &self.head.recording.marks;
+        if marks.is_empty() {
+            return Ok(());
+        }
+        let text = |m: &MarkData| {
+            let name = if m.name.is_empty() { String::new() } else { format!("{} ", m.name) };
+            format!("#{} {name}at {}", m.number, duration(m.at_ns))
+        };
+        let from = marks.len().saturating_sub(MARKS);
+        let earlier = (from > 0).then(|| format!("{} before them", number(from as u64)));
+        let all: Vec<_> = marks[from..].iter().map(text).chain(earlier).collect();
+        self.line("marks", &all.join(", "))
     }
 
     /// Writes signs that the recording misses memory.
@@ -200,7 +226,7 @@ impl HeadText<'_> {
         self.line("unknown", &text)?;
         if rec.implied_frees > 0 {
             let text = format!(
-                "{} unseen, in a pause or lost: the address was handed out again",
+                "{} missing (made in a pause, or lost): these blocks count as live until their address is allocated again",
                 frees(rec.implied_frees)
             );
             self.line("", &text)?;

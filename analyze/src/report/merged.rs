@@ -3,10 +3,10 @@
 use super::figures::FiguresData;
 use super::frames::frames_of;
 use super::grouped::stacks;
-use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::text::{place_line, printable_frames};
+use super::unnamed::SymbolsData;
 use super::words::{bracketed, temporary};
 use super::{FrameData, Head, KernelData, SortKey, Style};
 use crate::index::ScanError;

@@ -11,7 +11,6 @@ mod head;
 mod head_text;
 mod histogram;
 mod merged;
-mod named;
 mod over_time;
 mod places;
 mod rows;
@@ -20,6 +19,7 @@ mod stats;
 mod text;
 mod tree;
 mod tree_text;
+mod unnamed;
 mod words;
 /// Formats of values: those of [`prof_trace::values`].
 pub mod units {
@@ -39,7 +39,6 @@ pub use head::{
 };
 pub use histogram::{Histogram, SizeData};
 pub use merged::{LocationData, Merged, PathData};
-pub use named::{SymbolsData, UnnamedData};
 pub use over_time::{ExtentData, MomentData, OverTime};
 pub use places::PlaceData;
 pub(crate) use places::Places;
@@ -49,3 +48,4 @@ pub use sort::SortKey;
 pub use stats::{CallsData, LifetimeData, Stats, TallyData, TopPlaceData, TopSizeData};
 pub(crate) use text::{asked_line, frame_lines};
 pub use tree::{DEEPEST, NodeData, RestNodeData, Tree};
+pub use unnamed::{SymbolsData, UnnamedData};

@@ -4,9 +4,10 @@ use super::SortKey;
 use super::figures::{Adder, FiguresData, SumData};
 use super::head::FilterData;
 use crate::Index;
+use crate::analysis::Analysis;
 use crate::change::{Change, Side};
 use crate::index::ScanError;
-use crate::model::{Analysis, Figures, Group};
+use crate::model::{Figures, Group};
 use crate::query::Query;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -92,9 +93,9 @@ impl<'a> Ask<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
     pub group: Group,
-    /// Its figures at the earlier moment, if it had blocks by then.
+    /// Figures at the earlier moment, if the group had blocks by then.
     pub before: Option<Group>,
-    /// Its figures including those of all functions that it called.
+    /// Figures including those of all functions that the row's function called.
     pub total: Option<Adder>,
 }
 

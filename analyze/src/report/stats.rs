@@ -1,10 +1,10 @@
 //! Computes statistics: calls, rates, sizes, lifetimes, and the places that allocate the most.
 
 use super::histogram::{SizeData, bar, limits};
-use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, Row, RowData, rows};
 use super::text::place_line;
+use super::unnamed::SymbolsData;
 use super::words::temporary;
 use super::{Head, KernelData, Style};
 use crate::Analysis;

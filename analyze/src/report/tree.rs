@@ -2,9 +2,9 @@
 //! outwards.
 
 use super::figures::{Adder, SumData};
-use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, ViewOptions, side};
+use super::unnamed::SymbolsData;
 use super::{Head, KernelData, SortKey};
 use crate::Analysis;
 use crate::change::{Change, Side};
@@ -45,7 +45,7 @@ pub struct Tree {
 /// A node: all stacks that begin with the same frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeData {
-    /// Its frame; `None` for the root, and for nodes with `what`.
+    /// Frame of the node; `None` for the root, and for nodes with `what`.
     pub place: Option<PlaceData>,
     /// Text for a node that is not a frame.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,6 +6,7 @@
 use super::RewriteError;
 use crate::Analysis;
 use crate::load::{ChunkFile, Item, LoadOptions};
+use crate::progress::Step;
 use crate::symbols::demangle;
 use prof_trace::derived::Zipped;
 use prof_trace::records::{FilePart, kind};
@@ -90,7 +91,9 @@ pub fn extract(
     let mut e =
         Extractor { dir, left: most, most, open: HashMap::new(), done: Extracted::default() };
     let mut file = ChunkFile::open(path)?;
+    let step = Step::begin("extracting files", analysis.bytes());
     while file.position() < analysis.bytes() {
+        step.set(file.position());
         let Item::Chunk(kind, payload, _) = file.next()? else { break };
         match kind {
             kind::FILE => e.piece(payload)?,

@@ -1,8 +1,12 @@
 //! Makes recordings from others: [`mod@strip`] removes short-lived blocks, [`mod@pack`] adds everything that is
-//! needed to read a recording on another machine, [`mod@extract`] takes the added files out.
+//! needed to read a recording on another machine, [`mod@extract`] takes the added files out, [`mod@join`] makes
+//! one of several processes' recordings.
 
 mod anonymous;
+mod cull;
 mod extract;
+mod join;
+mod kept;
 mod out;
 mod pack;
 mod strip;
@@ -13,7 +17,9 @@ use crate::query::QueryError;
 use std::io;
 
 pub use anonymous::Anonymize;
+pub use cull::{Cull, CullOptions};
 pub use extract::{ExtractOptions, Extracted, extract};
+pub use join::{JOINED, JoinOptions, Joined, is_joined, join, target};
 pub use pack::{PackOptions, Packed, pack};
 pub use strip::{Stripped, strip};
 
@@ -23,7 +29,7 @@ pub enum RewriteError {
     /// The recording could not be read.
     #[error(transparent)]
     Recording(#[from] Error),
-    /// Its index could not be read.
+    /// The index of the recording could not be read.
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// The query on the index failed.
@@ -32,6 +38,9 @@ pub enum RewriteError {
     /// This output could not be written.
     #[error("cannot write {0}: {1}")]
     Write(String, io::Error),
+    /// The recordings can't be joined.
+    #[error("{0}")]
+    Different(String),
     /// The files to extract are larger than allowed.
     #[error("{0}")]
     TooMuch(String),

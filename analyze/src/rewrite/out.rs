@@ -6,6 +6,7 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Compress, MAX_EVENTS, Packer};
 use prof_trace::records::{Pass, Target, kind};
+use prof_trace::size::{self, Header};
 use std::io::{self, Write};
 
 /// Shorter payloads are not compressed.
@@ -17,6 +18,7 @@ const PASSES: u64 = 10;
 pub(super) struct Out<'a> {
     out: &'a mut dyn Write,
     packer: Packer,
+    compress: Compress,
     payload: Vec<u8>,
     /// Number of bytes written.
     pub bytes: u64,
@@ -28,7 +30,13 @@ impl<'a> Out<'a> {
         let header = chunk::file_header();
         out.write_all(&header)?;
         let bytes = header.len() as u64;
-        Ok(Self { out, packer: Packer::new(), payload: Vec::new(), bytes })
+        let (packer, compress) = (Packer::new(), Compress::Best);
+        Ok(Self { out, packer, compress, payload: Vec::new(), bytes })
+    }
+
+    /// Writes the header of a file that is soon written anew, and need not be as small as it can be.
+    pub(super) fn fast(out: &'a mut dyn Write) -> io::Result<Self> {
+        Ok(Self { compress: Compress::Fast, ..Self::new(out)? })
     }
 
     /// Writes a chunk behind the waiting events.
@@ -80,10 +88,36 @@ impl<'a> Out<'a> {
         }
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
-        self.packer.finish(Compress::Best, &mut payload);
+        self.packer.finish(self.compress, &mut payload);
         let written = self.put_before(kind::PACKED, &payload);
         self.payload = payload;
         written
+    }
+}
+
+/// The chunk header and sampling distance that a reader assumes of a thread's next block if it states neither.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Usual {
+    header: u16,
+    rate: u8,
+}
+
+impl Usual {
+    /// Returns the size of a new block, with its chunk header and the exponent of its distance if a reader would assume
+    /// others.
+    pub(super) fn sized(&mut self, size: u64, header: u16, rate: u8) -> u64 {
+        if (self.header, self.rate) == (header, rate) || size >> size::BITS != 0 {
+            return size;
+        }
+        let code = Header::from_code(header);
+        let said = size::with_rate(size, code, rate);
+        if !code.mapped && said != size {
+            self.header = Header { extra: 0, ..code }.code();
+        }
+        if size::rate(said) != 0 {
+            self.rate = rate;
+        }
+        said
     }
 }
 

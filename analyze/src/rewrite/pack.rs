@@ -6,6 +6,7 @@ use super::RewriteError;
 use super::anonymous::{Anonymize, Names};
 use super::out::{Out, Passes};
 use crate::load::{ChunkFile, Item, LoadOptions};
+use crate::progress::Step;
 use crate::symbols::{Frame, Symbolizer, paths};
 use crate::{Analysis, Error};
 use prof_os::files::{open_below, open_regular};
@@ -98,7 +99,9 @@ impl Packer<'_> {
     /// Copies all chunks, in their order.
     fn copy(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
         let mut file = ChunkFile::open(&analysis.path())?;
+        let step = Step::begin("copying the recording", analysis.bytes());
         while file.position() < analysis.bytes() {
+            step.set(file.position());
             let Item::Chunk(kind, payload, _) = file.next()? else { break };
             if kind != kind::ZIPPED {
                 self.chunk(kind, payload, analysis)?;
@@ -252,8 +255,10 @@ impl Packer<'_> {
     /// Adds the files of the modules, each once.
     fn files(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
         let meta = analysis.meta();
+        let step = Step::begin("adding the files of modules", meta.modules.len() as u64);
         let mut seen = HashSet::new();
         for m in meta.modules.values() {
+            step.add(1);
             for (root, path) in paths(analysis, m) {
                 if !seen.insert(path.clone()) {
                     continue;

@@ -6,21 +6,19 @@
 //! (STRIPPED), from which a reader takes totals and groups.
 
 use super::RewriteError;
+use super::kept::{Kept, NOWHERE};
 use super::out::{Out, Passes};
 use crate::Index;
 use crate::history::{self, Step};
 use crate::index::Block;
 use crate::load::{ChunkFile, Item};
 use crate::model::to_records;
-use crate::query::{Filter, FilterError, Query, Selection};
+use crate::progress::Step as Progress;
+use crate::query::{Filter, FilterError, Query, Select, Selection};
 use prof_trace::event::Event;
 use prof_trace::records::{Pass, kind};
-use prof_trace::size::{self, Header};
 use std::collections::HashMap;
 use std::io::Write;
-
-/// Number of events that are written at a time.
-const BATCH: usize = 16_384;
 
 /// Result of stripping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,11 +62,9 @@ pub fn strip(
         index,
         to,
         passes: passes.into_iter().peekable(),
-        batch: Vec::new(),
-        given: HashMap::new(),
-        newest: Vec::new(),
+        kept: Kept::default(),
+        old_blocks: HashMap::new(),
         unseen: Vec::new(),
-        usual: Vec::new(),
     };
     history::steps(index, select, u64::MAX, |s| w.step(s))?;
     w.finish()?;
@@ -78,6 +74,8 @@ pub fn strip(
         threshold_ns: before.map_or(threshold_ns, |b| b.threshold_ns.max(threshold_ns)),
         blocks: before.map_or(0, |b| b.blocks).saturating_add(removed),
         bytes: before.map_or(0, |b| b.bytes).saturating_add(all_bytes.saturating_sub(kept_bytes)),
+        how: before.map_or(prof_trace::records::Stripped::LATER, |b| b.how),
+        early: before.map_or(0, |b| b.early),
         ..prof_trace::records::Stripped::default()
     };
     for part in to_records(&record, analysis.totals(), analysis.groups()) {
@@ -103,7 +101,7 @@ fn query<'a>(index: &'a Index, name: &'static str, value: &str) -> Result<Query<
 }
 
 /// Returns the number of rows that stay, their bytes, and the bytes of all rows.
-fn sizes(index: &Index, select: impl history::Select) -> Result<(u64, u64, u64), RewriteError> {
+fn sizes(index: &Index, select: impl Select) -> Result<(u64, u64, u64), RewriteError> {
     let state = || (Selection::default(), Vec::new(), [0u64; 3]);
     let states = index.scan(state, |(selection, sizes, sums), block| {
         select(block, selection)?;
@@ -127,9 +125,11 @@ type Chunks = Vec<(u16, Vec<u8>)>;
 fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), RewriteError> {
     let analysis = index.analysis();
     let mut file = ChunkFile::open(&analysis.path())?;
+    let step = Progress::begin("copying the recording", analysis.bytes());
     let mut keep = Passes::new(&analysis.meta().target);
     let (mut passes, mut last): (Vec<_>, Chunks) = (Vec::new(), Chunks::new());
     while file.position() < analysis.bytes() {
+        step.set(file.position());
         let Item::Chunk(kind, payload, _) = file.next()? else { break };
         match kind {
             kind::EVENTS | kind::PACKED | kind::STRIPPED => {}
@@ -157,68 +157,39 @@ struct Writer<'a, 'b, P: Iterator<Item = (u64, Vec<u8>)>> {
     index: &'a Index,
     to: Out<'b>,
     passes: std::iter::Peekable<P>,
-    /// Events with their thread indices, in the order of time.
-    batch: Vec<(u32, Event)>,
+    kept: Kept,
     /// For each chain: address and time of the block that was passed to `realloc`, and whether it was temporary.
-    given: HashMap<u32, (u64, u64, bool)>,
-    /// For each thread index: the block that the thread has just allocated, if a reader sees that as its last event.
-    newest: Vec<u64>,
+    old_blocks: HashMap<u32, (u64, u64, bool)>,
     /// Blocks whose free was not recorded: time of the end, address and thread index.
     unseen: Vec<(u64, u64, u32)>,
-    /// For each thread index: the chunk header and the sampling distance that a reader assumes of blocks that state none.
-    usual: Vec<(u16, u8)>,
 }
-
-/// An address that no block has. A free of it represents removed events of its thread, where otherwise the block that
-/// the thread frees next would look temporary.
-const NOWHERE: u64 = 1;
 
 impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
     fn step(&mut self, s: &Step) -> Result<(), RewriteError> {
-        let (time, addr, lane) = (s.time(), s.addr, s.lane);
+        let (time, addr, thread_index) = (s.time(), s.addr, s.thread_index);
         self.end_unseen(s)?;
         if s.begins() {
             let groups = self.index.analysis().groups();
             let node = groups.get(s.group as usize).map_or(0, |g| g.node);
-            let size = self.sized(lane, s);
+            let size = self.kept.sized(thread_index, s.size, s.header, s.rate);
             if !s.again() {
-                self.put(lane, Event::Alloc { time, addr, size, node }, addr, false)?;
+                self.put(thread_index, Event::Alloc { time, addr, size, node }, addr, false)?;
                 return Ok(());
             }
             let (old, time_before, temporary) =
-                self.given.remove(&s.chain).unwrap_or((NOWHERE, time, false));
+                self.old_blocks.remove(&s.chain).unwrap_or((NOWHERE, time, false));
             let event = Event::Realloc { time_before, time, old, addr, size, node };
-            return self.put(lane, event, old, temporary);
+            return self.put(thread_index, event, old, temporary);
         }
         if s.implied() {
-            self.unseen.push((time, addr, lane));
+            self.unseen.push((time, addr, thread_index));
             return Ok(());
         }
         if s.continues() && s.chain != 0 {
-            self.given.insert(s.chain, (addr, time, s.temporary()));
+            self.old_blocks.insert(s.chain, (addr, time, s.temporary()));
             return Ok(());
         }
-        self.put(lane, Event::Free { time, addr, node: s.end_node }, addr, s.temporary())
-    }
-
-    /// Returns the size of a new block, with its chunk header if a reader would assume another.
-    fn sized(&mut self, lane: u32, s: &Step) -> u64 {
-        let at = lane as usize;
-        if at >= self.usual.len() {
-            self.usual.resize(at + 1, (0, 0));
-        }
-        if self.usual[at] == (s.header, s.rate) || s.size >> size::BITS != 0 {
-            return s.size;
-        }
-        let header = Header::from_code(s.header);
-        let said = size::with_rate(s.size, header, s.rate);
-        if !header.mapped && said != s.size {
-            self.usual[at].0 = Header { extra: 0, ..header }.code();
-        }
-        if size::rate(said) != 0 {
-            self.usual[at].1 = s.rate;
-        }
-        said
+        self.put(thread_index, Event::Free { time, addr, node: s.end_node }, addr, s.temporary())
     }
 
     /// Ends blocks whose free was not recorded. If the block that begins at their address was removed, they get a free.
@@ -232,8 +203,8 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
         let now = s.time();
         let late: Vec<_> = self.unseen.iter().copied().filter(|u| u.0 < now).collect();
         self.unseen.retain(|u| u.0 >= now);
-        for (time, addr, lane) in late {
-            self.put(lane, Event::Free { time, addr, node: 0 }, addr, false)?;
+        for (time, addr, thread_index) in late {
+            self.put(thread_index, Event::Free { time, addr, node: 0 }, addr, false)?;
         }
         Ok(())
     }
@@ -241,7 +212,7 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
     /// Adds an event, which ends the block `old` unless it is an allocation.
     fn put(
         &mut self,
-        lane: u32,
+        thread_index: u32,
         event: Event,
         old: u64,
         temporary: bool,
@@ -251,43 +222,21 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
             self.write()?;
             self.to.put(kind::PASS, &pass)?;
         }
-        let at = lane as usize;
-        if at >= self.newest.len() {
-            self.newest.resize(at + 1, 0);
-        }
-        let begins = match event {
-            Event::Alloc { addr, .. } | Event::Realloc { addr, .. } => addr,
-            Event::Free { .. } => 0,
-        };
-        let ends = !matches!(event, Event::Alloc { .. });
-        let newest = std::mem::replace(&mut self.newest[at], begins);
-        if ends && newest == old && !temporary {
-            let time = match event {
-                Event::Realloc { time_before, .. } => time_before,
-                e => e.time(),
-            };
-            self.batch.push((lane, Event::Free { time, addr: NOWHERE, node: 0 }));
-        }
-        self.batch.push((lane, event));
-        if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+        if self.kept.add(thread_index, event, old, temporary) { self.write() } else { Ok(()) }
     }
 
-    /// Writes the batch, thread by thread.
+    /// Writes what was added, thread by thread.
     fn write(&mut self) -> Result<(), RewriteError> {
-        // The sort is stable, so events of a thread stay in order.
-        self.batch.sort_by_key(|e| e.0);
-        for run in self.batch.chunk_by(|a, b| a.0 == b.0) {
-            let thread = self.index.lanes().get(run[0].0 as usize).copied().unwrap_or(0);
-            let events: Vec<Event> = run.iter().map(|e| e.1).collect();
-            self.to.events(thread, &events)?;
-        }
-        self.batch.clear();
-        Ok(())
+        let (index, to) = (self.index, &mut self.to);
+        self.kept.write(|thread_index, events| {
+            let thread = index.thread_numbers().get(thread_index as usize).copied().unwrap_or(0);
+            Ok(to.events(thread, events)?)
+        })
     }
 
     fn finish(&mut self) -> Result<(), RewriteError> {
-        for (time, addr, lane) in std::mem::take(&mut self.unseen) {
-            self.put(lane, Event::Free { time, addr, node: 0 }, addr, false)?;
+        for (time, addr, thread_index) in std::mem::take(&mut self.unseen) {
+            self.put(thread_index, Event::Free { time, addr, node: 0 }, addr, false)?;
         }
         self.write()?;
         for (_, pass) in self.passes.by_ref() {

@@ -5,7 +5,7 @@
 //! replaced, removed or added, the key changes.
 
 use super::Frame;
-use super::elf::Image;
+use super::elf::ObjectFile;
 use prof_os::files::open_regular;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -67,7 +67,11 @@ pub(super) fn is_own(meta: &fs::Metadata) -> bool {
 }
 
 /// Returns a key that identifies the files that names come from, and the form of the names.
-pub(super) fn key(short: bool, build_id: &[u8], files: &[Option<Arc<Image>>]) -> Option<String> {
+pub(super) fn key(
+    short: bool,
+    build_id: &[u8],
+    files: &[Option<Arc<ObjectFile>>],
+) -> Option<String> {
     let id: String = build_id.iter().map(|b| format!("{b:02x}")).collect();
     let mut key = format!("{} {id} {short}", env!("CARGO_PKG_VERSION"));
     for f in files {

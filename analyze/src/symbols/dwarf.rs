@@ -1,6 +1,6 @@
 //! Reads files, lines and inlined functions from debug information.
 
-use super::elf::Image;
+use super::elf::ObjectFile;
 use super::find;
 use super::options::SymbolOptions;
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
@@ -20,7 +20,7 @@ pub(super) struct Dwarf {
     context: Context<Slice>,
     package: Option<DwarfPackage<Slice>>,
     keep: RefCell<Keep>,
-    image: Arc<Image>,
+    image: Arc<ObjectFile>,
     options: SymbolOptions,
     split: Cell<bool>,
 }
@@ -28,13 +28,13 @@ pub(super) struct Dwarf {
 /// Owns the data that the slices of a context point into.
 #[derive(Default)]
 struct Keep {
-    images: Vec<Arc<Image>>,
+    images: Vec<Arc<ObjectFile>>,
     decompressed: Vec<Vec<u8>>,
 }
 
 impl Keep {
     /// Returns a section as a slice that is valid as long as `self` lives.
-    fn section(&mut self, image: &Arc<Image>, name: Option<&str>) -> Slice {
+    fn section(&mut self, image: &Arc<ObjectFile>, name: Option<&str>) -> Slice {
         let endian = match image.is_little_endian() {
             true => RunTimeEndian::Little,
             false => RunTimeEndian::Big,
@@ -56,7 +56,7 @@ impl Keep {
 
 impl Dwarf {
     /// Loads the debug information of a file; `None` if it has none.
-    pub(super) fn load(image: Arc<Image>, options: &SymbolOptions) -> Option<Self> {
+    pub(super) fn load(image: Arc<ObjectFile>, options: &SymbolOptions) -> Option<Self> {
         let mut keep = Keep { images: vec![image.clone()], ..Keep::default() };
         let load = |id: SectionId| Ok::<_, gimli::Error>(keep.section(&image, Some(id.name())));
         let mut dwarf = gimli::Dwarf::load(load).ok()?;

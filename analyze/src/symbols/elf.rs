@@ -25,9 +25,9 @@ const ZSTD: u32 = 2;
 
 /// A function symbol.
 pub(super) struct Symbol {
-    /// Its address in the file.
+    /// Address of the symbol in the file.
     pub start: u64,
-    /// Its length in bytes; 0 if the file doesn't tell.
+    /// Length in bytes; 0 if the file doesn't tell.
     pub size: u64,
     /// Rank among symbols of the same address; the lowest is the best.
     pub rank: u8,
@@ -74,7 +74,7 @@ impl Deref for Bytes {
 }
 
 /// An open ELF file.
-pub(super) struct Image {
+pub(super) struct ObjectFile {
     map: Bytes,
     header: Header,
     ctx: Ctx,
@@ -86,7 +86,7 @@ pub(super) struct Image {
     identity: Option<String>,
 }
 
-impl Image {
+impl ObjectFile {
     /// Opens a file; `None` if it can't be read or is not an ELF file. With a root folder, the path is relative to
     /// that, as for a process with that root.
     pub(super) fn open_in(root: Option<&Path>, path: &Path) -> Option<Self> {

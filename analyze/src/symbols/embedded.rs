@@ -1,10 +1,11 @@
 //! Finds suppressions that are embedded in a program. LeakSanitizer calls its `__lsan_default_suppressions`, which
 //! returns a text. Here the function is not called: the text is searched for in the file.
 
-use super::elf::Image;
+use super::elf::ObjectFile;
 use super::find;
 use crate::Analysis;
 use crate::query::is_list;
+use memchr::{memchr, memmem, memrchr};
 
 const FUNCTION: &[u8] = b"__lsan_default_suppressions";
 const MARK: &[u8] = b"leak:";
@@ -33,7 +34,7 @@ pub fn suppressions(analysis: &Analysis) -> Vec<(String, Option<String>)> {
 }
 
 /// Returns the text of an image; `None` if it does not have the function.
-fn of_image(image: &Image) -> Option<Option<String>> {
+fn of_image(image: &ObjectFile) -> Option<Option<String>> {
     let mut function = None;
     image.symbols(|s| {
         if image.name(s.name_at) == Some(FUNCTION) {
@@ -52,14 +53,14 @@ fn of_image(image: &Image) -> Option<Option<String>> {
 }
 
 /// Returns all lists of suppressions in an image's data, with their addresses.
-fn texts(image: &Image) -> Vec<(u64, String)> {
+fn texts(image: &ObjectFile) -> Vec<(u64, String)> {
     let mut out: Vec<(u64, String)> = Vec::new();
     for (address, bytes) in image.data() {
         let mut at = 0;
-        while let Some(found) = bytes.get(at..).and_then(|b| position(b, MARK)) {
+        while let Some(found) = bytes.get(at..).and_then(|b| memmem::find(b, MARK)) {
             let here = at + found;
-            let start = bytes[..here].iter().rposition(|b| *b == 0).map_or(0, |i| i + 1);
-            let end = bytes[here..].iter().position(|b| *b == 0).map_or(bytes.len(), |i| here + i);
+            let start = memrchr(0, &bytes[..here]).map_or(0, |i| i + 1);
+            let end = memchr(0, &bytes[here..]).map_or(bytes.len(), |i| here + i);
             at = end + 1;
             let text = &bytes[start..end];
             if let Ok(text) = std::str::from_utf8(text)
@@ -71,8 +72,4 @@ fn texts(image: &Image) -> Vec<(u64, String)> {
         }
     }
     out
-}
-
-fn position(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|w| w == what)
 }

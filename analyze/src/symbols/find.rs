@@ -1,7 +1,7 @@
 //! Finds the files of modules, and their debug files.
 
 use super::alive::is_target;
-use super::elf::Image;
+use super::elf::ObjectFile;
 use super::options::{Place, SymbolOptions, under};
 use crate::Analysis;
 use prof_trace::records::{Module, Target};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Files {
     /// The file that was loaded.
-    pub image: Option<Arc<Image>>,
+    pub image: Option<Arc<ObjectFile>>,
     /// A separate file with debug information.
-    pub debug: Option<Arc<Image>>,
+    pub debug: Option<Arc<ObjectFile>>,
     /// A file has the module's path, but another build ID.
     pub replaced: bool,
 }
@@ -24,7 +24,7 @@ pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
     let (target, options) = (&analysis.meta().target, analysis.symbol_options());
     let mut replaced = false;
     let image = candidates(target, module, options)
-        .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
+        .filter_map(|(root, path)| ObjectFile::open_in(root.as_deref(), &path))
         .find(|i| {
             let same = i.build_id() == module.build_id;
             replaced |= !same;
@@ -42,7 +42,7 @@ pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
 /// is not this process's.
 pub(crate) fn paths(analysis: &Analysis, module: &Module) -> Vec<Place> {
     let found = find(analysis, module);
-    let place = |i: Arc<Image>| (i.root().map(Path::to_owned), i.path().to_owned());
+    let place = |i: Arc<ObjectFile>| (i.root().map(Path::to_owned), i.path().to_owned());
     found.image.into_iter().chain(found.debug).map(place).collect()
 }
 
@@ -80,7 +80,7 @@ fn mapped(target: &Target, module: &Module) -> Vec<PathBuf> {
     out
 }
 
-fn by_build_id(id: &[u8], options: &SymbolOptions) -> Option<Arc<Image>> {
+fn by_build_id(id: &[u8], options: &SymbolOptions) -> Option<Arc<ObjectFile>> {
     let (first, rest) = id.split_first()?;
     if rest.is_empty() {
         return None;
@@ -94,15 +94,15 @@ fn by_build_id(id: &[u8], options: &SymbolOptions) -> Option<Arc<Image>> {
 /// Opens the first of several files that satisfies `right`.
 fn opened(
     places: impl Iterator<Item = Place>,
-    right: impl Fn(&Image) -> bool,
-) -> Option<Arc<Image>> {
+    right: impl Fn(&ObjectFile) -> bool,
+) -> Option<Arc<ObjectFile>> {
     places
-        .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
+        .filter_map(|(root, path)| ObjectFile::open_in(root.as_deref(), &path))
         .find(right)
         .map(Arc::new)
 }
 
-fn by_link(image: &Image, path: &Path, options: &SymbolOptions) -> Option<Arc<Image>> {
+fn by_link(image: &ObjectFile, path: &Path, options: &SymbolOptions) -> Option<Arc<ObjectFile>> {
     let (name, sum) = image.debug_link()?;
     if name.is_empty() || name.contains('/') {
         return None;
@@ -114,7 +114,7 @@ fn by_link(image: &Image, path: &Path, options: &SymbolOptions) -> Option<Arc<Im
     let folders = options
         .debug_folders()
         .flat_map(|(root, f)| [(root.clone(), under(&f, dir).join(&name)), (root, f.join(&name))]);
-    let wanted = |i: &Image| match i.build_id() {
+    let wanted = |i: &ObjectFile| match i.build_id() {
         [] => i.checksum() == sum,
         id => id == image.build_id(),
     };
@@ -122,7 +122,7 @@ fn by_link(image: &Image, path: &Path, options: &SymbolOptions) -> Option<Arc<Im
 }
 
 /// Opens the debug file in a folder of `debug_paths` that has the module's name and `.debug`.
-fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<Image>> {
+fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<ObjectFile>> {
     if module.build_id.is_empty() {
         return None;
     }
@@ -133,25 +133,25 @@ fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<Image>> {
 
 /// Opens what a debuginfod server has for a module without local debug information.
 fn by_server(
-    image: Option<&Image>,
+    image: Option<&ObjectFile>,
     module: &Module,
     options: &SymbolOptions,
-) -> Option<Arc<Image>> {
+) -> Option<Arc<ObjectFile>> {
     let servers = options.servers.as_ref()?;
     // The kernel's own code (`[vdso]`) is in no package.
     let is_file = !module.path.starts_with('[');
-    if !is_file || image.is_some_and(Image::has_lines) {
+    if !is_file || image.is_some_and(ObjectFile::has_lines) {
         return None;
     }
     servers.find(&module.build_id, &module.path)
 }
 
 /// Opens the file that a debug file shares parts of its information with.
-pub(super) fn alternate(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
+pub(super) fn alternate(image: &ObjectFile, options: &SymbolOptions) -> Option<Arc<ObjectFile>> {
     let (path, id) = image.alternate()?;
     let relative = image.path().parent()?.join(path);
     let found =
-        Image::open_in(image.root(), &relative).filter(|i| i.build_id() == id).map(Arc::new);
+        ObjectFile::open_in(image.root(), &relative).filter(|i| i.build_id() == id).map(Arc::new);
     let of = || image.path().to_string_lossy().into_owned();
     found
         .or_else(|| by_build_id(&id, options))
@@ -159,7 +159,7 @@ pub(super) fn alternate(image: &Image, options: &SymbolOptions) -> Option<Arc<Im
 }
 
 /// Opens the package of an image's split debug information.
-pub(super) fn package(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
+pub(super) fn package(image: &ObjectFile, options: &SymbolOptions) -> Option<Arc<ObjectFile>> {
     let mut name = image.path().as_os_str().to_owned();
     name.push(".dwp");
     let path = PathBuf::from(name);
@@ -168,7 +168,11 @@ pub(super) fn package(image: &Image, options: &SymbolOptions) -> Option<Arc<Imag
 }
 
 /// Opens files of split debug information, at the path that the program names.
-pub(super) fn split(image: &Image, path: &Path, options: &SymbolOptions) -> Vec<Arc<Image>> {
+pub(super) fn split(
+    image: &ObjectFile,
+    path: &Path,
+    options: &SymbolOptions,
+) -> Vec<Arc<ObjectFile>> {
     let there = (image.root().map(Path::to_owned), path.to_owned());
     let beside = image
         .path()
@@ -178,7 +182,7 @@ pub(super) fn split(image: &Image, path: &Path, options: &SymbolOptions) -> Vec<
     std::iter::once(there)
         .chain(beside)
         .chain(options.elsewhere(path))
-        .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
+        .filter_map(|(root, path)| ObjectFile::open_in(root.as_deref(), &path))
         .map(Arc::new)
         .collect()
 }

@@ -1,6 +1,6 @@
 //! Symbol tables, which map addresses to functions.
 
-use super::elf::Image;
+use super::elf::ObjectFile;
 use prof_trace::records::Symbols;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ struct Entry {
 
 /// The storage of names.
 enum Names {
-    Image(Arc<Image>),
+    Image(Arc<ObjectFile>),
     Recorded(Vec<u8>),
 }
 
 /// A symbol that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found<'a> {
-    /// Its mangled name.
+    /// Mangled name.
     pub name: Cow<'a, str>,
-    /// Its address.
+    /// Address of the symbol.
     pub start: u64,
 }
 
@@ -48,7 +48,7 @@ impl Table {
     }
 
     /// Adds the symbols of a file.
-    pub(super) fn add_image(&mut self, image: &Arc<Image>) {
+    pub(super) fn add_image(&mut self, image: &Arc<ObjectFile>) {
         let names = self.names.len() as u8;
         image.symbols(|s| {
             self.entries.push(Entry {

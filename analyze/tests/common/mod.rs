@@ -1,6 +1,7 @@
 //! Makes recordings by hand.
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod remade;
 pub(crate) mod world;
 
 use prof_analyze::{Analysis, LoadOptions};
@@ -8,8 +9,8 @@ use prof_trace::chunk;
 use prof_trace::event::{Codec, Event, MAX_EVENT};
 use prof_trace::pack::{Compress, Packer};
 use prof_trace::records::{
-    Call, CallFile, CallKind, Calls, Counters, End, Events, Hook, Hooks, Module, Nodes, NotHooked,
-    Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
+    Call, CallFile, CallKind, Calls, Counters, End, Events, Hook, Hooks, Mark, Module, Nodes,
+    NotHooked, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -135,6 +136,10 @@ impl Maker {
 
     pub(crate) fn toggle(&mut self, ticks: u64, on: u32) -> &mut Self {
         self.put(kind::TOGGLE, &Toggle { ticks, on }.encode())
+    }
+
+    pub(crate) fn mark(&mut self, ticks: u64, name: &str) -> &mut Self {
+        self.put(kind::MARK, &Mark { ticks, name: name.into() }.encode())
     }
 
     pub(crate) fn hooks(&mut self, hooked: &[&str], not: &[(&str, &str)]) -> &mut Self {

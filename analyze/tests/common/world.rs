@@ -237,8 +237,16 @@ pub(crate) fn functions(node: u32) -> Vec<u32> {
     (1..=node).rev().take_while(|n| *n == node || n % 4 != 0).collect()
 }
 
+/// Returns ticks and name of each mark.
+pub(crate) fn marks(middle: u64) -> [(u64, &'static str); 3] {
+    [(START + (middle - START) / 2, "warm"), (middle, "deployed"), (middle + 40, "warm")]
+}
+
 /// Adds stacks, names, threads and parts to a recording.
 pub(crate) fn describe(m: &mut Maker, middle: u64) {
+    for (ticks, name) in marks(middle) {
+        m.mark(ticks, name);
+    }
     m.toggle(START, 1).toggle(middle, 0).toggle(middle + 1, 1);
     for t in 1..=7 {
         m.thread(t, 100 + t, if t % 2 == 0 { "even" } else { "odd-one" });

@@ -16,14 +16,14 @@
 pub(crate) mod ahead;
 mod cfi;
 mod expr;
-mod full;
+mod full_step;
 mod loaded;
 mod rows;
 mod shape;
 mod traits;
 
 pub use cfi::{CfiContext, CfiModule, FrameInfo, Row, eh_frame_address};
-pub use full::step_full;
+pub use full_step::step_full;
 pub use loaded::{Loaded, Part, loaded};
 pub use rows::{compile, function_range};
 pub use shape::{SLOTS, Shape, shape};

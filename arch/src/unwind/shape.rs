@@ -2,7 +2,7 @@
 //! frame itself.
 
 use super::cfi::{CfiContext, CfiModule};
-use super::full::step_full;
+use super::full_step::step_full;
 use super::traits::{FullStep, RegisterSet};
 use gimli::{RegisterRule, Vendor};
 

@@ -77,11 +77,7 @@ pub fn find_calls(code: &[u8], number: u64) -> Vec<usize> {
     let [a, b, c, d] = number.to_le_bytes();
     // mov eax, number; syscall
     let wanted = [0xb8, a, b, c, d, 0x0f, 0x05];
-    code.windows(wanted.len())
-        .enumerate()
-        .filter(|(_, w)| **w == wanted)
-        .map(|(at, _)| at)
-        .collect()
+    memchr::memmem::find_iter(code, &wanted).collect()
 }
 
 /// Returns the targets of direct calls and jumps in `code`, which is at `code_addr`, that are outside of it.

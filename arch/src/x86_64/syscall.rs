@@ -7,6 +7,8 @@
 
 use crate::generic::syscall;
 pub use crate::generic::syscall::{ALL_SIGNALS, SIGSET_LEN, SignalSet, popped};
+#[cfg(feature = "relocate")]
+use memchr::memmem;
 
 /// The instruction `syscall`.
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
@@ -72,21 +74,18 @@ pub mod nr {
     pub const MEMFD_CREATE: u64 = 319;
 }
 
-/// Returns the offset of `pattern` in `bytes`.
-fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
-    bytes.windows(pattern.len()).position(|window| window == pattern)
-}
-
 /// Returns the offset of a `syscall; ret` in executable bytes (of libc, say, or the vDSO).
+#[cfg(feature = "relocate")]
 #[must_use]
 pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
-    find(bytes, &SYSCALL_RET)
+    memmem::find(bytes, &SYSCALL_RET)
 }
 
 /// Returns the offset of a signal restorer in executable bytes (every libc has one).
+#[cfg(feature = "relocate")]
 #[must_use]
 pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
-    find(bytes, &RESTORER_REX).or_else(|| find(bytes, &RESTORER))
+    memmem::find(bytes, &RESTORER_REX).or_else(|| memmem::find(bytes, &RESTORER))
 }
 
 /// Returns the number of the system call that `code` ends before, if it is loaded right before it: `mov eax,
@@ -100,9 +99,10 @@ pub fn number_before(code: &[u8]) -> Option<u64> {
 
 /// Returns the offset of code that pops a system call's number and returns: with a system call instruction to
 /// return to, it does what a restorer does.
+#[cfg(feature = "relocate")]
 #[must_use]
 pub fn find_pop_number_gadget(bytes: &[u8]) -> Option<usize> {
-    find(bytes, &POP_NUMBER_RET)
+    memmem::find(bytes, &POP_NUMBER_RET)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -176,6 +176,7 @@ mod tests {
     use super::*;
     use crate::generic::syscall::test_raw_calls;
 
+    #[cfg(feature = "relocate")]
     #[test]
     fn gadgets() {
         assert_eq!(find_syscall_ret_gadget(&[0x90, 0x0f, 0x05, 0x48, 0x0f, 0x05, 0xc3]), Some(4));

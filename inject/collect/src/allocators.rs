@@ -8,7 +8,7 @@ mod recognise;
 use crate::arenas::Look;
 use crate::maps::Maps;
 use crate::pages::Pages;
-use crate::symbols::Image;
+use crate::symbols::ElfImage;
 use prof_os::files::{open_below, read_at_most};
 use prof_os::maps::Map;
 use prof_os::process::folder;
@@ -54,9 +54,9 @@ pub(crate) struct Finder {
 /// A target's memory, and what is known of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    /// Its mappings.
+    /// Mappings of the target.
     pub maps: &'a [Map],
-    /// Its memory; `None`: it can't be read.
+    /// Memory of the target; `None`: it can't be read.
     pub mem: Option<&'a File>,
     /// glibc's arenas, as they were just read; `None`: there are none, or they could not be followed.
     pub arenas: Option<&'a [Arena]>,
@@ -153,7 +153,7 @@ const NO_ARENAS: &str = "its arenas were not found, or changed faster than they 
 
 fn search(file: &File, path: &str) -> Vec<Found> {
     let mut found = recognise::search(file, path);
-    if let Some(image) = Image::file(file).filter(|_| !found.is_empty()) {
+    if let Some(image) = ElfImage::file(file).filter(|_| !found.is_empty()) {
         let symbols = image.variables(&others::VARIABLES.map(|v| v.symbol));
         for f in &mut found {
             f.symbols = symbols.clone();
@@ -164,7 +164,7 @@ fn search(file: &File, path: &str) -> Vec<Found> {
 
 /// Returns the difference between addresses in the target and in the file of which this is the first mapping.
 fn bias_of(mem: &File, m: &Map) -> u64 {
-    Image::memory(mem, m.start.0, 0)
+    ElfImage::memory(mem, m.start.0, 0)
         .map_or(m.start.0, |i| m.start.0.wrapping_sub(i.first_address()))
 }
 

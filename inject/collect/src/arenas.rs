@@ -86,9 +86,9 @@ pub(crate) struct Walk {
 
 /// Disjoint address ranges, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Chunks(Vec<(u64, u64)>);
+struct FreeChunks(Vec<(u64, u64)>);
 
-impl Chunks {
+impl FreeChunks {
     /// Joins ranges that overlap. Also returns the bytes that belonged to several: chunks are disjoint at each moment,
     /// so the allocator has moved these in between.
     fn of(mut all: Vec<(u64, u64)>) -> (Self, u64) {
@@ -152,8 +152,8 @@ impl<'a> Look<'a> {
     pub(crate) fn walks(&mut self, maps: &[Map], now: impl Fn() -> u64) -> Option<Walk> {
         let main = self.main(maps)?;
         let end = Instant::now() + WALKS;
-        let mut best: Option<(Walk, Chunks)> = None;
-        let (mut free, mut last, mut good) = (Chunks::default(), None::<u64>, 0);
+        let mut best: Option<(Walk, FreeChunks)> = None;
+        let (mut free, mut last, mut good) = (FreeChunks::default(), None::<u64>, 0);
         for k in 0..MOST_WALKS {
             (self.chunks, self.seen) = (0, Vec::new());
             let from = now();
@@ -197,7 +197,7 @@ impl<'a> Look<'a> {
 
     /// Reads all arenas once. Returns their statistics, all free chunks, and the bytes that the arenas grew or shrank
     /// by, or moved, meanwhile.
-    fn walk(&mut self, main: u64) -> Option<(Arenas, Chunks, u64)> {
+    fn walk(&mut self, main: u64) -> Option<(Arenas, FreeChunks, u64)> {
         let (mut all, mut changed) = (Arenas::default(), 0u64);
         let mut at = main;
         for _ in 0..MOST_ARENAS {
@@ -224,7 +224,7 @@ impl<'a> Look<'a> {
             [at] = self.words(at + TOP + NEXT)?;
             if at == main {
                 all.heaps.sort_by_key(|h| h.start);
-                let (seen, twice) = Chunks::of(std::mem::take(&mut self.seen));
+                let (seen, twice) = FreeChunks::of(std::mem::take(&mut self.seen));
                 all.free = all.free.saturating_sub(twice).min(all.system);
                 all.free_resident = all.free_resident.saturating_sub(twice).min(all.free);
                 return Some((all, seen, changed.saturating_add(twice)));
@@ -459,9 +459,9 @@ mod tests {
     #[test]
     fn bytes_that_were_seen_in_two_places_count_once() {
         let all = vec![(300, 400), (100, 200), (150, 180), (190, 260), (100, 120), (500, 600)];
-        let (chunks, twice) = Chunks::of(all);
+        let (chunks, twice) = FreeChunks::of(all);
         assert_eq!((chunks.0.as_slice(), twice), (&[(100, 260), (300, 400), (500, 600)][..], 60));
-        let both = chunks.with(&Chunks(vec![(0, 50), (250, 310), (600, 700)]));
+        let both = chunks.with(&FreeChunks(vec![(0, 50), (250, 310), (600, 700)]));
         assert_eq!(both.0, [(0, 50), (100, 400), (500, 700)]);
         assert_eq!(both.bytes(), 550);
     }

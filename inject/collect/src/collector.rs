@@ -8,8 +8,9 @@ use crate::drain::Drain;
 use crate::epochs::Epochs;
 use crate::fineness::Chooser;
 use crate::heart::Heart;
-use crate::mappings::{Mapped, PART};
-use crate::maps::{self, Maps};
+use crate::limits::{Guard, Limits};
+use crate::mappings::Mapped;
+use crate::maps::Maps;
 use crate::modules::Modules;
 use crate::output::Output;
 use crate::pace::{Brought, Pace};
@@ -21,16 +22,17 @@ use crate::watch::Watch;
 use prof_os::process::start_time;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
-use prof_trace::protocol::publish_stacks;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
-use prof_trace::ring::{self, View};
-use prof_trace::shared::{FUNCTIONS, Kind, Shared, SharedArea, TOGGLES, flags, state};
+use prof_trace::ring;
+use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, state};
+use prof_trace::sieve::Sieve;
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 mod figures;
+mod slow;
 
 /// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
@@ -50,6 +52,8 @@ const LOOKED: Duration = Duration::from_secs(10);
 pub struct Ended {
     /// Why the recording ended, see [`End::reason`].
     pub reason: String,
+    /// prof was taken out of the target, which goes on.
+    pub detached: bool,
     /// The error that kept the recording from being completed.
     pub failure: Option<std::io::Error>,
     /// Number of recorded events.
@@ -98,6 +102,9 @@ pub struct Collector<'a> {
     /// Number of the target's seccomp filters when the hook was told which system calls it may make.
     filters: u32,
     failed: bool,
+    guard: Guard,
+    /// Number of marks that were written.
+    marks: usize,
     on_failure: Option<Callback>,
     heart: Option<Heart>,
     counted: Checked,
@@ -115,14 +122,6 @@ impl std::fmt::Debug for Callback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Callback")
     }
-}
-
-/// Returns address and length of prof's mappings in the target.
-fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
-    let c = shared.control();
-    let ring = std::iter::once((c.ring_addr.load(Relaxed), c.ring_len.load(Relaxed)));
-    let others = c.stubs.iter().chain(&c.guards).chain([&c.place]).map(SharedArea::get);
-    ring.chain(others.map(|a| (a.addr, a.len))).filter(|a| a.1 > 0)
 }
 
 /// Returns whether a malloc other than glibc's is recorded.
@@ -145,34 +144,6 @@ impl Collector<'static> {
 }
 
 impl<'a> Collector<'a> {
-    /// Returns the target's resident pages and pages of address space, both without prof's own.
-    fn pages(&self) -> (u64, u64) {
-        let c = self.shared.control();
-        let (rss, vss) = self.target.pages();
-        // While prof's memory is being removed, its size in the target is not known.
-        if matches!(c.state.load(Acquire), state::DETACHED | state::DETACHING) || vss == 0 {
-            return (0, 0);
-        }
-        let page = prof_os::page_size();
-        let (mut ours, mut there) = (0u64, 0u64);
-        let geometry = self.shared.geometry();
-        let more = self.shared.has_more_threads();
-        for (addr, len) in areas(&self.shared) {
-            ours = ours.saturating_add(len / page);
-            // The lengths in the control page are untrusted: look at no more pages than prof can have there.
-            let parts = match addr == c.ring_addr.load(Relaxed) {
-                true => geometry.in_use(more, self.drain.reached()),
-                false => [0..geometry.size(), 0..0],
-            };
-            for part in parts {
-                let (from, to) = (part.start as u64, len.min(part.end as u64));
-                there += self.target.resident((addr + from) / page, to.saturating_sub(from) / page);
-            }
-        }
-        let without = |all: u64, ours: u64| if ours < all { all - ours } else { all };
-        (without(rss, there), without(vss, ours))
-    }
-
     /// Creates the collector of a copy of the ring of process `pid`, which appends to `file`; that must end with a whole
     /// chunk. It publishes no heartbeat, which nobody would see.
     ///
@@ -206,6 +177,8 @@ impl<'a> Collector<'a> {
             maps_took: Duration::ZERO,
             filters: 0,
             failed: false,
+            guard: Guard::new(Limits::NONE),
+            marks: 0,
             on_failure: None,
             heart: None,
             counted: Checked::default(),
@@ -224,7 +197,8 @@ impl<'a> Collector<'a> {
         Ok(all)
     }
 
-    /// Sets a function that is called at the first error in writing, which makes recording pointless.
+    /// Sets a function that is called at the first error in writing, which makes recording pointless, or when the recording
+    /// has reached a bound.
     pub fn on_failure(&mut self, f: impl FnOnce() + Send + 'static) {
         self.on_failure = Some(Callback(Box::new(f)));
     }
@@ -232,6 +206,18 @@ impl<'a> Collector<'a> {
     /// Sets the compression of events, which is applied when there is time for it. The default is none.
     pub fn set_compress(&mut self, how: Compress) {
         self.out.set_compress(how);
+    }
+
+    /// Sets the bounds of the recording. At the first that is reached, recording is switched off.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.guard = Guard::new(limits);
+        self.out.set_most(limits.hard());
+    }
+
+    /// Sets what decides which events are written.
+    pub fn set_sieve(&mut self, sieve: Box<dyn Sieve>) {
+        self.out.set_sieve(sieve);
+        self.tree.remember_all();
     }
 
     /// Reads the target's memory statistics before anything is recorded: recorded blocks can't account for what is
@@ -271,6 +257,7 @@ impl<'a> Collector<'a> {
             let state = self.shared.control().state.load(Acquire);
             let mut busy = self.pass(false);
             self.answer();
+            self.write_mark();
             if state == state::DETACHED {
                 return self.finish("detached");
             }
@@ -435,80 +422,6 @@ impl<'a> Collector<'a> {
         }
     }
 
-    fn most_filters(&self) -> u32 {
-        self.threads.processes().map(Watched::filters).max().unwrap_or(0)
-    }
-
-    /// Runs the slow tasks: names, living threads, counters, the target's size and mappings.
-    pub fn every_second(&mut self) -> Memory {
-        let began = Instant::now();
-        let there = if self.stacks_read.elapsed() < self.maps_took * PART {
-            Memory::There
-        } else {
-            self.look_at_maps()
-        };
-        // The hook itself notices the usual ways to install a filter, while it is on.
-        let flags = &self.shared.control().flags;
-        // Nothing is known of filters beyond those that prof has examined.
-        let calls = flags::CALLS;
-        let may = flags.load(Relaxed) & calls;
-        let known = if may & flags::SYSCALLS != 0 { 0 } else { self.filters };
-        if may != 0 && self.most_filters() > known {
-            flags.fetch_and(!calls, Relaxed);
-        }
-        self.threads.rename(&mut self.out);
-        self.bury();
-        if self.threads.are_many() || self.pass.is_multiple_of(64) {
-            self.threads.forget(&self.shared, self.drain.serials());
-        }
-        self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
-        self.put_counters();
-        self.smaps.note_resident(self.target.pages().0);
-        self.look_at_memory(false);
-        self.look_at_process();
-        self.pass(true);
-        self.pace.note_second(began);
-        there
-    }
-
-    /// Looks for threads that have ended, so that the next pass gives back their segments and new threads can take
-    /// their slots. Returns whether there are any.
-    fn bury(&mut self) -> bool {
-        let began = Instant::now();
-        let census = self.threads.census(&self.shared);
-        let threads = &self.threads;
-        let gone = |v: &View| threads.has_ended(&census, v.tid, v.serial);
-        let any = self.drain.mark_dead(&self.shared, gone);
-        let freed = census.free_slots(&self.shared);
-        if freed > 0 {
-            self.shared.control().slots_freed.fetch_add(1, Relaxed);
-        }
-        self.pace.note_buried(began, freed, census.asked());
-        any || freed > 0
-    }
-
-    /// Reads the mappings, and publishes the stacks to the hook.
-    fn look_at_maps(&mut self) -> Memory {
-        let (began, begun) = (Instant::now(), self.epochs.clock().now());
-        let Some(maps) = &mut self.maps else { return Memory::There };
-        if !self.watch.look(&self.shared, maps, &self.target) {
-            return Memory::Gone;
-        }
-        publish_stacks(&self.shared, maps::stacks(&maps.all));
-        self.stacks_read = Instant::now();
-        let took = self.stacks_read - began;
-        self.maps_took = took;
-        let ours = areas(&self.shared).map(|a| (a.0, a.0.saturating_add(a.1)));
-        self.tree.set_ours(ours.collect());
-        self.note_mappings(begun);
-        let Some(maps) = &self.maps else { return Memory::There };
-        if self.ring_addr == 0 || maps.at(self.ring_addr).is_some() {
-            Memory::There
-        } else {
-            Memory::Unmapped
-        }
-    }
-
     fn put_counters(&mut self) {
         let t = self.counters();
         self.out.put(kind::COUNTERS, &t.encode());
@@ -526,13 +439,17 @@ impl<'a> Collector<'a> {
     /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
     /// target waits for a free segment.
     fn check_writing(&mut self) {
-        let Some(e) = self.out.failure() else { return };
-        if !self.failed {
-            self.failed = true;
-            if let Some(Callback(f)) = self.on_failure.take() {
-                f();
-            }
-            log::error!("cannot write the recording: {e}; recording is switched off");
+        if self.out.failure().is_none() && self.guard.look(self.out.file(), self.out.len()) {
+            // The recording says that nothing follows, also if the detach takes long.
+            let off = Toggle { ticks: self.epochs.clock().now(), on: 0 };
+            self.out.put(kind::TOGGLE, &off.encode());
+        }
+        let failed = self.out.failure().map(|e| format!("cannot write the recording: {e}"));
+        let Some(why) = failed.or_else(|| self.guard.reached.clone()) else { return };
+        self.failed = self.out.failure().is_some();
+        if let Some(Callback(f)) = self.on_failure.take() {
+            f();
+            log::error!("{why}; recording is switched off");
         }
         // Repeat this each time, as a signal may have switched recording on again.
         if let Some(mem) = self.target.mem() {
@@ -560,15 +477,20 @@ impl<'a> Collector<'a> {
         self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
         self.modules.finish(&mut self.out);
         self.drain.flush(&self.shared, &mut self.out);
+        self.out.end_sieve();
         let mut t = self.counters();
         if !self.continued {
             // The hook has counted these events, but they could not be read.
             let unread = t.events.saturating_sub(self.drain.events);
             t.lost = t.lost.saturating_add(unread);
         }
+        let detached = reason == "detached";
         let reason = match self.out.failure() {
             Some(e) => format!("stopped: {e}"),
-            None => reason.to_owned(),
+            None => match &self.guard.reached {
+                Some(why) => format!("{}{why}", End::LIMIT),
+                None => reason.to_owned(),
+            },
         };
         let mut last = Vec::new();
         chunk::put(&mut last, kind::COUNTERS, &t.encode());
@@ -577,6 +499,7 @@ impl<'a> Collector<'a> {
         self.out.put_last(&last);
         let failure = self.out.take_failure();
         let events = self.drain.events.saturating_sub(self.out.lost());
-        Ended { reason, failure, events, bytes: self.out.len(), memory_lives: false }
+        let bytes = self.out.len();
+        Ended { reason, detached, failure, events, bytes, memory_lives: false }
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::epochs::Epochs;
 use crate::output::Output;
+use crate::plain::Plain;
 use crate::threads::Threads;
 use crate::tree::{Names, Tree};
 use prof_trace::call::{Part, RawCall, TEXT_BYTES};
-use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, MAX_EVENT, Visit};
+use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, Visit};
 use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
@@ -29,7 +30,7 @@ struct Progress {
     out: Codec,
     /// The segment contains something that is not an event; nothing more is read from it.
     bad: bool,
-    /// Its thread has ended. All its events had been committed when this was noticed.
+    /// The thread of the slot has ended. All its events had been committed when this was noticed.
     dying: bool,
     /// Offset that is added to its times; `None` until its first event is read.
     offset: Option<u64>,
@@ -502,52 +503,5 @@ impl Visit for Nothing {
 
     fn realloc(&mut self, _: [u64; 2], _: u64, _: u64, _: u64, _: u32) -> bool {
         true
-    }
-}
-
-/// Writes events in the encoding of an unpacked recording.
-struct Plain<'a> {
-    codec: Codec,
-    to: &'a mut Vec<u8>,
-    /// Number of events written.
-    events: u32,
-}
-
-impl Plain<'_> {
-    /// Appends the bytes that `write` writes; returns false if there are none.
-    #[inline(always)]
-    fn put(&mut self, write: impl FnOnce(&mut Codec, *mut u8) -> usize) -> bool {
-        self.to.reserve(MAX_EVENT);
-        let at = self.to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-        let n = write(&mut self.codec, at);
-        // SAFETY: `reserve` made room for MAX_EVENT bytes from `at`, and `write` has initialised `n` of these.
-        unsafe { self.to.set_len(self.to.len() + n) };
-        self.events += u32::from(n > 0);
-        n > 0
-    }
-}
-
-impl Visit for Plain<'_> {
-    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        false // recordings have their nodes elsewhere
-    }
-
-    #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
-        // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
-        self.put(|c, at| unsafe { c.put_alloc(at, time, addr, size, node) })
-    }
-
-    #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
-        // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
-        self.put(|c, at| unsafe { c.put_free(at, time, addr, node) })
-    }
-
-    #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
-        let [before, time] = times;
-        // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
-        self.put(|c, at| unsafe { c.put_realloc(at, before, time, old, addr, size, node) })
     }
 }

@@ -119,8 +119,8 @@ impl Chooser {
 mod tests {
     use super::*;
 
-    /// What becomes of the distance while a program allocates so many bytes a second in blocks of `size`, for so many
-    /// passes of 10 ms; the most events in a second that the last half of them had.
+    /// Runs the control of the distance for a program that allocates so many bytes a second in blocks of `size`, for so
+    /// many passes of 10 ms; the most events in a second that the last half of them had.
     fn run(
         fineness: &mut Fineness,
         distance: &mut u64,

@@ -20,7 +20,7 @@ pub(crate) struct Candidate {
     pub map: Map,
     /// It is the heap that `brk` grows.
     pub brk: bool,
-    /// Its resident bytes.
+    /// Resident bytes of the mapping.
     pub rss: u64,
 }
 

@@ -3,7 +3,7 @@
 
 use crate::maps::Maps;
 use crate::output::Output;
-use crate::symbols::Image;
+use crate::symbols::ElfImage;
 use crate::target::Watched;
 use prof_os::files::{open_below, open_regular};
 use prof_os::maps::Map;
@@ -241,8 +241,8 @@ impl Finder<'_> {
         let stays = entry.flags.load(Relaxed) & bits::STAYS != 0;
         let mapping = self.maps.at(m.start).filter(|_| loaded() && (self.mapped || stays));
         let image = self.target.mem().filter(|_| loaded());
-        let image = image.and_then(|mem| Image::memory(mem, m.start, m.bias));
-        m.build_id = image.as_ref().and_then(Image::build_id).unwrap_or_default();
+        let image = image.and_then(|mem| ElfImage::memory(mem, m.start, m.bias));
+        m.build_id = image.as_ref().and_then(ElfImage::build_id).unwrap_or_default();
         let Some(mapping) = mapping.filter(|_| loaded()) else {
             if !loaded() {
                 m.unloaded = now.max(1);
@@ -280,7 +280,7 @@ impl Finder<'_> {
             }
         };
         let file = file.ok().filter(same)?;
-        m.build_id = Image::file(&file)?.build_id().unwrap_or_default();
+        m.build_id = ElfImage::file(&file)?.build_id().unwrap_or_default();
         Some(match elsewhere {
             false => Symbols::Later(Held { file, path: m.path.clone() }),
             true => Symbols::Now(Job { file, memory: None, number: m.number }),
@@ -290,7 +290,7 @@ impl Finder<'_> {
 
 /// Returns whether a file has the copied unwind tables of a module at their addresses.
 fn has_tables(shared: &Shared, entry: &Entry, file: &File) -> bool {
-    let Some(image) = Image::file(file) else { return false };
+    let Some(image) = ElfImage::file(file) else { return false };
     let bias = entry.bias.load(Relaxed);
     let copies = prof_trace::modules::Modules::new(*shared);
     let mut tables = entry.tables.iter().filter_map(|t| {
@@ -385,8 +385,8 @@ impl Job {
 
     fn symbols(&self) -> Option<Vec<u8>> {
         let image = match self.memory {
-            Some((start, bias)) => Image::memory(&self.file, start, bias)?,
-            None => Image::file(&self.file)?,
+            Some((start, bias)) => ElfImage::memory(&self.file, start, bias)?,
+            None => ElfImage::file(&self.file)?,
         };
         Some(image.symbols(self.number)?.encode())
     }
@@ -395,13 +395,13 @@ impl Job {
 /// Reads the build ID from the file if the memory is gone, but the file is the one that was mapped.
 fn build_id_of_file(path: &str, mapping: &Map) -> Option<Vec<u8>> {
     let file = open_regular(Path::new(path)).ok().filter(|f| is_file_of(f, mapping, &[]))?;
-    Image::file(&file)?.build_id()
+    ElfImage::file(&file)?.build_id()
 }
 
 /// Returns whether a file is the mapped one: by its build ID or, if it has none, by device and inode.
 fn is_file_of(file: &File, mapping: &Map, build_id: &[u8]) -> bool {
     if !build_id.is_empty() {
-        return Image::file(file).and_then(|i| i.build_id()).is_some_and(|id| id == build_id);
+        return ElfImage::file(file).and_then(|i| i.build_id()).is_some_and(|id| id == build_id);
     }
     let Ok(meta) = file.metadata() else { return false };
     let device = (libc::major(meta.dev()), libc::minor(meta.dev()));

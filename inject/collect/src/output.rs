@@ -2,18 +2,21 @@
 
 use crate::Error;
 use crate::calls::Gathered;
+use crate::plain::Plain;
 use prof_trace::call::Part;
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
-use prof_trace::event::Codec;
-use prof_trace::pack::{Compress, Packed, Packer};
-use prof_trace::records::{Calls, Hooks, Runtimes, Target, kind};
+use prof_trace::event::{Codec, Event};
+use prof_trace::pack::{Compress, MAX_EVENTS, Packed, Packer};
+use prof_trace::records::{Calls, Hooks, Pass, Runtimes, Stripped, Target, kind};
 use prof_trace::runtimes::Runtime;
+use prof_trace::sieve::{Sieve, Sieved};
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
@@ -81,7 +84,24 @@ pub struct Output {
     pub(crate) calls: Gathered,
     failed: Option<io::Error>,
     lost: u64,
+    /// Length beyond which events are dropped.
+    most: u64,
+    /// Decides which events are written; `None`: all.
+    sieve: Option<Sifted>,
 }
+
+/// A sieve, and when its figures are due.
+#[derive(Debug)]
+struct Sifted {
+    sieve: Box<dyn Sieve>,
+    written: Instant,
+    due: Duration,
+}
+
+/// Shortest and longest interval between two records of the figures of what is left out.
+const FIGURES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(300)];
+/// Greatest number of bytes a second that these records may take, unless they are due.
+const FIGURES_RATE: u64 = 4 << 10;
 
 impl Output {
     /// Appends to `file`, which must end with a whole chunk.
@@ -105,6 +125,8 @@ impl Output {
             calls: Gathered::default(),
             failed: None,
             lost: 0,
+            most: u64::MAX,
+            sieve: None,
         })
     }
 
@@ -114,6 +136,46 @@ impl Output {
         self.compress = how;
     }
 
+    /// Sets the length of the file beyond which events are dropped, and counted as lost.
+    pub fn set_most(&mut self, most: u64) {
+        self.most = most;
+    }
+
+    /// Sets what decides which events are written. It must see all of them.
+    pub(crate) fn set_sieve(&mut self, mut sieve: Box<dyn Sieve>) {
+        // A reader must know from the start on that not all blocks are here.
+        let about = sieve.figures();
+        for s in about {
+            let none = Stripped { totals: Vec::new(), groups: Vec::new(), ..s };
+            self.put(kind::STRIPPED, &none.encode());
+        }
+        self.flush();
+        self.sieve = Some(Sifted { sieve, written: Instant::now(), due: FIGURES[0] });
+    }
+
+    /// Writes what the sieve has held back, and its figures: no more events follow.
+    pub(crate) fn end_sieve(&mut self) {
+        let Some(mut s) = self.sieve.take() else { return };
+        s.sieve.finish(self);
+        self.put_figures(&mut s);
+        self.flush();
+    }
+
+    fn put_figures(&mut self, s: &mut Sifted) {
+        let before = self.meta.len();
+        for record in s.sieve.figures() {
+            self.put(kind::STRIPPED, &record.encode());
+        }
+        let took = (self.meta.len() - before) as u64;
+        s.written = Instant::now();
+        s.due = Duration::from_millis(took * 1000 / FIGURES_RATE).clamp(FIGURES[0], FIGURES[1]);
+    }
+
+    /// Returns the file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Sets whether events are written without compression, because the ring fills up.
     pub fn set_hurry(&mut self, hurry: bool) {
         self.hurry = hurry;
@@ -121,7 +183,7 @@ impl Output {
 
     /// Returns whether events go to [`Output::packer`] rather than to [`Output::put_events`].
     pub fn packs(&self) -> bool {
-        self.compress != Compress::None && !self.hurry
+        self.compress != Compress::None && !self.hurry && self.sieve.is_none()
     }
 
     /// Returns whether events are to be packed as small as possible.
@@ -167,8 +229,19 @@ impl Output {
     /// Adds a chunk other than events. Of these only stack nodes and mappings can be long; they are compressed if
     /// events are.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
-        if matches!(kind, kind::NODE_RUN | kind::MAPPINGS)
-            && self.packs()
+        if kind == kind::PASS
+            && let Some(mut s) = self.sieve.take()
+        {
+            // It is written behind the events before it.
+            if let Some(pass) = Pass::decode(payload) {
+                s.sieve.pass(&pass, self);
+            }
+            self.sieve = Some(s);
+            return;
+        }
+        if matches!(kind, kind::NODE_RUN | kind::MAPPINGS | kind::STRIPPED)
+            && self.compress != Compress::None
+            && !self.hurry
             && payload.len() >= WORTH_IT
             && let Some(zipped) = self.zipper.zip(kind, payload)
         {
@@ -179,8 +252,15 @@ impl Output {
 
     /// Adds a chunk of uncompressed events.
     pub fn put_events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
-        self.end_pack();
         self.added += bytes.len();
+        if let Some(s) = &mut self.sieve {
+            return s.sieve.events(thread, from, count, bytes);
+        }
+        self.put_chunk(thread, from, count, bytes);
+    }
+
+    fn put_chunk(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
+        self.end_pack();
         let mut w = self.begin_chunk();
         w.int(thread.into()).int(from.time).int(from.addr).int(from.node.into());
         w.int(count.into()).blob(bytes);
@@ -211,6 +291,7 @@ impl Output {
     /// Returns whether nothing waits to be written.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
+            && self.added == 0
             && self.meta.is_empty()
             && self.packer.events() == 0
             && self.calls.len() == 0
@@ -219,13 +300,21 @@ impl Output {
     /// Writes all that was added. After an error the file ends with the last chunk that was written completely, and all
     /// further chunks are dropped; see [`Output::failure`].
     pub fn flush(&mut self) {
+        if let Some(mut s) = self.sieve.take_if(|s| s.written.elapsed() >= s.due) {
+            self.put_figures(&mut s);
+            self.sieve = Some(s);
+        }
         self.end_pack();
         self.end_calls();
         self.added = 0;
         let (mut meta, mut events) =
             (std::mem::take(&mut self.meta), std::mem::take(&mut self.events));
         self.write_chunks(&meta);
-        self.write_chunks(&events);
+        if self.end.saturating_add(events.len() as u64) > self.most {
+            self.lost += count_events(&events);
+        } else {
+            self.write_chunks(&events);
+        }
         meta.clear();
         events.clear();
         (self.meta, self.events) = (meta, events);
@@ -290,6 +379,42 @@ impl Output {
             self.end += whole as u64;
         }
     }
+}
+
+impl Sieved for Output {
+    fn pass(&mut self, pass: &Pass) {
+        self.end_pack();
+        chunk::put(&mut self.events, kind::PASS, &pass.encode());
+    }
+
+    fn events(&mut self, thread: u32, events: &[Event]) {
+        // A packed event counts as one of the least length.
+        for part in events.chunks(MAX_EVENTS / 2) {
+            let from = Codec { time: part.first().map_or(0, Event::time), ..Codec::default() };
+            let small = self.packs_small();
+            match self.compress {
+                Compress::None => {
+                    let (mut bytes, count) = (Vec::new(), part.len() as u32);
+                    let mut plain = Plain { codec: from, to: &mut bytes, events: 0 };
+                    part.iter().for_each(|e| _ = e.show(&mut plain));
+                    self.lost += u64::from(count - plain.events);
+                    let written = plain.events;
+                    self.put_chunk(thread, &from, written, &bytes);
+                }
+                _ if small => show::<true>(self.packer(2 * part.len()), thread, &from, part),
+                _ => show::<false>(self.packer(2 * part.len()), thread, &from, part),
+            }
+        }
+    }
+}
+
+/// Packs events, for which there must be room.
+fn show<const ALL: bool>(packer: &mut Packer, thread: u32, from: &Codec, events: &[Event]) {
+    let mut run = packer.begin::<ALL>(thread, from, 2 * events.len());
+    for event in events {
+        event.show(&mut run);
+    }
+    run.end();
 }
 
 /// Returns the length of the whole chunks at the front of `bytes`.

@@ -55,7 +55,7 @@ pub struct Peek {
 pub struct Probe {
     /// Name of the function.
     pub function: String,
-    /// Its present code from the entry to the end of the patch.
+    /// Present code of the function, from the entry to the end of the patch.
     pub code: Vec<u8>,
     /// Address of that code.
     pub addr: u64,
@@ -115,7 +115,7 @@ impl Peek {
                 min_size: c.min_size,
                 max_size: c.max_size,
             },
-            signal: c.signal,
+            signal: c.signal.load(Relaxed),
             unknown_modules: c
                 .modules_lost
                 .load(Relaxed)

@@ -31,6 +31,8 @@ const MAX_LINE: usize = 8 << 10;
 const MAX_HEAPS: usize = 1 << 16;
 /// Usual length of a thread's stack.
 const STACK: u64 = 8 << 20;
+/// Greatest depth at which a sleeping thread shows that it has its stack at the end of a mapping.
+const DEPTH: u64 = 1 << 20;
 /// Time between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Time that the last look may take, for which a detach waits.
@@ -543,10 +545,14 @@ impl Sum<'_> {
         if let Some(s) = self.stacks.get(i).filter(|s| s.0 < end) {
             return Some((s.0.max(start), s.1.min(end), s.2));
         }
-        // If libc's descriptor is not known, the thread's stack begins with the mapping.
+        // Where libc's descriptor is not known, the end of a mapping is taken for a stack if one thread alone sleeps in
+        // the mapping, and near its end. Go's threads have their stacks anywhere in its heap, mostly several in one
+        // mapping.
         let i = self.pointers.partition_point(|p| p.0 < start);
-        let (at, tid) = self.pointers.get(i).filter(|p| p.0 < end)?;
-        Some((start, end.min((at + 1).max(start.saturating_add(STACK))), *tid))
+        let mut within = self.pointers.get(i..)?.iter().take_while(|p| p.0 < end);
+        let (at, tid) = within.next()?;
+        let is_stack = m.write && within.next().is_none() && end - at <= DEPTH;
+        is_stack.then(|| (start.max(end.saturating_sub(STACK)), end, *tid))
     }
 
     fn kind(&self, m: &Map) -> u64 {

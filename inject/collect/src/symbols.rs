@@ -23,7 +23,7 @@ const MAX_DYNAMIC: u64 = 64 << 10;
 
 /// An ELF image: a file, or a module in a process's memory.
 #[derive(Debug)]
-pub(crate) struct Image<'a> {
+pub(crate) struct ElfImage<'a> {
     file: &'a File,
     /// Offset of the image in `file`.
     at: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Image<'a> {
     segments: Vec<ProgramHeader>,
 }
 
-impl<'a> Image<'a> {
+impl<'a> ElfImage<'a> {
     /// Opens an ELF file.
     pub(crate) fn file(file: &'a File) -> Option<Self> {
         Self::new(file, 0, None)
@@ -173,7 +173,7 @@ impl<'a> Image<'a> {
 /// Returns what a recording saves of a module's file: its build ID, and its functions if it has any. `None` if it is
 /// not an ELF file.
 pub fn module_symbols(file: &File) -> Option<(Vec<u8>, Option<Symbols>)> {
-    let image = Image::file(file)?;
+    let image = ElfImage::file(file)?;
     Some((image.build_id().unwrap_or_default(), image.symbols(1)))
 }
 
@@ -205,7 +205,7 @@ mod tests {
     fn our_own_file_and_memory_agree() {
         assert_ne!(with_a_symbol_of_its_own(std::hint::black_box(1)), 0);
         let file = File::open("/proc/self/exe").expect("exe");
-        let image = Image::file(&file).expect("ELF");
+        let image = ElfImage::file(&file).expect("ELF");
         let s = image.symbols(3).expect("symbols");
         let names = String::from_utf8_lossy(&s.names);
         assert!(names.contains("with_a_symbol_of_its_own"), "{} bytes", names.len());
@@ -217,11 +217,11 @@ mod tests {
         let exe = std::fs::read_link("/proc/self/exe").expect("exe");
         let first = maps.all.iter().find(|m| m.path() == exe).expect("mapped");
         let mem = File::open("/proc/self/mem").expect("mem");
-        let loaded = Image::memory(&mem, first.start.0, first.start.0).expect("ELF in memory");
+        let loaded = ElfImage::memory(&mem, first.start.0, first.start.0).expect("ELF in memory");
         assert_eq!(loaded.build_id(), image.build_id());
 
         let vdso = maps.all.iter().find(|m| m.name == b"[vdso]").expect("a vDSO");
-        let image = Image::memory(&mem, vdso.start.0, vdso.start.0).expect("ELF");
+        let image = ElfImage::memory(&mem, vdso.start.0, vdso.start.0).expect("ELF");
         assert!(image.build_id().is_some());
         let s = image.symbols(1).expect("symbols");
         assert!(String::from_utf8_lossy(&s.names).contains("clock_gettime"));

@@ -17,7 +17,7 @@ const RENAMES: usize = 256;
 /// Number of known threads above which ended ones are forgotten at once.
 const MANY: usize = 4 * SLOTS;
 
-/// What is known of one thread.
+/// Facts about one thread.
 #[derive(Debug)]
 pub(crate) struct Known {
     /// Sequence number of the segment that is read now, or comes next.

@@ -10,6 +10,7 @@ use prof_trace::event::DEFINE_NODES;
 use prof_trace::pcs::{pc_parts, rule};
 use prof_trace::records::{NodeRun, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
+use std::collections::HashMap;
 
 /// Greatest depth of a stack; the hook cuts stacks long before.
 const MAX_DEPTH: u16 = 4096;
@@ -135,6 +136,8 @@ pub(crate) struct Tree {
     pub new_modules: Vec<u16>,
     /// Address ranges of prof's own mappings in the target.
     ours: Vec<(u64, u64)>,
+    /// The IDs of all nodes, by parent and code address, if each is to have only one.
+    all: Option<HashMap<u64, u32>>,
 }
 
 impl Tree {
@@ -149,7 +152,13 @@ impl Tree {
             pc_triples: Vec::new(),
             new_modules: Vec::new(),
             ours: Vec::new(),
+            all: None,
         }
+    }
+
+    /// Gives no node a second ID from now on, at the cost of memory for all of them: so figures by stack can be kept.
+    pub(crate) fn remember_all(&mut self) {
+        self.all.get_or_insert_default();
     }
 
     /// Continues a recording whose nodes have IDs up to `last`.
@@ -186,12 +195,20 @@ impl Tree {
             return Node { is_cut: true, ..parent };
         }
         if id == new {
+            let known = self.all.as_ref().and_then(|all| all.get(&key(parent.id, pc)));
+            if let Some(id) = known.copied() {
+                self.nodes.rename(hash, id);
+                return Node { id, hash, depth: parent.depth + 1, is_cut: parent.is_cut };
+            }
             if parent.id != 0 && self.is_ours(shared, pc) {
                 // Calls that are recorded inside of a hooked function have prof's own code in their stacks.
                 self.nodes.rename(hash, parent.id);
                 return Node { hash, depth: parent.depth + 1, ..parent };
             }
             self.last = new;
+            if let Some(all) = &mut self.all {
+                all.insert(key(parent.id, pc), new);
+            }
             self.announce(shared, new, parent.id, pc);
         }
         Node { id, hash, depth: parent.depth + 1, is_cut: parent.is_cut }

@@ -11,7 +11,8 @@ use crate::record::{event, has_room};
 use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
 use crate::{
-    calls, chunk, clock, extent, fork, header, left, memory, modules, owner, sample, sys, thread,
+    block_header, calls, clock, extent, fork, header, left, memory, modules, owner, sample, sys,
+    thread,
 };
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
@@ -302,7 +303,7 @@ fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time:
         return t.owned.forget(owner::key(shared, addr));
     };
     select(shared, addr);
-    let size = chunk::look(f, t, addr, requested(f.kind, &call.args));
+    let size = block_header::look(f, t, addr, requested(f.kind, &call.args));
     let written = event(shared, slot, t, |c, at| {
         // SAFETY: `event` passes a place of MAX_EVENT bytes.
         unsafe { c.put_alloc(at, time, addr, size, node) }
@@ -419,7 +420,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
         let node = stack_node(shared, slot, t, call);
         let written = node.is_some_and(|node| {
             select(shared, addr);
-            let size = chunk::look(f, t, addr, size);
+            let size = block_header::look(f, t, addr, size);
             event(shared, slot, t, |c, at| {
                 // SAFETY: `event` passes a place of MAX_EVENT bytes.
                 unsafe { c.put_realloc(at, before, time, old, addr, size, node) }

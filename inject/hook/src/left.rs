@@ -20,7 +20,7 @@ use prof_trace::shared::{FUNCTIONS, Function, Slot, segment};
 /// function.
 const NEAR: u64 = 1024;
 /// Bytes read at a time; a page is a multiple of it.
-const CHUNK: usize = 256;
+const PIECE: usize = 256;
 /// Distance from the function of a [`Call`] to its stack pointer, in words of 8 bytes.
 const APART: usize =
     (offset_of!(Call, regs) + offset_of!(Regs, sp) - offset_of!(Call, function)) / 8;
@@ -35,11 +35,11 @@ pub(crate) fn is_there(shared: &Shared, sp: u64) -> bool {
     let is_function =
         |word: u64| word.wrapping_sub(functions) < (FUNCTIONS * size_of::<Function>()) as u64;
     let low = sp.saturating_sub(NEAR + shared.control().stable.bridge_frame);
-    let mut at = low & !(CHUNK as u64 - 1);
+    let mut at = low & !(PIECE as u64 - 1);
     // The preceding words, the nearest first.
     let mut last = [0u64; APART];
     while at < sp {
-        let mut bytes = [0; CHUNK];
+        let mut bytes = [0; PIECE];
         // Unmapped memory holds no frame.
         if memory::read(shared, at, &mut bytes) {
             for word in bytes.as_chunks::<8>().0 {
@@ -51,7 +51,7 @@ pub(crate) fn is_there(shared: &Shared, sp: u64) -> bool {
                 last[0] = word;
             }
         }
-        at += CHUNK as u64;
+        at += PIECE as u64;
     }
     false
 }

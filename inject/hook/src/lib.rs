@@ -13,7 +13,7 @@
 //! - [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
 //! - [`resolve`]: the unwind rule of a code address; [`modules`]: the module of a code address;
 //! - [`memory`]: reading memory that may be unmapped; [`extent`]: extents of stacks; `goroutine`: those in Go's heap;
-//! - [`chunk`]: glibc's chunk headers;
+//! - [`block_header`]: glibc's chunk headers;
 //! - [`record`]: writing events to the ring; [`clock`]: time stamps; [`toggle`]: the toggle signal.
 #![no_std]
 // Stable Rust has no inline assembly for MIPS64.
@@ -22,13 +22,13 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod block_header;
 pub mod calls;
-pub mod chunk;
 pub mod clock;
 pub mod entry;
 pub mod extent;
 pub mod fork;
-pub mod full;
+pub mod full_unwind;
 pub mod give_up;
 mod goroutine;
 pub mod header;
@@ -36,8 +36,8 @@ mod left;
 pub mod mapping;
 pub mod memory;
 pub mod modules;
-pub mod name;
 pub mod named;
+pub mod node_ids;
 mod original;
 mod owner;
 mod range;

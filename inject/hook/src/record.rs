@@ -1,7 +1,7 @@
 //! Writes events to the thread's segment of the ring.
 
 use crate::mapping::{Shared, add};
-use crate::name::EPOCHS;
+use crate::node_ids::EPOCHS;
 use crate::state::{SAY, SeenName, Thread, UNKNOWN};
 use crate::{clock, header, sample, sys, toggle};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};

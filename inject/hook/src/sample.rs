@@ -115,7 +115,7 @@ fn mean(c: &Control) -> (u64, u32) {
     (1 << rate, rate)
 }
 
-/// Makes [`look`](crate::chunk::look) state the distance of the block that is being sampled, unless the thread's last
+/// Makes [`look`](crate::block_header::look) state the distance of the block that is being sampled, unless the thread's last
 /// event had the same distance.
 fn say(slot: &Slot, t: &mut Thread) {
     let rate = sampled_at(slot);

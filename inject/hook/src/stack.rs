@@ -14,12 +14,12 @@
 
 use crate::goroutine::Goroutines;
 use crate::mapping::{Shared, add};
-use crate::name::{name, name_recent};
+use crate::node_ids::{name, name_recent};
 use crate::range::Extent;
 use crate::recent;
 use crate::resolve::{self, Code};
 use crate::state::{CODES, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
-use crate::{extent, full, memory, modules, sys};
+use crate::{extent, full_unwind, memory, modules, sys};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
@@ -123,7 +123,7 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
         found = walk(job, false);
     }
     recent::walked(job.t, found.fresh);
-    let full = found.needs_full && on_scratch(job, full::run);
+    let full = found.needs_full && on_scratch(job, full_unwind::run);
     if !full {
         found.cut |= found.needs_full;
         join(job.t, &found);

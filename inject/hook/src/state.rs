@@ -108,7 +108,7 @@ pub struct SeenCode {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SeenName {
-    /// Key of the node, see `name.rs`; 0: none.
+    /// Key of the node, see `node_ids.rs`; 0: none.
     pub key: u64,
     /// Number of the node in the segment.
     pub number: u16,

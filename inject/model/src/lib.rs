@@ -20,6 +20,8 @@ mod drain;
 #[allow(dead_code)]
 #[path = "../../trace/src/pcs.rs"]
 mod pcs;
+#[path = "../../collect/src/plain.rs"]
+mod plain;
 #[allow(dead_code)]
 #[path = "../../trace/src/ring.rs"]
 mod ring;

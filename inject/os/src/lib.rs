@@ -6,6 +6,7 @@
 //! * [`maps`], [`stat`], [`status`], [`limits`], [`task`]: the files of `/proc/PID` with these names, parsed;
 //! * [`process`]: questions about one process: its folder in `/proc`, its threads, name, program, and whether it lives;
 //! * [`sharers`]: the processes that share an address space; [`workers`]: the descendants that run the same program;
+//! * [`cgroup`]: the folders of a process's cgroups;
 //! * [`files`]: opens files that somebody else may have put there;
 //! * [`signals`]: waits for signals; [`elf`]: the build ID and the dynamic section of an ELF image, however it is read;
 //! * [`clock`]: the kernel's clocks; [`page_size`], [`clock_ticks`]: its settings.
@@ -13,6 +14,7 @@
 //! The crate depends on no other crate of prof, and every crate but the hook and its formats may use it.
 
 mod addr;
+pub mod cgroup;
 pub mod clock;
 pub mod elf;
 mod error;

@@ -1,7 +1,8 @@
 //! Finds the processes that share the address space of another one.
 
+use crate::Result;
 use crate::maps::{self, Map};
-use crate::process::{all as processes, exe, living_thread, process_of};
+use crate::process::{all as processes, exe, living_thread, process_of, threads};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -115,6 +116,22 @@ impl Sharers {
                 None => {}
             }
         }
+    }
+
+    /// Checks the processes that have begun since the last look, and returns the threads of all processes that share the
+    /// memory, each with its process id.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn threads(&mut self) -> Result<Vec<(i32, i32)>> {
+        let mut tids: Vec<(i32, i32)> =
+            threads(self.pid)?.into_iter().map(|tid| (self.pid, tid)).collect();
+        self.look_again();
+        for other in self.others.iter().filter(|p| self.still_shares(**p)) {
+            let its = threads(*other).unwrap_or_default();
+            tids.extend(its.into_iter().map(|tid| (*other, tid)));
+        }
+        Ok(tids)
     }
 
     /// Returns the process id.

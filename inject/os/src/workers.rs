@@ -2,6 +2,7 @@
 
 use crate::page_size;
 use crate::process::{self, folder, threads};
+use crate::sharers::same_memory;
 use crate::stat::Stat;
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,14 +40,17 @@ pub fn workers(pid: i32) -> Vec<Worker> {
             None => children(parent),
         };
         for child in children {
-            if found.len() >= MOST || found.iter().any(|w| w.pid == child) {
+            if ask.len() >= MOST || found.len() >= MOST || found.iter().any(|w| w.pid == child) {
                 continue;
             }
             let Some(worker) = Worker::of(child).filter(|_| program(child) == Some(own)) else {
                 continue;
             };
-            found.push(worker);
             ask.push(child);
+            // One that shares the memory (clone with CLONE_VM, vfork) is recorded with it.
+            if same_memory(pid, child) != Some(true) {
+                found.push(worker);
+            }
         }
     }
     found.sort_unstable_by_key(|w| (w.start, w.pid));
@@ -91,6 +95,37 @@ fn all_by_parent() -> BTreeMap<i32, Vec<i32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_shares_the_memory_is_no_worker() {
+        extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+            // SAFETY: the calls use no memory but their own arguments.
+            unsafe {
+                libc::syscall(libc::SYS_pause);
+                libc::_exit(0);
+            }
+        }
+        let me = std::process::id() as i32;
+        let started = |flags: i32| {
+            let mut stack = vec![0u64; 8192];
+            // SAFETY: the end of a stack of 64 KiB, aligned to 16 bytes, that is kept until the child has been waited for.
+            let end = unsafe { stack.as_mut_ptr().add(stack.len()) }.cast();
+            // SAFETY: the child only makes system calls, on a stack of its own.
+            let pid =
+                unsafe { libc::clone(wait, end, flags | libc::SIGCHLD, std::ptr::null_mut()) };
+            (pid, stack)
+        };
+        let (sharer, fork) = (started(libc::CLONE_VM), started(0));
+        let found: Vec<i32> = workers(me).iter().map(|w| w.pid).collect();
+        for (pid, _stack) in [&sharer, &fork] {
+            // SAFETY: the calls take no memory of this process.
+            unsafe {
+                libc::kill(*pid, libc::SIGKILL);
+                libc::waitpid(*pid, std::ptr::null_mut(), 0);
+            }
+        }
+        assert!(found.contains(&fork.0) && !found.contains(&sharer.0), "{found:?}");
+    }
 
     #[test]
     fn a_child_of_another_program_is_no_worker() {

@@ -7,7 +7,7 @@ use prof_trace::shared::Kind;
 pub struct Wanted {
     /// Name, without an allocator's prefix.
     pub name: &'static str,
-    /// What the function does with memory.
+    /// Effect of the function on memory.
     pub kind: Kind,
     /// Name of the `nothrow` form, for throwing forms of operator new; else empty.
     pub nothrow: &'static str,

@@ -186,6 +186,12 @@ pub fn no_uprobes(functions: &str, effect: Probed) -> String {
 }
 
 impl Planned {
+    /// Returns the bytes of the function that the patch replaces.
+    pub(crate) fn replaced(&self, stub: &Stub) -> &[u8] {
+        let at = (stub.patch_addr - code_at(self.found.addr.0)) as usize;
+        &self.code[at..at + stub.patch.len()]
+    }
+
     /// Builds the stub, once all addresses are known.
     ///
     /// # Errors

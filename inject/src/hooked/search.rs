@@ -6,8 +6,8 @@ use crate::hooked::functions::{
     Family, JEMALLOC, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, SNMALLOC, SNMALLOC_REALLOC,
     SNMALLOC_REALLOC_ARGS, TABLE, Wanted,
 };
-use crate::hooked::named::{self, Named};
 use crate::hooked::operators;
+use crate::hooked::user_named::{self, Named};
 use crate::hooked::watched::watched;
 use crate::process::elf::{Module, Symbol};
 use crate::{RemoteMemory, Result};
@@ -20,7 +20,7 @@ const MOST: usize = 1024;
 
 /// The functions to look for in the target.
 #[derive(Clone, Debug, Default)]
-pub struct Choice {
+pub struct FunctionChoice {
     /// Only search these modules; empty: all.
     pub modules: Vec<String>,
     /// Only accept this prefix; `None`: any of [`PREFIXES`].
@@ -101,12 +101,12 @@ pub(crate) fn find(
     pid: i32,
     mem: &RemoteMemory,
     modules: &[Module],
-    choice: &Choice,
+    choice: &FunctionChoice,
 ) -> Result<Functions> {
     let (mut found, mut not) = (Vec::new(), Vec::new());
     let collects = Cell::new(modules.iter().any(|m| m.file_name().starts_with("libgc.so")));
     for name in &choice.modules {
-        named::module(pid, modules, name)?;
+        user_named::module(pid, modules, name)?;
     }
     // These come first, since the user's description of a function takes precedence.
     for n in &choice.named {

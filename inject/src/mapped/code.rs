@@ -125,8 +125,7 @@ fn describe(f: &mut Function, p: &Planned, stub: &Stub, bridge: Option<Bridge>) 
     f.patch_addr = stub.patch_addr;
     f.patch_len = stub.patch.len() as u32;
     f.new_bytes[..stub.patch.len()].copy_from_slice(&stub.patch);
-    let at = (stub.patch_addr - code_at(p.found.addr.0)) as usize;
-    f.old_bytes[..stub.patch.len()].copy_from_slice(&p.code[at..at + stub.patch.len()]);
+    f.old_bytes[..stub.patch.len()].copy_from_slice(p.replaced(stub));
     f.stub_addr = p.stub_addr.0;
     f.stub_len = stub.bytes.len() as u64;
     f.addr = p.found.addr.0;

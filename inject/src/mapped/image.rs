@@ -13,7 +13,7 @@ static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 
 /// The hook's memory, from its first to its last segment.
 #[derive(Debug)]
-pub(crate) struct Image {
+pub(crate) struct HookImage {
     bytes: Vec<u8>,
     header: usize,
     locations: usize,
@@ -28,7 +28,7 @@ fn broken(what: &str) -> Error {
     Error::Broken(what.to_string())
 }
 
-impl Image {
+impl HookImage {
     /// Lays out the hook that is embedded in prof.
     pub(crate) fn new() -> Result<Self> {
         let elf = Elf::parse(HOOK).map_err(|e| broken(&e.to_string()))?;

@@ -11,7 +11,7 @@
 
 use crate::hooked::places::remote_place;
 use crate::mapped::bits;
-use crate::mapped::image::Image;
+use crate::mapped::image::HookImage;
 use crate::mapped::ring::{Ring, grow};
 use crate::process::rings::has_parts;
 use crate::recorded::{Patched, Recorded};
@@ -127,7 +127,7 @@ impl<'a> Site<'a> {
     pub(crate) fn map_all(
         &mut self,
         ring: &Ring,
-        image: &Image,
+        image: &HookImage,
         place: impl FnMut(usize) -> Result<Vec<Area>>,
         m: &mut Mapped,
     ) -> Result<()> {
@@ -203,7 +203,7 @@ impl<'a> Site<'a> {
     }
 
     /// Maps the hook and the flag page in one area, with guard pages before, between and behind them.
-    fn map_hook(&mut self, image: &Image, control: &mut Control, m: &mut Mapped) -> Result<()> {
+    fn map_hook(&mut self, image: &HookImage, control: &mut Control, m: &mut Mapped) -> Result<()> {
         use bits::{EXEC, READ, WRITE};
         let page = prof_os::page_size();
         // The note for forked children lies behind the hook.

@@ -1,4 +1,5 @@
-//! What prof maps into the target: the hook, its stubs, the ring, the thread states; and how to find it again.
+//! The memory that prof maps into the target: the hook, its stubs, the ring, the thread states; and how to find it
+//! again.
 
 pub(crate) mod bits;
 pub(crate) mod bridge;

@@ -32,7 +32,7 @@ const MFD_NOEXEC_SEAL: u64 = 8;
 pub(crate) struct Ring {
     pub fd: OwnedFd,
     pub shared: Shared<'static>,
-    /// Where it is in the target.
+    /// Place of the ring in the target.
     pub at: Area,
 }
 
@@ -233,7 +233,7 @@ fn is_ring(c: &Caller<'_>, at: Area) -> bool {
         && word(STABLE_AT + offset_of!(Stable, ring_len)) == Some(at.len)
 }
 
-/// What to say where the number that was made for prof leads elsewhere.
+/// Returns the error for a descriptor of prof's whose number leads elsewhere.
 fn exchanged(pid: i32, what: &str) -> Error {
     let what = format!(
         "{what} under the descriptor that it has made for prof (does another process share its descriptors?); nothing was changed, try again"

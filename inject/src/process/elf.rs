@@ -1,20 +1,24 @@
 //! Finds the target's modules: their addresses, unwind tables, dynamic sections and symbols.
 
-use crate::process::elf_file::{ElfFile, container, each};
+use crate::process::elf_file::{ElfFile, each};
 use crate::stopped::memory::{WORD, words};
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::container::Ctx;
+use goblin::elf::dynamic::Dyn;
 use goblin::elf::header::EM_ARM;
 use goblin::elf::program_header::{PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
+use prof_os::elf;
 use prof_os::files::{open_below, open_regular};
 use prof_os::maps::Map;
 use prof_trace::shared::MODULES;
 use std::fs::File;
 use std::path::PathBuf;
 
+/// Greatest number of bytes of a dynamic section that are read.
+const MAX_DYNAMIC: u64 = 16 << 10;
 /// Maximum number of symbols that are taken from one module.
 const MOST_SYMBOLS: usize = 512;
 
@@ -85,7 +89,7 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
     let m = &maps[first];
     let head = mem.read_some(m.start, 4096.min(m.len() as usize));
     let header = Elf::parse_header(&head).ok()?;
-    let ctx = container(&head)?;
+    let ctx = elf::context(&head)?;
     let headers = ProgramHeader::parse(
         &head,
         header.e_phoff as usize,
@@ -202,7 +206,7 @@ impl Module {
     /// Reads the dynamic symbol table and its string table from memory. The length of the symbol table stands nowhere
     /// but in hash tables, so it is taken from its place: linkers put the string table right behind it.
     fn loaded_symbols(&self, mem: &RemoteMemory) -> Option<(Vec<u8>, Vec<u8>, Ctx)> {
-        let ctx = container(&mem.read_some(self.start, 64))?;
+        let ctx = elf::context(&mem.read_some(self.start, 64))?;
         let entry = |tag: u64| {
             let value = dynamic_entry(mem, self, tag)?;
             // glibc relocates the addresses in the dynamic section, musl leaves them as they are in the file.
@@ -235,7 +239,7 @@ impl Module {
     /// Returns the symbol whose address the dynamic linker puts, or will put, into a slot of this module's linkage
     /// table.
     pub(crate) fn slot_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<String> {
-        let ctx = container(&mem.read_some(self.start, 64))?;
+        let ctx = elf::context(&mem.read_some(self.start, 64))?;
         let by_table = || self.global_entry_symbol(mem, slot);
         let index = self.relocation_symbol(mem, slot).or_else(by_table)?;
         let (symbols, names, _) = self.loaded_symbols(mem)?;
@@ -256,22 +260,24 @@ impl Module {
         self.dynamic_strings(mem, DT_SONAME).into_iter().next()
     }
 
+    /// Returns the entries of the dynamic section, in their order.
+    fn dynamic_entries(&self, mem: &RemoteMemory) -> Vec<Dyn> {
+        let (at, len) = self.dynamic;
+        elf::dynamic(&mem.read_some(at, len.min(MAX_DYNAMIC) as usize), elf::native())
+    }
+
     /// Returns the strings that all entries with this tag in the dynamic section refer to.
     fn dynamic_strings(&self, mem: &RemoteMemory, tag: u64) -> Vec<String> {
         const MOST: usize = 1024;
-        let (at, len) = self.dynamic;
-        let bytes = mem.read_some(at, len.min(16 << 10) as usize);
-        let entries = bytes.chunks_exact(2 * WORD).map(words);
-        let offsets =
-            entries.filter_map(|mut p| Some((p.next()?, p.next()?)).filter(|p| p.0 == tag));
+        let entries = self.dynamic_entries(mem).into_iter().filter(|e| e.d_tag == tag);
         let Some(table) = dynamic_entry(mem, self, DT_STRTAB) else { return Vec::new() };
         let table = RemoteAddr(self.relocated(table));
-        let name = |(_, offset)| {
-            let bytes = mem.read_some(table.plus(offset), 256);
+        let name = |entry: Dyn| {
+            let bytes = mem.read_some(table.plus(entry.d_val), 256);
             let end = memchr::memchr(0, &bytes)?;
             String::from_utf8(bytes.get(..end)?.to_vec()).ok()
         };
-        offsets.take(MOST).filter_map(name).collect()
+        entries.take(MOST).filter_map(name).collect()
     }
 
     /// Returns the address of the global offset table.
@@ -377,15 +383,10 @@ const DT_MIPS_RLD_MAP_REL: u64 = 0x7000_0035;
 /// Returns whether the dynamic linker applies relocations to the module's code.
 pub(crate) fn has_text_relocations(mem: &RemoteMemory, m: &Module) -> bool {
     // `DT_TEXTREL` may have the value 0, so `dynamic_entry` would not find it.
-    let (at, len) = m.dynamic;
-    let bytes = mem.read_some(at, len.min(16 << 10) as usize);
-    bytes.chunks_exact(2 * WORD).any(|pair| {
-        let mut pair = words(pair);
-        match (pair.next(), pair.next()) {
-            (Some(DT_TEXTREL), _) => true,
-            (Some(DT_FLAGS), Some(flags)) => flags & DF_TEXTREL != 0,
-            _ => false,
-        }
+    m.dynamic_entries(mem).iter().any(|e| match e.d_tag {
+        DT_TEXTREL => true,
+        DT_FLAGS => e.d_val & DF_TEXTREL != 0,
+        _ => false,
     })
 }
 
@@ -396,13 +397,10 @@ fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {
 
 /// Returns the address of the entry that [`dynamic_entry`] finds, and its value.
 fn dynamic_place(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<(u64, u64)> {
-    let (at, len) = m.dynamic;
-    let bytes = mem.read_some(at, len.min(16 << 10) as usize);
-    let pairs = bytes.chunks_exact(2 * WORD).map(words);
-    (at.0..).step_by(2 * WORD).zip(pairs).find_map(|(at, mut p)| match (p.next(), p.next()) {
-        (Some(t), Some(value)) if t == tag && value != 0 => Some((at, value)),
-        _ => None,
-    })
+    let entries = m.dynamic_entries(mem).into_iter();
+    let mut placed = (m.dynamic.0.0..).step_by(2 * WORD).zip(entries);
+    let (at, entry) = placed.find(|(_, e)| e.d_tag == tag && e.d_val != 0)?;
+    Some((at, entry.d_val))
 }
 
 /// Returns the address of the dynamic linker's `r_debug` (`DT_DEBUG` of the executable); 0 if there is none.

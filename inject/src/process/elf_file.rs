@@ -1,12 +1,13 @@
 //! Reads ELF files piece by piece. A file is the target's, which may change or shorten it at any moment, so it is not
 //! mapped.
 
-use goblin::container::{Container, Ctx, Endian};
+use goblin::container::Ctx;
 use goblin::elf::Elf;
 use goblin::elf::header::Header;
 use goblin::elf::program_header::{PT_LOAD, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
 use goblin::elf::sym::{Sym, Symtab};
+use prof_os::elf;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -32,13 +33,6 @@ pub struct ElfFile {
     segments: Vec<ProgramHeader>,
 }
 
-/// Returns the class and byte order that an ELF header names.
-pub(crate) fn container(head: &[u8]) -> Option<Ctx> {
-    let c = if *head.get(4)? == 2 { Container::Big } else { Container::Little };
-    let e = if *head.get(5)? == 2 { Endian::Big } else { Endian::Little };
-    Some(Ctx::new(c, e))
-}
-
 impl ElfFile {
     /// Reads the headers of a file. Returns `None` if it is not an ELF file.
     #[must_use]
@@ -55,7 +49,7 @@ impl ElfFile {
     fn new(source: Source) -> Option<Self> {
         let head = read(&source, 0, 64)?;
         let header = Elf::parse_header(&head).ok()?;
-        let ctx = container(&head)?;
+        let ctx = elf::context(&head)?;
         let count = usize::from(header.e_phnum).min(64);
         let table = read(&source, header.e_phoff, (count * ProgramHeader::size(ctx)) as u64)?;
         let segments = ProgramHeader::parse(&table, 0, count, ctx).ok()?;

@@ -1,4 +1,5 @@
-//! What prof learns of a process from outside: its mappings, files, filters, cgroup, and who shares its memory.
+//! Facts about a process that prof learns from outside: its mappings, files, filters, cgroup, and who shares
+//! its memory.
 
 pub mod cgroup;
 pub(crate) mod code;

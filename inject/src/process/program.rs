@@ -23,7 +23,7 @@ impl Program {
     /// Returns whether the program has gone while the process lives. An exec does not show if another process shares
     /// the old memory.
     #[must_use]
-    pub(crate) fn is_replaced(&self) -> bool {
+    pub fn is_replaced(&self) -> bool {
         let gone = self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)));
         gone && Status::of(self.pid).is_ok_and(|s| s.has_memory())
     }

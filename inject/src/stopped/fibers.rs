@@ -13,8 +13,9 @@ use core::mem::offset_of;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::capture::Call;
 use prof_os::maps::{self, Map};
-use prof_os::process;
+use prof_os::sharers::Sharers;
 use prof_trace::shared::{FUNCTIONS, Function, LAYOUT, MEMFD_NAME, SLOTS, Shared, Slot};
+use std::collections::HashSet;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -65,8 +66,7 @@ impl Shape {
                 table.contains(&v) && (v - table.start).is_multiple_of(size as u64)
             })
         };
-        // The hook keeps notes of its own in the lowest bits.
-        let slot = word(offset_of!(Call, note)).map(|n| n & !(align_of::<Slot>() as u64 - 1));
+        let slot = word(offset_of!(Call, note)).map(slot_in);
         let caller = word(offset_of!(Call, regs) + offset_of!(prof_arch::native::Regs, sp));
         entry(word(offset_of!(Call, function)), &self.functions, size_of::<Function>())
             && entry(slot, &self.slots, size_of::<Slot>())
@@ -104,8 +104,8 @@ pub(crate) fn find(r: &Recorded) -> Result<Frames> {
     found.at.sort_unstable();
     found.at.dedup();
     if !found.at.is_empty() {
-        let tops = tops(r, &maps)?;
-        found.at.retain(|at| !tops.iter().any(|dead| dead.contains(at)));
+        let living = Living::of(r, &maps)?;
+        found.at.retain(|at| !living.have_left(r, &maps, *at));
     }
     Ok(found)
 }
@@ -158,22 +158,72 @@ fn look(r: &Recorded, shape: &Shape, part: Range<u64>, end: u64, found: &mut Vec
     }
 }
 
-/// Returns the ranges below the stack pointers of threads, on the threads' own stacks. Frames there are stale: they
-/// were left by a jump or an exception. A stack is a thread's own if libc's descriptor of the thread is on it, or if
-/// the kernel names it as the process's stack.
-fn tops(r: &Recorded, maps: &[Map]) -> Result<Vec<Range<u64>>> {
-    let mut dead = Vec::new();
-    for tid in process::threads(r.pid)? {
-        let Some(mut t) = Tracee::seize(r.pid, tid)? else { continue };
-        t.interrupt();
-        if let Ok(true) = t.wait_stopped(Instant::now() + Duration::from_secs(1))
-            && let Ok(regs) = t.regs()
-        {
-            let (sp, tp) = (RemoteAddr(regs.sp()), RemoteAddr(regs.thread_pointer()));
-            let own = |m: &&Map| m.holds(sp) && (m.holds(tp) || m.name == b"[stack]");
-            dead.extend(maps.iter().find(own).map(|m| m.start.0..sp.0));
+/// The threads that live.
+struct Living {
+    /// Ranges below their stack pointers, on their own stacks.
+    below: Vec<Range<u64>>,
+    /// Their thread pointers; `None` if one of the threads could not be stopped.
+    pointers: Option<HashSet<u64>>,
+}
+
+impl Living {
+    /// Stops each thread for a moment.
+    fn of(r: &Recorded, maps: &[Map]) -> Result<Self> {
+        let (mut below, mut pointers) = (Vec::new(), Some(HashSet::new()));
+        for (pid, tid) in Sharers::of(r.pid, MEMFD_NAME).threads()? {
+            let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
+            t.interrupt();
+            match t.wait_stopped(Instant::now() + Duration::from_secs(1)) {
+                Ok(true) => {
+                    let Ok(regs) = t.regs() else { continue };
+                    let (sp, tp) = (RemoteAddr(regs.sp()), RemoteAddr(regs.thread_pointer()));
+                    let own = maps.iter().find(|m| m.holds(sp) && is_own_stack(m, tp));
+                    below.extend(own.map(|m| m.start.0..sp.0));
+                    pointers.iter_mut().for_each(|all| _ = all.insert(tp.0));
+                }
+                // It has ended.
+                Ok(false) => {}
+                Err(_) => pointers = None,
+            }
+            t.detach();
         }
-        t.detach();
+        Ok(Self { below, pointers })
     }
-    Ok(dead)
+
+    /// Returns whether a frame is stale:
+    ///
+    /// - It is below the stack pointer of a thread, on its own stack: a jump or an exception has left it.
+    /// - It is on the own stack of a thread that has ended. If a process ends whose memory another process shares, the
+    ///   stacks of its threads stay, with the calls in whose midst they were killed.
+    fn have_left(&self, r: &Recorded, maps: &[Map], at: u64) -> bool {
+        let ended = || {
+            let tp = slot_of(r, at)?;
+            let map = maps.iter().find(|m| m.holds(RemoteAddr(at)))?;
+            let all = self.pointers.as_ref()?;
+            Some(!all.contains(&tp.0) && is_own_stack(map, tp))
+        };
+        self.below.iter().any(|range| range.contains(&at)) || ended() == Some(true)
+    }
+}
+
+/// Returns whether a mapping is the stack of the thread with this thread pointer: libc's descriptor of the thread is on
+/// it, or the kernel names it as the process's stack.
+fn is_own_stack(map: &Map, tp: RemoteAddr) -> bool {
+    map.holds(tp) || map.name == b"[stack]"
+}
+
+/// Returns the thread pointer of the thread that made the call with this frame; 0 if its slot is free again.
+fn slot_of(r: &Recorded, at: u64) -> Option<RemoteAddr> {
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        r.memory().read(RemoteAddr(at), &mut bytes).ok()?;
+        Some(u64::from_ne_bytes(bytes))
+    };
+    let slot = slot_in(word(at.wrapping_add(offset_of!(Call, note) as u64))?);
+    word(slot.wrapping_add(offset_of!(Slot, tp) as u64)).map(RemoteAddr)
+}
+
+/// Returns the address of the slot from a note in a frame. The hook keeps notes of its own in the lowest bits.
+fn slot_in(note: u64) -> u64 {
+    note & !(align_of::<Slot>() as u64 - 1)
 }

@@ -4,7 +4,7 @@ use crate::{Error, RemoteAddr, Result};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 use prof_os::process::folder;
-use prof_trace::protocol::Memory;
+use prof_trace::protocol::{Memory, MemoryMut};
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
@@ -34,7 +34,9 @@ impl Memory for RemoteMemory {
     fn read(&self, at: u64, to: &mut [u8]) -> Result<()> {
         self.read(RemoteAddr(at), to)
     }
+}
 
+impl MemoryMut for RemoteMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.write(RemoteAddr(at), bytes)
     }

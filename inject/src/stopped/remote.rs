@@ -1,15 +1,15 @@
 //! System calls made by a thread of the target, safely against the death of prof.
 //!
 //! Before the thread's registers change, a complete signal frame that restores them (and the vector
-//! state, and the signal mask) stands in memory that is nobody's (`place`), and the system call
+//! state, and the signal mask) stands in memory that is nobody's (`frame_place`), and the system call
 //! instruction that it is sent to is followed by a return into the target's own `rt_sigreturn`. So a
 //! thread that is left alone at any instant finishes the call and goes on where it was. The usual
 //! end is another: prof stops the thread once more in the kernel's signal path and puts the registers
 //! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
 use crate::sandbox::Pass;
+use crate::stopped::frame_place::{Finder, Place};
 use crate::stopped::gadgets::Gadgets;
-use crate::stopped::place::{Finder, Place};
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::stopped::waits;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
@@ -45,7 +45,7 @@ pub struct Caller<'a> {
     sp: u64,
     room: RemoteAddr,
     covered: Vec<u8>,
-    /// What of its calls the target's filters let pass.
+    /// Calls that the target's seccomp filters let pass.
     pass: Pass,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Caller<'a> {
         Error::Remote { what, pid: self.pid(), errno }
     }
 
-    /// Where the kernel shows what belongs to this thread alone: its descriptors may be others than those
+    /// Returns the folder in `/proc` of this thread alone: its descriptors may be others than those
     /// of the first thread.
     pub(crate) fn proc_dir(&self) -> std::path::PathBuf {
         let ids = self.thread.as_ref().map_or((0, 0), |t| (t.pid, t.tid));

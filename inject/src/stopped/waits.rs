@@ -52,7 +52,7 @@ const CODE: usize = 512;
 pub(crate) struct Wait {
     call: Blocked,
     timeout: Timeout,
-    /// What the thread had done by then.
+    /// Counters of the thread at `noted`.
     done: Done,
     /// Lower bound on the time that the thread had slept by `noted`.
     slept: Duration,
@@ -60,7 +60,7 @@ pub(crate) struct Wait {
     noted: Instant,
 }
 
-/// What a thread has done since it was made.
+/// Counters of a thread since it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Done {
     /// Number of times that it went to sleep.

@@ -30,12 +30,12 @@ pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
 pub mod foreign;
-#[cfg(feature = "std")]
-mod model;
 pub mod modules;
 #[cfg(feature = "std")]
 pub mod pack;
 pub mod pcs;
+#[cfg(feature = "std")]
+mod predictor;
 pub mod protocol;
 #[cfg(feature = "std")]
 pub mod records;
@@ -44,6 +44,8 @@ pub mod ring;
 pub mod runtimes;
 pub mod samples;
 pub mod shared;
+#[cfg(feature = "std")]
+pub mod sieve;
 pub mod size;
 pub mod slots;
 #[cfg(feature = "std")]

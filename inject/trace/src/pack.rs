@@ -1,10 +1,10 @@
-//! Packed events: stored in columns, as differences to the guesses of `model.rs`, and then compressed.
+//! Packed events: stored in columns, as differences to the guesses of `predictor.rs`, and then compressed.
 //!
 //! A packed chunk holds runs of events of one or several threads and is decoded without any other chunk.
 //! `FORMAT.md` specifies it.
 
 use crate::event::{Codec, DEFINE_NODES, Visit};
-use crate::model::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Model, State, Tables};
+use crate::predictor::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Predictor, State, Tables};
 use crate::wire::Writer;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -227,7 +227,7 @@ impl Packer {
         let mut state = written.state;
         state.time = from.time;
         Packing {
-            model: Model::new(&mut self.tables, state),
+            predictor: Predictor::new(&mut self.tables, state),
             pens: Pens(pens),
             run: Run { thread, count: 0, time: from.time, node: from.node },
             room: most as u32,
@@ -334,7 +334,7 @@ impl Packer {
 /// registers.
 #[must_use = "what is not ended is not written"]
 pub struct Packing<'a, const ALL: bool> {
-    model: Model<'a, ALL>,
+    predictor: Predictor<'a, ALL>,
     pens: Pens,
     run: Run,
     /// Maximum number of events of the run.
@@ -352,8 +352,8 @@ impl<const ALL: bool> Packing<'_, ALL> {
     /// Ends the run, and adds it to the chunk.
     #[inline]
     pub fn end(self) {
-        let Self { model, pens, run, written, .. } = self;
-        written.state = model.state;
+        let Self { predictor, pens, run, written, .. } = self;
+        written.state = predictor.state;
         for (c, pen) in written.columns.iter_mut().zip(pens.0) {
             c.len = pen.addr() - c.bytes.as_ptr().addr();
         }
@@ -377,8 +377,8 @@ impl<const ALL: bool> Packing<'_, ALL> {
     /// Writes a time; returns the length code for the control byte.
     #[inline(always)]
     fn time(&mut self, time: u64) -> u8 {
-        let d = time.wrapping_sub(self.model.state.time);
-        self.model.state.time = time;
+        let d = time.wrapping_sub(self.predictor.state.time);
+        self.predictor.state.time = time;
         let code = (d > 0xff) as usize + (d > 0xffff) as usize + (d > 0xff_ffff) as usize;
         self.pens.put(TIME_LOW, d, 1);
         self.pens.put(TIME_HIGH, d >> 8, TIME_BYTES[code]);
@@ -387,28 +387,28 @@ impl<const ALL: bool> Packing<'_, ALL> {
 
     #[inline(always)]
     fn node(&mut self, node: u32) -> u8 {
-        let guess = self.model.node_guess();
+        let guess = self.predictor.node_guess();
         let right = *guess == node;
         *guess = node;
-        let d = zigzag(node as i64 - self.model.state.node as i64);
+        let d = zigzag(node as i64 - self.predictor.state.node as i64);
         self.pens.put_int(NODE, d, !right);
-        self.model.saw_node(node);
+        self.predictor.saw_node(node);
         if right { NODE_GUESSED } else { 0 }
     }
 
     #[inline(always)]
     fn allocated(&mut self, kind: u8, time: u64, addr: u64, size: u64, node: u32) {
         let mut control = kind | self.time(time) | self.node(node);
-        let guess = self.model.size_guess(node);
+        let guess = self.predictor.size_guess(node);
         let right = *guess == size;
         *guess = size;
         self.pens.put_int(SIZE, size, !right);
         control |= if right { SIZE_GUESSED } else { 0 };
-        let guesses = self.model.guess_allocated(size);
+        let guesses = self.predictor.guess_allocated(size);
         let made = if ALL { &guesses[..] } else { &guesses[..FEW_ALLOC_GUESSES] };
         let code = which(made, addr, MISSED_ALLOC);
-        self.pens.put_address(addr, self.model.state.allocated, code == MISSED_ALLOC);
-        self.model.saw_allocated(addr, size);
+        self.pens.put_address(addr, self.predictor.state.allocated, code == MISSED_ALLOC);
+        self.predictor.saw_allocated(addr, size);
         self.pens.put(CONTROL, (control | code << 2).into(), 1);
     }
 
@@ -416,11 +416,11 @@ impl<const ALL: bool> Packing<'_, ALL> {
     fn freed(&mut self, time: u64, addr: u64, node: u32) {
         let mut control = self.time(time);
         control |= if node == 0 { FREE } else { FREE_STACK | self.node(node) };
-        let guesses = self.model.guess_freed();
+        let guesses = self.predictor.guess_freed();
         let made = if ALL { &guesses[..] } else { &guesses[..FEW_FREE_GUESSES] };
         let code = which(made, addr, MISSED_FREE);
-        self.pens.put_address(addr, self.model.state.freed, code == MISSED_FREE);
-        self.model.saw_freed(addr);
+        self.pens.put_address(addr, self.predictor.state.freed, code == MISSED_FREE);
+        self.predictor.saw_freed(addr);
         control |= (code & 3) << 2 | (code & 4) << 3;
         self.pens.put(CONTROL, control.into(), 1);
     }

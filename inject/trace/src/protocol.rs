@@ -11,7 +11,11 @@
 //! 4. Change the flag. Only the handler of the toggle signal does so before 2, as it has to flip the flag to know its
 //!    value.
 //!
-//! [`note`] does 2 and 3 in a mapping of the page, [`switch`] all of it from outside, in a page of any build.
+//! [`note`] does 2 and 3 in a mapping of the page, [`switch`] all of it from outside, in a page of any build. [`remote`]
+//! reads such a page.
+
+#[cfg(feature = "std")]
+pub mod remote;
 
 use crate::modules::doubt;
 use crate::shared::{Control, Header, STABLE_AT, STACKS, Shared, Stable, TOGGLES, Table};
@@ -43,7 +47,10 @@ pub trait Memory {
     /// # Errors
     /// If not all of them can be read.
     fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Self::Error>;
+}
 
+/// Memory of another process that prof may change.
+pub trait MemoryMut: Memory {
     /// Writes bytes from `at` on.
     ///
     /// # Errors
@@ -51,7 +58,7 @@ pub trait Memory {
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 }
 
-fn raise_u32<M: Memory>(mem: &M, at: u64) -> Result<(), M::Error> {
+fn raise_u32<M: MemoryMut>(mem: &M, at: u64) -> Result<(), M::Error> {
     let mut n = [0; 4];
     mem.read(at, &mut n)?;
     mem.write(at, &u32::from_ne_bytes(n).wrapping_add(1).to_ne_bytes())
@@ -63,7 +70,7 @@ fn number<M: Memory>(mem: &M, at: u64) -> Result<u64, M::Error> {
     Ok(u64::from_ne_bytes(n))
 }
 
-/// Upper bound on the number of toggles in a page of any build.
+/// Upper bound on the number of entries of a table in a page of any build.
 const MOST: u32 = 1 << 20;
 
 /// Returns the offset of an entry from the control page. The numbers come from the target, which may have written any.
@@ -77,7 +84,7 @@ pub fn entry(t: Table, index: u32) -> Option<u64> {
 ///
 /// # Errors
 /// If the memory can't be read or written.
-pub fn switch<M: Memory>(
+pub fn switch<M: MemoryMut>(
     mem: &M,
     page: u64,
     h: &Header,
@@ -192,7 +199,9 @@ mod tests {
             unsafe { core::ptr::copy_nonoverlapping(at as *const u8, to.as_mut_ptr(), to.len()) };
             Ok(())
         }
+    }
 
+    impl MemoryMut for Own {
         fn write(&self, at: u64, bytes: &[u8]) -> Result<(), ()> {
             // SAFETY: as above.
             unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };

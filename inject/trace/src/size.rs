@@ -25,7 +25,7 @@ pub struct Header {
     pub arena: u8,
     /// Whether the chunk is a mapping of its own.
     pub mapped: bool,
-    /// Steps ([`Chunks::step`]) by which the chunk is larger than the smallest for its size.
+    /// Steps ([`GlibcChunks::step`]) by which the chunk is larger than the smallest for its size.
     pub extra: u32,
 }
 
@@ -55,11 +55,11 @@ impl Header {
 /// Layout of glibc's chunks for a pointer width: a header of one word in front of the block. Sizes of chunks
 /// and addresses of blocks are multiples of two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chunks {
+pub struct GlibcChunks {
     word: u64,
 }
 
-impl Chunks {
+impl GlibcChunks {
     /// Layout on this machine.
     pub const NATIVE: Self = Self { word: size_of::<usize>() as u64 };
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn usable_sizes_are_those_of_malloc_usable_size() {
         let main = Header { arena: 1, ..Header::default() };
-        let (wide, narrow) = (Chunks::of(8), Chunks::of(4));
+        let (wide, narrow) = (GlibcChunks::of(8), GlibcChunks::of(4));
         for (size, usable) in [(0, 24), (24, 24), (25, 40), (40, 40), (41, 56)] {
             assert_eq!(wide.usable(size, main), Some(usable));
             assert_eq!(wide.usable(size, Header { extra: 1, ..main }), Some(usable + 16));

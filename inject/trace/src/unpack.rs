@@ -1,11 +1,11 @@
 //! Decoder of packed events.
 
 use crate::event::Event;
-use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model, State, Tables};
 use crate::pack::{
     ADDRESS, ALLOC, COLUMNS, CONTROL, Compress, FREE, LZ4, MAX_BODY, MAX_EVENTS, NODE,
     NODE_GUESSED, PAD, Run, SIZE, SIZE_GUESSED, STORED, TIME_BYTES, TIME_HIGH, TIME_LOW, ZSTD,
 };
+use crate::predictor::{ALLOC_GUESSES, FREE_GUESSES, Predictor, State, Tables};
 use crate::wire::Reader;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -112,7 +112,7 @@ impl Unpacker {
             at[i] = at[i - 1] + packed.lens[i - 1];
         }
         let mut r = Columns { body: &self.body, at };
-        let mut m = Model::<true>::new(&mut self.tables, State::default());
+        let mut m = Predictor::<true>::new(&mut self.tables, State::default());
         for (i, run) in packed.runs.iter().enumerate() {
             m.state.time = run.time;
             for _ in 0..run.count {
@@ -209,7 +209,7 @@ impl Columns<'_> {
     }
 
     #[inline(always)]
-    fn node(&mut self, m: &mut Model<'_, true>, control: u8) -> Option<u32> {
+    fn node(&mut self, m: &mut Predictor<'_, true>, control: u8) -> Option<u32> {
         let node = if control & NODE_GUESSED != 0 {
             *m.node_guess()
         } else {
@@ -223,7 +223,7 @@ impl Columns<'_> {
     }
 
     #[inline(always)]
-    fn event(&mut self, m: &mut Model<'_, true>) -> Option<Event> {
+    fn event(&mut self, m: &mut Predictor<'_, true>) -> Option<Event> {
         let control = self.byte(CONTROL)?;
         let low = self.byte(TIME_LOW)? as u64;
         let high = self.bytes(TIME_HIGH, TIME_BYTES[(control >> 6) as usize])?;

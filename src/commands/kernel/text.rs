@@ -117,8 +117,8 @@ pub(super) fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
     }
     if f.implied_frees > 0 {
         lines.push(format!(
-            "{} blocks had no free that the kernel reports, but their memory was handed out again: their frees are implied",
-            number(f.implied_frees)
+            "the kernel has not reported the frees of {}: they count as live until their memory is allocated again",
+            prof_trace::values::text::count(f.implied_frees, "block", "blocks")
         ));
     }
     if f.lost_allocations + f.lost_frees > 0 {

@@ -10,7 +10,8 @@
 //! * [`index`]: the index beside a recording, with correct checksums;
 //! * [`derived`]: a recording stripped, packed, extracted, exported, and the results read again;
 //! * [`names`]: a file of the symbol cache;
-//! * `request`: a request to `prof serve`.
+//! * `request`: a request to `prof serve`;
+//! * `script`: a script, as `prof serve` runs it.
 
 mod analysis;
 mod elf_files;
@@ -19,6 +20,8 @@ mod recordings;
 #[cfg(feature = "serve")]
 mod requests;
 mod rings;
+#[cfg(feature = "script")]
+mod scripts;
 mod unwind;
 
 pub use analysis::{derived, index, names};
@@ -28,6 +31,8 @@ pub use recordings::recording;
 #[cfg(feature = "serve")]
 pub use requests::request;
 pub use rings::{control, ring};
+#[cfg(feature = "script")]
+pub use scripts::script;
 pub use unwind::cfi;
 
 use std::fs::File;
@@ -49,6 +54,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("names", names),
     #[cfg(feature = "serve")]
     ("request", request),
+    #[cfg(feature = "script")]
+    ("script", script),
 ];
 
 /// Takes integers and byte strings from the front of the input; returns zeroes when it is used up.

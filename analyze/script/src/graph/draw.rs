@@ -18,7 +18,7 @@ pub(super) enum Unit {
 /// A series with its values.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// Its number in the whole graph, which decides its colour.
+    /// Number of the series in the whole graph, which decides its colour.
     pub number: usize,
     pub label: Option<String>,
     /// The filters that select its blocks, if filters alone do.
@@ -70,11 +70,19 @@ impl Plot {
         }
     }
 
-    /// Returns the greatest sum of all series.
-    fn most(&self) -> u64 {
-        let sum =
-            |column| self.lines.iter().map(|l| l.values.get(column).copied().unwrap_or(0)).sum();
-        (0..self.span.width).map(sum).max().unwrap_or(0)
+    /// Returns the value at the top of the graph: above all series, and such that the legend in the upper left corner hides
+    /// nothing of a level graph.
+    fn top(&self, has_legend: bool) -> f64 {
+        let most = |columns: usize| {
+            let sum =
+                |c| self.lines.iter().map(|l| l.values.get(c).copied().unwrap_or(0)).sum::<u64>();
+            (0..columns).map(sum).max().unwrap_or(0).max(1) as f64
+        };
+        let labels = self.lines.iter().filter(|l| l.label.is_some()).count() as f64;
+        let hidden = (LEGEND_MARGIN + LEGEND_LINE * labels) / f64::from(HEIGHT - 90);
+        let left =
+            if has_legend { most(self.span.width / 4) / (1.0 - hidden.min(0.5)) } else { 0.0 };
+        left.max(most(self.span.width) * 1.04)
     }
 
     /// Returns a description of the left axis, if its unit does not say it.
@@ -92,6 +100,9 @@ impl Plot {
 
 const WIDTH: u32 = 1024;
 const HEIGHT: u32 = 768;
+/// Pixels of the legend: around its lines, and of a line.
+const LEGEND_MARGIN: f64 = 34.0;
+const LEGEND_LINE: f64 = 20.0;
 const FONT: &str = "sans-serif";
 const GRID: RGBColor = RGBColor(214, 214, 214);
 const TEXT: RGBColor = RGBColor(60, 60, 60);
@@ -208,8 +219,8 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 fn draw(graph: &Graph, plot: &Plot, area: &Area<'_>) -> Result<(), Box<dyn std::error::Error>> {
     area.fill(&WHITE).map_err(|e| e.to_string())?;
     let (from, to) = (plot.span.from_ns as f64 / 1e9, plot.span.to_ns as f64 / 1e9);
-    let most = plot.most().max(1) as f64;
-    let top = most * 1.04;
+    let has_legend = graph.legend && plot.legend;
+    let top = plot.top(has_legend);
     let xs = moments(from, to, 8, &steps_of_time());
     let step = xs.get(1).zip(xs.first()).map_or(1.0, |(b, a)| b - a);
     let ys = moments(0.0, top, 9, &steps_of_values(plot.unit));
@@ -261,7 +272,7 @@ fn draw(graph: &Graph, plot: &Plot, area: &Area<'_>) -> Result<(), Box<dyn std::
         }
         below = above;
     }
-    if graph.legend && plot.legend {
+    if has_legend {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperLeft)

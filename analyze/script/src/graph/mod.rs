@@ -33,7 +33,7 @@ pub(crate) struct Series {
     pub caption: Option<String>,
 }
 
-/// What a graph shows.
+/// Figure that a graph shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     Memory,
@@ -98,6 +98,10 @@ impl Graph {
     }
 
     fn add_groups(&self, groups: &AllocationGroupList) -> Result<Self, Fault> {
+        // Of no groups the graph is empty, and no error: a script that found a leak runs when the leak is mended.
+        if groups.groups.is_empty() {
+            return self.add(None, Of::Blocks(groups.list.none()?));
+        }
         let stacks = groups.list.of.index().stacks();
         let nodes: std::collections::HashMap<u32, usize> =
             groups.list.of.analysis().groups().iter().zip(0..).map(|(g, i)| (g.node, i)).collect();
@@ -112,6 +116,12 @@ impl Graph {
 
     /// Returns the file's content by the ending of its name.
     fn draw(&self, plot: &draw::Plot, path: &str) -> Result<(FileKind, Vec<u8>), Fault> {
+        let ending = path.rsplit(['.', '/']).next().unwrap_or_default().to_ascii_lowercase();
+        if ["jpg", "jpeg", "gif", "webp", "pdf", "eps"].contains(&ending.as_str()) {
+            return Err(fault(format!(
+                "cannot write {path}: graphs are SVG, or PNG if the name ends in .png"
+            )));
+        }
         let svg = draw::svg(self, plot).map_err(fault)?;
         match path.to_ascii_lowercase().ends_with(".png") {
             true => Ok((FileKind::Png, png::of(&svg).map_err(fault)?)),
@@ -324,7 +334,7 @@ fn register_files(r: &mut Registry, shared: &Rc<Shared>) {
     r.def(
         "save",
         "(path: String) -> Graph",
-        "Writes the graph to a file: PNG if its name ends in .png, else SVG; without a path to `Graph #0.svg`.",
+        "Writes the graph to a file: PNG if its name ends in .png, else SVG (names of other pictures are refused); without a path to `Graph #0.svg`.",
         "graph().add(allocations()).save(\"allocations.svg\");",
         move |g: &mut Graph| g.save(&s0, &Graph::save_as(&s0)),
     )

@@ -119,6 +119,16 @@ pub(crate) const ALL: &[Only] = &[
         "made at or after this time since the start",
     ),
     only("only_allocated_until_at_most", Both, "to", Time, "made at or before this time"),
+    only("only_since", Both, "since", Text, "made at or after this mark")
+        .note("Beyond bytehound. A mark is one that `prof mark` has set: its name, or its number as `#3`."),
+    only(
+        "only_between",
+        Both,
+        "between",
+        Text,
+        "made at or after the first of two marks, and before the second: `A,B`",
+    )
+    .note("Beyond bytehound."),
     only(
         "only_deallocated_after_at_least",
         Both,
@@ -414,7 +424,7 @@ pub(crate) const ALL: &[Only] = &[
         Maps,
         "kind",
         Text,
-        "of this kind: heap, anonymous, stack, code, data, file, shared, reserved, kernel or prof",
+        "of this kind, or of one of several with commas between: heap, anonymous, stack, code, data, file, shared, reserved, kernel or prof",
     )
     .note(NEW),
     only("only_name", Maps, "name", Text, "whose path or name matches").note(NEW),

@@ -1,7 +1,12 @@
 //! Every name against a naive evaluation, on recordings of random programs.
 
+mod as_script;
 #[path = "../../../tests/common/mod.rs"]
 mod common;
+mod each;
+mod graphs;
+mod maps;
+mod objects;
 mod running;
 
 use common::world::{Block, World, describe, functions, make, write};
@@ -68,6 +73,12 @@ fn bench(seed: u64, steps: usize) -> Bench {
 }
 
 impl Bench {
+    /// Returns the ticks of the marks.
+    fn marks(&self) -> [u64; 3] {
+        let middle = self.w.steps[self.w.steps.len() / 2].1.time();
+        common::world::marks(middle).map(|m| m.0)
+    }
+
     /// Runs code, and returns the lines that it prints.
     #[track_caller]
     fn lines(&mut self, code: &str) -> Vec<String> {
@@ -92,7 +103,7 @@ impl Bench {
         found
     }
 
-    fn meant(&self, allows: impl Fn(&Block) -> bool) -> Vec<(u64, u64)> {
+    fn selected(&self, allows: impl Fn(&Block) -> bool) -> Vec<(u64, u64)> {
         let blocks = self.w.blocks.iter().filter(|b| allows(b));
         let mut found: Vec<_> = blocks.map(|b| (ns(b.begin), b.addr)).collect();
         found.sort_unstable();
@@ -104,7 +115,7 @@ impl Bench {
     }
 }
 
-/// What the naive evaluation knows of all blocks.
+/// Figures of all blocks by the naive evaluation.
 struct Truth {
     groups: HashMap<u32, Vec<Block>>,
     chains: HashMap<u32, Vec<Block>>,
@@ -179,91 +190,91 @@ fn case(b: &Bench, t: &Truth, r: &mut Random, name: &str) -> Option<(String, Vec
     let text = format!("\"^f{node}_$\"");
     let few = 1 + r.below(4);
     Some(match base {
-        "passing_through_function" => (text, b.meant(|b| has(b, &format!("^f{node}_$")))),
-        "not_passing_through_function" => (text, b.meant(|b| !has(b, &format!("^f{node}_$")))),
+        "passing_through_function" => (text, b.selected(|b| has(b, &format!("^f{node}_$")))),
+        "not_passing_through_function" => (text, b.selected(|b| !has(b, &format!("^f{node}_$")))),
         // No module has source files.
         "passing_through_source" => ("\".\"".into(), Vec::new()),
-        "not_passing_through_source" => ("\".\"".into(), b.meant(|_| true)),
-        "passing_through_module" => ("\"one\"".into(), b.meant(module)),
-        "not_passing_through_module" => ("\"one\"".into(), b.meant(|b| !module(b))),
-        "matching_backtraces" => (format!("[{node}, 77]"), b.meant(|b| b.node == node)),
-        "not_matching_backtraces" => (format!("[[{node}], 77]"), b.meant(|b| b.node != node)),
+        "not_passing_through_source" => ("\".\"".into(), b.selected(|_| true)),
+        "passing_through_module" => ("\"one\"".into(), b.selected(module)),
+        "not_passing_through_module" => ("\"one\"".into(), b.selected(|b| !module(b))),
+        "matching_backtraces" => (format!("[{node}, 77]"), b.selected(|b| b.node == node)),
+        "not_matching_backtraces" => (format!("[[{node}], 77]"), b.selected(|b| b.node != node)),
         "matching_deallocation_backtraces" => {
-            (node.to_string(), b.meant(|b| freed_at(b) == Some(node)))
+            (node.to_string(), b.selected(|b| freed_at(b) == Some(node)))
         }
         "not_matching_deallocation_backtraces" => {
-            (node.to_string(), b.meant(|b| freed_at(b) != Some(node)))
+            (node.to_string(), b.selected(|b| freed_at(b) != Some(node)))
         }
         "backtrace_length_at_least" | "backtrace_length_at_most" => {
-            (few.to_string(), b.meant(|b| within(functions(b.node).len() as u64, few)))
+            (few.to_string(), b.selected(|b| within(functions(b.node).len() as u64, few)))
         }
         "larger" | "larger_or_equal" | "smaller" | "smaller_or_equal" => {
             let exact = b.w.blocks[r.below(b.w.blocks.len() as u64) as usize].size;
-            (exact.to_string(), b.meant(|b| compare(b.size, exact)))
+            (exact.to_string(), b.selected(|b| compare(b.size, exact)))
         }
         _ if base.starts_with("first_size") => {
-            (number.to_string(), b.meant(|b| compare(t.chain(b)[0].size, number)))
+            (number.to_string(), b.selected(|b| compare(t.chain(b)[0].size, number)))
         }
         _ if base.starts_with("last_size") => {
             let last = |b: &Block| t.chain(b).last().map_or(0, |b| b.size);
-            (number.to_string(), b.meant(|b| compare(last(b), number)))
+            (number.to_string(), b.selected(|b| compare(last(b), number)))
         }
         "address_at_least" | "address_at_most" => {
-            (number.to_string(), b.meant(|b| within(b.addr, number)))
+            (number.to_string(), b.selected(|b| within(b.addr, number)))
         }
-        "allocated_after_at_least" => (duration, b.meant(|b| ns(b.begin) >= time)),
-        "allocated_until_at_most" => (duration, b.meant(|b| ns(b.begin) <= time)),
+        "allocated_after_at_least" => (duration, b.selected(|b| ns(b.begin) >= time)),
+        "allocated_until_at_most" => (duration, b.selected(|b| ns(b.begin) <= time)),
         "deallocated_after_at_least" => {
-            (duration, b.meant(|b| b.end.is_some_and(|e| ns(e.0) >= time)))
+            (duration, b.selected(|b| b.end.is_some_and(|e| ns(e.0) >= time)))
         }
         "deallocated_until_at_most" => {
-            (duration, b.meant(|b| b.end.is_some_and(|e| ns(e.0) <= time)))
+            (duration, b.selected(|b| b.end.is_some_and(|e| ns(e.0) <= time)))
         }
         "not_deallocated_after_at_least" => {
-            (duration, b.meant(|b| b.end.is_none_or(|e| ns(e.0) < time)))
+            (duration, b.selected(|b| b.end.is_none_or(|e| ns(e.0) < time)))
         }
         "not_deallocated_until_at_most" => {
-            (duration, b.meant(|b| b.end.is_none_or(|e| ns(e.0) > time)))
+            (duration, b.selected(|b| b.end.is_none_or(|e| ns(e.0) > time)))
         }
         "leaked_or_deallocated_after" => {
-            (duration, b.meant(|b| b.end.is_none_or(|e| ns(e.0) >= time)))
+            (duration, b.selected(|b| b.end.is_none_or(|e| ns(e.0) >= time)))
         }
         "alive_for_at_least" | "alive_for_at_most" => {
             let time = time / 8;
-            (format!("ns({time})"), b.meant(|x| within(b.lived(x.begin, x.end), time)))
+            (format!("ns({time})"), b.selected(|x| within(b.lived(x.begin, x.end), time)))
         }
         "alive_at" => {
             let later = time + r.below(40);
             let alive = |b: &Block, t: u64| ns(b.begin) <= t && b.end.is_none_or(|e| ns(e.0) > t);
-            let both = b.meant(|b| alive(b, time) && alive(b, later.min(runtime)));
+            let both = b.selected(|b| alive(b, time) && alive(b, later.min(runtime)));
             (format!("[ns({time}), ns({later})]"), both)
         }
-        "older" => (duration, b.meant(|b| ns(b.begin) + time <= runtime)),
-        "leaked" => (String::new(), b.meant(|b| b.end.is_none())),
-        "temporary" => (String::new(), b.meant(|b| b.end.is_some())),
-        "temporary_of_thread" => (String::new(), b.meant(|b| b.temporary)),
+        "older" => (duration, b.selected(|b| ns(b.begin) + time <= runtime)),
+        "leaked" => (String::new(), b.selected(|b| b.end.is_none())),
+        "temporary" => (String::new(), b.selected(|b| b.end.is_some())),
+        "temporary_of_thread" => (String::new(), b.selected(|b| b.temporary)),
         "chain_leaked" => {
-            (String::new(), b.meant(|b| t.chain(b).last().is_some_and(|b| b.end.is_none())))
+            (String::new(), b.selected(|b| t.chain(b).last().is_some_and(|b| b.end.is_none())))
         }
         "whole_group_leaked" => {
-            (String::new(), b.meant(|b| group(b).iter().all(|b| b.end.is_none())))
+            (String::new(), b.selected(|b| group(b).iter().all(|b| b.end.is_none())))
         }
         "chain_length_at_least" | "chain_length_at_most" => {
-            (few.to_string(), b.meant(|b| within(t.chain(b).len() as u64, few)))
+            (few.to_string(), b.selected(|b| within(t.chain(b).len() as u64, few)))
         }
         "chain_alive_for_at_least" | "chain_alive_for_at_most" => {
             let long = |x: &Block| {
                 let c = t.chain(x);
                 b.lived(c[0].begin, c[c.len() - 1].end)
             };
-            (duration, b.meant(|x| within(long(x), time)))
+            (duration, b.selected(|x| within(long(x), time)))
         }
         "position_in_chain_at_least" | "position_in_chain_at_most" => {
-            (few.to_string(), b.meant(|b| within(b.position.into(), few)))
+            (few.to_string(), b.selected(|b| within(b.position.into(), few)))
         }
         "group_allocations_at_least" | "group_allocations_at_most" => {
             let many = b.w.blocks.len() as u64 / 20;
-            (many.to_string(), b.meant(|b| within(group(b).len() as u64, many)))
+            (many.to_string(), b.selected(|b| within(group(b).len() as u64, many)))
         }
         "group_interval_at_least" | "group_interval_at_most" => {
             let long = |b: &Block| {
@@ -271,10 +282,10 @@ fn case(b: &Bench, t: &Truth, r: &mut Random, name: &str) -> Option<(String, Vec
                 begins().max().unwrap_or(0) - begins().min().unwrap_or(0)
             };
             let time = runtime - r.below(runtime / 10);
-            (format!("ns({time})"), b.meant(|b| within(long(b), time)))
+            (format!("ns({time})"), b.selected(|b| within(long(b), time)))
         }
         _ if base.starts_with("group_max_total_usage_first_seen") => {
-            (duration, b.meant(|b| within(ns(t.peak_at(b.node)), time)))
+            (duration, b.selected(|b| within(ns(t.peak_at(b.node)), time)))
         }
         _ if base.starts_with("group_leaked_allocations") && r.below(2) == 0 => {
             let part = r.below(10) as f64 / 100.0;
@@ -282,29 +293,43 @@ fn case(b: &Bench, t: &Truth, r: &mut Random, name: &str) -> Option<(String, Vec
                 let (some, limit) = (leaked(b) as f64, part * group(b).len() as f64);
                 if least { some >= limit } else { some <= limit }
             };
-            (format!("{part:?}"), b.meant(of))
+            (format!("{part:?}"), b.selected(of))
         }
         _ if base.starts_with("group_leaked_allocations") => {
-            (few.to_string(), b.meant(|b| within(leaked(b), few)))
+            (few.to_string(), b.selected(|b| within(leaked(b), few)))
         }
-        "ptmalloc_mmaped" => (String::new(), b.meant(|b| b.header.is_known() && b.header.mapped)),
+        "ptmalloc_mmaped" => {
+            (String::new(), b.selected(|b| b.header.is_known() && b.header.mapped))
+        }
         "ptmalloc_not_mmaped" => {
-            (String::new(), b.meant(|b| b.header.is_known() && !b.header.mapped))
+            (String::new(), b.selected(|b| b.header.is_known() && !b.header.mapped))
         }
-        "ptmalloc_from_main_arena" => (String::new(), b.meant(|b| b.header.arena == 1)),
-        "ptmalloc_not_from_main_arena" => (String::new(), b.meant(|b| b.header.arena == 2)),
+        "ptmalloc_from_main_arena" => (String::new(), b.selected(|b| b.header.arena == 1)),
+        "ptmalloc_not_from_main_arena" => (String::new(), b.selected(|b| b.header.arena == 2)),
         "usable_size_at_least" | "usable_size_at_most" => {
-            let usable = |b: &Block| prof_trace::size::Chunks::of(8).usable(b.size, b.header);
-            (number.to_string(), b.meant(|b| usable(b).is_some_and(|u| within(u, number))))
+            let usable = |b: &Block| prof_trace::size::GlibcChunks::of(8).usable(b.size, b.header);
+            (number.to_string(), b.selected(|b| usable(b).is_some_and(|u| within(u, number))))
         }
-        "thread" => ("\"even\"".into(), b.meant(|b| b.thread.is_multiple_of(2))),
+        "thread" => ("\"even\"".into(), b.selected(|b| b.thread.is_multiple_of(2))),
         "part" => {
             let middle = b.w.steps[b.w.steps.len() / 2].1.time();
-            ("2".into(), b.meant(|b| b.begin > middle))
+            ("2".into(), b.selected(|b| b.begin > middle))
+        }
+        "since" => {
+            let [first, deployed, warm] = b.marks();
+            let (name, from) =
+                [("#1", first), ("deployed", deployed), ("warm", warm)][r.below(3) as usize];
+            (format!("{name:?}"), b.selected(|b| b.begin >= from))
+        }
+        "between" => {
+            let [first, deployed, warm] = b.marks();
+            let all = [("#1,deployed", first..deployed), ("deployed, #3", deployed..warm)];
+            let (pair, times) = &all[r.below(2) as usize];
+            (format!("{pair:?}"), b.selected(|b| times.contains(&b.begin)))
         }
         "jemalloc" => (String::new(), Vec::new()),
-        "not_jemalloc" => (String::new(), b.meant(|_| true)),
-        "with_marker" if r.below(2) == 0 => ("0".into(), b.meant(|_| true)),
+        "not_jemalloc" => (String::new(), b.selected(|_| true)),
+        "with_marker" if r.below(2) == 0 => ("0".into(), b.selected(|_| true)),
         "with_marker" => ("3".into(), Vec::new()),
         _ => return None,
     })
@@ -322,20 +347,20 @@ fn filters_keep_what_a_naive_evaluation_keeps() {
                 continue;
             }
             for _ in 0..2 {
-                let Some((arg, meant)) = case(&b, &truth, &mut r, &n.name) else {
+                let Some((arg, selected)) = case(&b, &truth, &mut r, &n.name) else {
                     panic!("{} is not tested", n.name);
                 };
                 let code = format!("allocations().{}({arg})", n.name);
-                assert_eq!(b.blocks(&code), meant, "{code}");
+                assert_eq!(b.blocks(&code), selected, "{code}");
                 // On top of another filter, whether that is computed yet or not.
-                let small = b.meant(|b| b.size <= 2500);
-                let both: Vec<_> = meant.iter().filter(|m| small.contains(m)).copied().collect();
+                let small = b.selected(|b| b.size <= 2500);
+                let both: Vec<_> = selected.iter().filter(|m| small.contains(m)).copied().collect();
                 let call = &code["allocations()".len()..];
                 let first = format!("let l = allocations().only_smaller_or_equal(2500);\n l{call}");
                 assert_eq!(b.blocks(&first), both, "{first}");
                 let known = format!("let l = allocations().only_smaller(2501); l.len();\n l{call}");
                 assert_eq!(b.blocks(&known), both, "{known}");
-                all += meant.len();
+                all += selected.len();
             }
         }
     }
@@ -348,26 +373,26 @@ fn lists_are_sets_in_the_order_of_time() {
     let (large, early) = (|b: &Block| b.size > 3000, |b: &Block| ns(b.begin) <= 700);
     const TWO: &str = "let a = allocations().only_larger(3000);\n\
                        let b = allocations().only_allocated_until_at_most(ns(700));\n";
-    for (code, meant) in [
-        ("a + b", b.meant(|b| large(b) || early(b))),
-        ("a - b", b.meant(|b| large(b) && !early(b))),
-        ("a & b", b.meant(|b| large(b) && early(b))),
-        ("allocations() - a", b.meant(|b| !large(b))),
-        ("allocations() & a", b.meant(large)),
-        ("a + allocations()", b.meant(|_| true)),
-        ("(a - b) + (b - a) + (a & b)", b.meant(|b| large(b) || early(b))),
+    for (code, selected) in [
+        ("a + b", b.selected(|b| large(b) || early(b))),
+        ("a - b", b.selected(|b| large(b) && !early(b))),
+        ("a & b", b.selected(|b| large(b) && early(b))),
+        ("allocations() - a", b.selected(|b| !large(b))),
+        ("allocations() & a", b.selected(large)),
+        ("a + allocations()", b.selected(|_| true)),
+        ("(a - b) + (b - a) + (a & b)", b.selected(|b| large(b) || early(b))),
         ("a - allocations()", Vec::new()),
     ] {
-        assert_eq!(b.blocks(&format!("{TWO}{code}")), meant, "{code}");
+        assert_eq!(b.blocks(&format!("{TWO}{code}")), selected, "{code}");
     }
     // By index and by iteration: in the order of time, and of the index where times are equal.
-    let meant = b.meant(large);
+    let selected = b.selected(large);
     let printed = b.lines(&format!(
         "{TWO}for i in 0..a.len() {{ println(\"{{}} {{}}\", a[i].allocated_at() / ns(1), a[i].address()); }}"
     ));
     let text =
         |m: &[(u64, u64)]| -> Vec<String> { m.iter().map(|(t, a)| format!("{t}.0 {a}")).collect() };
-    assert_eq!(printed, text(&meant));
+    assert_eq!(printed, text(&selected));
     let each = format!(
         "{TWO}for x in a {{ println(\"{{}} {{}}\", x.allocated_at() / ns(1), x.address()); }}"
     );
@@ -421,7 +446,7 @@ fn groups_are_sorted_and_selected() {
     assert_eq!(b.lines(&print(&format!(".only_count_at_least({many})"))), nodes(&often));
     let three: Vec<u32> = groups[..3].iter().map(|g| g.0).collect();
     let taken = b.blocks("allocations().group_by_backtrace().take(3).ungroup()");
-    assert_eq!(taken, b.meant(|b| three.contains(&b.node)));
+    assert_eq!(taken, b.selected(|b| three.contains(&b.node)));
     let leaked = b.lines(&print(".only_all_leaked()"));
     let whole: Vec<_> = groups.iter().filter(|g| g.4).copied().collect();
     assert_eq!(leaked, nodes(&whole));

@@ -1,4 +1,4 @@
-//! What scripts print and draw, how they fail, and how they end.
+//! Tests of what scripts print and draw, how they fail, and how they end.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn values_print_as_bytehound_prints_them() {
          println([1, \"a\", s(1)]); println(h(2) * 0.5); println(2 * m(1)); println(s(1) - ms(1));\n\
          println(dirname(\"a/b\")); println(data().runtime() == data().runtime());",
     );
-    let meant = [
+    let expected = [
         "",
         "5",
         "a 1 b x",
@@ -28,7 +28,7 @@ fn values_print_as_bytehound_prints_them() {
         "a",
         "true",
     ];
-    assert_eq!(printed, meant);
+    assert_eq!(printed, expected);
     let trace = b.lines("println(allocations()[0].backtrace());");
     let first = b.w.blocks.iter().min_by_key(|b| b.begin).expect("a block");
     let frames: Vec<String> = functions(first.node)
@@ -40,12 +40,73 @@ fn values_print_as_bytehound_prints_them() {
     assert_eq!(trace, [frames.join("\n")]);
 }
 
+#[test]
+fn objects_print_in_lines_that_people_read() {
+    let mut b = bench(13, 300);
+    let printed = b.lines(
+        "println(()); println([(), 'c', \"a\\\"b\"]); println(#{ a: (), b: [()] });\n\
+         println(\"{} {}\", (), [()]); let n = 0; let long = []; while n < 60 { long.push(n); n += 1; }\n\
+         println(#{ numbers: long, one: #{ two: 2 } });",
+    );
+    let short = ["()", "[(), 'c', \"a\\\"b\"]", "#{\"a\": (), \"b\": [()]}", "() [()]"];
+    assert_eq!(printed[..4], short);
+    let lines: Vec<&str> = printed[4].lines().collect();
+    assert_eq!((lines[0], lines[1]), ("#{", "  \"numbers\": ["), "{}", printed[4]);
+    assert!(lines.iter().all(|l| l.chars().count() <= 100), "{}", printed[4]);
+    assert_eq!(lines[lines.len() - 3..], ["  ],", "  \"one\": #{\"two\": 2}", "}"]);
+    let fields = b.lines(
+        "let l = allocations().leaks()[0]; println(l); println(allocations().by_thread()[0]);",
+    );
+    for kind in ["\"class\": \"", "\"bytes\": ", "\"allocations\": AllocationList"] {
+        assert!(fields[0].contains(kind), "{}", fields[0]);
+    }
+    assert!(
+        fields[1].contains("\"peak_bytes\": ") && !fields[1].contains("\"peak_bytes\": 0,"),
+        "{}",
+        fields[1]
+    );
+}
+
+/// What scripts in a server can nest: up to the limits on arrays and maps, and on calls of functions.
+#[test]
+fn values_that_are_nested_deeply_are_no_end_of_the_process() {
+    let ran = prof_script::on_stack(|| {
+        let mut b = bench(13, 100);
+        let nest = "let a = []; for i in 0..3000 { a = [a]; } let m = #{}; for i in 0..500 { m = #{ a: [m] }; }\n";
+        for ask in [
+            "println(a); println(m);",
+            "let t = `${a}` + m.to_string();",
+            "a == [a] || m == #{ a: [m] }",
+            "let b = a; b += a;",
+            "throw a;",
+        ] {
+            let _ = b.script.run(&format!("{nest}{ask}"));
+        }
+        let deep = b.lines(&format!("{nest}println(a);"));
+        assert!(deep[0].contains('…') && deep[0].len() < 10_000, "{:.200}", deep[0]);
+        let inner = format!("{}f(n + 1){}", "[".repeat(30), "]".repeat(30));
+        let e = b.script.run(&format!("fn f(n) {{ {inner} }} f(0)")).expect_err("too deep");
+        assert!(e.message.contains("overflow") || e.message.contains("deep"), "{e}");
+    });
+    ran.expect("a thread");
+}
+
 fn failing(code: &str, limits: Option<Limits>) -> ScriptError {
     let b = bench(15, 400);
     let (mut script, _) = engine(std::slice::from_ref(&b.data), limits);
     match script.run(code) {
         Err(e) => e,
         Ok(ran) => panic!("{code}: {ran:?}"),
+    }
+}
+
+#[test]
+fn texts_of_other_systems_are_scripts() {
+    let mut b = bench(7, 20);
+    for code in
+        ["\u{feff}println(1);\r\nprintln(2);\r\n", "\u{feff}#!/bin/x\nprintln(1); println(2);"]
+    {
+        assert_eq!(b.lines(code), ["1", "2"], "{code:?}");
     }
 }
 
@@ -87,6 +148,12 @@ fn scripts_in_a_server_end() {
         "while true { let x = 1; }",
         "fn f(x) { f(x + 1) } f(0);",
         "let a = []; loop { a.push(1); }",
+        "let a = [1]; loop { a += a; }",
+        "let a = [1]; loop { a = [a, a]; }",
+        "let m = #{}; let n = 0; loop { m[`${n}`] = n; n += 1; }",
+        "let a = []; a.pad(1000000000, 1);",
+        "let s = \"\"; s.pad(1000000000, 'x');",
+        "let b = blob(1000000000, 1);",
         "let a = \"x\"; loop { a += a; }",
         "loop { try { loop {} } catch {} }",
         "for i in 0..1000000000 { let x = i; }",
@@ -99,6 +166,34 @@ fn scripts_in_a_server_end() {
     let few = Limits { selections: 60, ..limits };
     let e = failing("let a = allocations() - allocations().only_larger(5);", Some(few));
     assert!(e.message.contains("memory"), "{e}");
+    // Functions that would make much of little, whatever they are called by.
+    for code in [
+        "let f = \"\"; f.pad(200000, \"{0}\"); println(format(f, [f]));",
+        "let f = \"\"; f.pad(200000, \"{0}\"); println(f, f);",
+        "let s = \"\"; s.pad(200000, \"x\"); let t = s + \"y\"; s.replace(\"x\", t);",
+        "let s = \"\"; s.pad(200000, \"x\"); let t = s + \"y\"; s.replace('x', t);",
+        "let a = [0]; a.pad(90, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { a[i] = s; } println(a);",
+        "let a = [0]; a.pad(90, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { a[i] = s; } `${a}`;",
+        "let a = [0]; a.pad(90, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { a[i] = s; } print(a);",
+        "let m = #{}; let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { m[`k${i}`] = s; } m.to_json();",
+    ] {
+        let e = failing(code, Some(limits));
+        let refused = ["longer than 4 MiB", "Length of string too large"];
+        assert!(refused.iter().any(|text| e.message.contains(text)), "{code}: {e}");
+    }
+    // What grows by elements that are assigned.
+    let small = Limits { memory: 64 << 20, operations: 50_000_000, ..limits };
+    for change in ["m[`k${i}`] = s + i", "a[i] = s + i"] {
+        let e = failing(
+            &format!(
+                "let s = \"\"; s.pad(200000, \"x\"); let m = #{{}}; let a = []; a.pad(20000, 0); let f = |x| x;\n\
+                 for i in 0..20000 {{ {change}; }}"
+            ),
+            Some(small),
+        );
+        assert_eq!((e.kind, e.line), (ErrorKind::Stopped, Some(2)), "{change}: {e}");
+        assert!(e.message.contains("more than 64 MiB"), "{change}: {e}");
+    }
     let short =
         Limits { operations: u64::MAX, time: std::time::Duration::from_millis(50), ..limits };
     let e = failing("loop {}", Some(short));
@@ -112,6 +207,25 @@ fn scripts_in_a_server_end() {
     ] {
         let e = failing(code, Some(limits));
         assert!(e.message.contains(text), "{code}: {e}");
+    }
+}
+
+/// A value that holds a closure which has captured the value keeps itself alive.
+#[test]
+fn values_that_hold_themselves_end_with_their_script() {
+    for code in [
+        "let a = [0, allocations()]; let f = || a; a[0] = f;",
+        "for i in 0..9 { let a = #{ x: allocations() }; let f = || a; a.f = [f]; }",
+        "fn g(l) { let a = [l]; let f = |x| x + a.len(); a[0] = f; f.call(1) } g(allocations());",
+        "let a = [allocations()]; let b = [0]; let f = || a; let g = || b; a[0] = [g, a[0]]; b[0] = f;",
+    ] {
+        let b = bench(3, 60);
+        let (mut script, _) = engine(std::slice::from_ref(&b.data), Some(Limits::default()));
+        let before = Arc::strong_count(&b.data);
+        script.run(code).expect(code);
+        drop(script);
+        // The engine has held one.
+        assert_eq!(Arc::strong_count(&b.data), before - 1, "{code}");
     }
 }
 
@@ -180,15 +294,15 @@ fn graphs_have_each_block_in_its_first_series() {
         let own: Vec<&Block> = b.w.blocks.iter().filter(|b| allows(b)).collect();
         columns(&own, 0, ns(b.end), 1000)
     };
-    let meant = [
+    let expected = [
         of(&|b| b.end.is_none()),
         of(&|b| b.end.is_some() && b.size > 3000),
         of(&|b| b.end.is_some() && b.size <= 3000),
     ];
-    for (i, meant) in meant.iter().enumerate() {
+    for (i, expected) in expected.iter().enumerate() {
         let values: Vec<u64> =
             serde_json::from_value(data["series"][i]["values"].clone()).expect("numbers");
-        assert_eq!(&values, meant, "series {i}");
+        assert_eq!(&values, expected, "series {i}");
     }
     // The same graph is the same file.
     let first = bytes.clone();
@@ -198,4 +312,57 @@ fn graphs_have_each_block_in_its_first_series() {
     );
     let out = b.out.borrow().clone();
     assert!(matches!(&out[..], [Output::File { bytes, .. }] if *bytes == first));
+}
+
+/// Code that is nearly right: pieces of the examples, put together at random, with the server's limits.
+#[test]
+fn code_that_is_put_together_at_random_ends() {
+    let ran = prof_script::on_stack(|| {
+        let b = bench(27, 200);
+        let mut pieces: Vec<String> = [
+            "(",
+            ")",
+            "[",
+            "]",
+            "{",
+            "}",
+            ";",
+            "-1",
+            "0",
+            "9223372036854775807",
+            "1e308",
+            "()",
+            "\"(\"",
+            "loop ",
+            "fn f(x) ",
+            "|x| ",
+            "throw ",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        for n in names() {
+            pieces.extend(n.example.split_inclusive(['(', ')', '.', ';', ' ']).map(str::to_owned));
+            pieces.push(n.example);
+        }
+        let mut r = Random(4321);
+        let limits = Limits { operations: 3000, selections: 1 << 16, ..Limits::default() };
+        let (mut ended, mut failed) = (0, 0);
+        for _ in 0..3000 {
+            let count = 1 + r.below(3);
+            let code: String = (0..count)
+                .map(|_| pieces[r.below(pieces.len() as u64) as usize].as_str())
+                .collect();
+            let (mut script, _) = engine(std::slice::from_ref(&b.data), Some(limits));
+            let _ = (script.is_unfinished(&code), script.complete(&code));
+            match script.run_and_print(&code) {
+                Ok(_) => ended += 1,
+                Err(e) => {
+                    assert!(!e.message.contains("bug of prof"), "{code}: {e}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!(ended > 200 && failed > 300, "{ended} ended, {failed} failed");
+    });
+    ran.expect("a thread");
 }

@@ -67,6 +67,7 @@ pub(crate) fn maps(ask: &mut Ask) -> Result<Answer, Failure> {
     }
     let maps = ask.open.maps()?;
     let analysis = ask.index().analysis();
+    filter.check(analysis.meta()).map_err(|e| Failure::of("filter", e))?;
     let page = PageAsk { sort, reverse, skip, count, ..PageAsk::default() };
     let page = maps.page(analysis, &filter, &page, |_| {});
     let mut shower = Shower::new(analysis);

@@ -7,7 +7,7 @@ use prof_analyze::query::RowSet;
 use prof_analyze::{Index, Job};
 use prof_script::{
     Indexed, Limits, Name, Output, OutputLimits, Ran, Recording, Script, ScriptError,
-    ScriptOptions, Sink, Virtual,
+    ScriptOptions, Sink, Virtual, on_stack,
 };
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -68,6 +68,14 @@ fn failed(e: &ScriptError) -> Value {
 
 /// Runs a script for bytehound's clients: the answer is whole when the script has ended.
 pub(crate) fn execute(ask: Ask, code: String) -> Result<Answer, Failure> {
+    on_stack(|| executed(&ask, &code)).map_err(|e| Failure::internal(no_thread(&e)))?
+}
+
+fn no_thread(e: &std::io::Error) -> String {
+    format!("no thread for the script: {e}")
+}
+
+fn executed(ask: &Ask, code: &str) -> Result<Answer, Failure> {
     let began = Instant::now();
     let out: Rc<RefCell<Vec<Value>>> = Rc::default();
     let (own, shared, id) = (out.clone(), ask.shared.clone(), ask.recording.id.clone());
@@ -80,7 +88,7 @@ pub(crate) fn execute(ask: Ask, code: String) -> Result<Answer, Failure> {
         own.borrow_mut().push(value);
         Ok(())
     };
-    let ran = engine(&ask.open, ask.cancel.clone(), Box::new(sink)).run(&code);
+    let ran = engine(&ask.open, ask.cancel.clone(), Box::new(sink)).run(code);
     let output = out.take();
     let elapsed = began.elapsed().as_secs_f64();
     match ran {
@@ -106,9 +114,13 @@ pub(crate) fn stream(ask: Ask, code: String) -> Result<(Answer, Writer), Failure
     let write = move |out: &mut dyn Write| {
         let (sender, receiver) = sync_channel::<Value>(64);
         let job = ask.cancel.clone();
-        let run = move || run_to(&ask, &code, &sender);
+        let run = move || {
+            if let Err(e) = on_stack(|| run_to(&ask, &code, &sender)) {
+                let _ = sender.send(json!({ "kind": "error", "message": no_thread(&e) }));
+            }
+        };
         let thread = std::thread::Builder::new().name("script".into()).spawn(run);
-        let thread = thread.map_err(|e| format!("no thread for the script: {e}"))?;
+        let thread = thread.map_err(|e| no_thread(&e))?;
         let mut gone = None;
         loop {
             let text = match receiver.recv_timeout(QUIET) {
@@ -155,7 +167,8 @@ fn run_to(ask: &Ask, code: &str, to: &SyncSender<Value>) {
 
 /// Returns the rows of the blocks that a script of a filter selects.
 pub(crate) fn rows(open: &Arc<Open>, job: &Job, code: &str) -> Result<Arc<RowSet>, String> {
-    engine(open, job.clone(), Box::new(|_| Ok(()))).rows(code).map_err(|e| e.to_string())
+    let rows = || engine(open, job.clone(), Box::new(|_| Ok(()))).rows(code);
+    on_stack(rows).map_err(|e| no_thread(&e))?.map_err(|e| e.to_string())
 }
 
 /// Returns all names that scripts can use.

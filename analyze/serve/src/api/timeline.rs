@@ -346,8 +346,8 @@ fn stacked(
 
 fn threads(ask: &Ask, query: &Query<'_>, span: &Span, top: usize) -> Result<Value, Failure> {
     let index = ask.index();
-    let lanes = index.lanes();
-    let lines = query.timelines(span, By::Threads, lanes.len())?;
+    let numbers = index.thread_numbers();
+    let lines = query.timelines(span, By::Threads, numbers.len())?;
     let mut order: Vec<usize> = (0..lines.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(lines[*i].iter().max().copied()));
     let mut others = vec![0u64; span.width];
@@ -357,7 +357,7 @@ fn threads(ask: &Ask, query: &Query<'_>, span: &Span, top: usize) -> Result<Valu
             others.iter_mut().zip(&lines[i]).for_each(|(o, v)| *o = o.saturating_add(*v));
             continue;
         }
-        let thread = index.analysis().meta().threads.get(&lanes[i]);
+        let thread = index.analysis().meta().threads.get(&numbers[i]);
         let name = thread.map_or("?".to_owned(), |t| format!("{} ({})", t.name, t.tid));
         shown.push(json!({ "name": name, "id": thread.map(|t| t.tid), "max": lines[i] }));
     }

@@ -164,5 +164,6 @@ pub(super) fn of_maps(params: &mut Params, analysis: &Analysis) -> Result<MapFil
     let mut filter = MapFilter::default();
     let is_field = |name: &str| maps::find(name).is_some();
     each(params, time(analysis), is_field, &mut |name, value| filter.set(name, value))?;
+    filter.check(analysis.meta()).map_err(|e| Failure::of("since, between", e))?;
     Ok(filter)
 }

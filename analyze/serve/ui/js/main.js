@@ -62,6 +62,8 @@ function drawNav() {
       href: p.global ? "#/" + name : to({ page: name, item: "", view: {} }), "data-key": "nav-" + name,
       "aria-current": name === view.page || p.has === view.page || (p.hasAll || []).includes(view.page) ? "page" : null, title: p.keys ? p.title + " (" + p.keys + ")" : p.title,
     }, icon(/** @type {string} */ (p.icon)), h("span", null, p.title))))));
+  // On a narrow window the pages are a strip that is scrolled.
+  nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 /** Draws the page of the address. The one before stays until the new one has something to show. */

@@ -44,5 +44,10 @@ test("a line and a column are a place", () => {
 test("a filter becomes a script, and its values stay texts", () => {
   assert.equal(toScript([]), "let list = allocations();\nprintln(list.report());\n");
   assert.equal(toScript([["min-size", "1k"], ["function", "a\"b\\c\n"]]), "let list = allocations()\n    .only(\"min-size\", \"1k\")\n    .only(\"function\", \"a\\\"b\\\\c\\n\");\nprintln(list.report());\n");
-  assert.ok(toScript([["name", "libc"]], true).startsWith("let list = maps()"));
+  assert.equal(toScript([["name", "libc"]], true), "let list = maps()\n    .only(\"name\", \"libc\");\ntable(list);\n");
+  // prof's own mappings are left out as on the page, unless they are shown or asked for.
+  const without = "let list = maps()\n    .only(\"min-size\", \"1k\")\n    .only_not_bytehound();\ntable(list);\n";
+  assert.equal(toScript([["min-size", "1k"]], true), without);
+  assert.match(toScript([["kind", "heap"], ["name", "x"], ["kind", "code"]], true), /"name", "x"\)\n    \.only\("kind", "heap,code"\);/);
+  assert.equal(toScript([["min-size", "1k"]], true, true), without.replace("\n    .only_not_bytehound()", ""));
 });

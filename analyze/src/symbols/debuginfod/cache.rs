@@ -2,8 +2,8 @@
 //! and files with the times after which things are done, in seconds (debuginfod_find_debuginfo(3)).
 
 use super::super::cache::is_own;
-use super::super::elf::Image;
-use crate::index::place::Place;
+use super::super::elf::ObjectFile;
+use crate::index::files::NewFile;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -55,10 +55,10 @@ pub(super) struct Entry {
     root: PathBuf,
 }
 
-/// What the cache knows of it.
+/// Result of a search in the cache.
 pub(super) enum Found {
     /// It is there.
-    File(Box<Image>),
+    File(Box<ObjectFile>),
     /// No server had it a short while ago.
     Missing,
     /// Nothing, or nothing that is of use.
@@ -96,7 +96,7 @@ impl Entry {
                 let lasts = seconds(&self.root, MISSING);
                 if age.is_some_and(|a| a < lasts) { Found::Missing } else { Found::Nothing }
             }
-            Ok(_) => match Image::open_in(None, &self.file).filter(|i| i.build_id() == id) {
+            Ok(_) => match ObjectFile::open_in(None, &self.file).filter(|i| i.build_id() == id) {
                 Some(image) => Found::File(Box::new(image)),
                 None => Found::Nothing,
             },
@@ -105,9 +105,9 @@ impl Entry {
     }
 
     /// A file to write to, which takes the entry's name when it is whole.
-    pub(super) fn place(&self) -> io::Result<Place> {
+    pub(super) fn place(&self) -> io::Result<NewFile> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        Place::at(self.file.clone(), None)
+        NewFile::at(self.file.clone(), None)
     }
 
     /// Writes down that no server has it. If that fails they are asked again, which costs only time.

@@ -12,7 +12,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 /// A server that sends less within the timeout is taken to hang.
 pub(super) const LEAST: u64 = 100 << 10;
 
-/// Where systems have the certificates that they trust.
+/// Files in which systems keep the certificates that they trust.
 const TRUSTED: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -21,7 +21,7 @@ const TRUSTED: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What went wrong.
+/// Reason of a failed download.
 #[derive(Debug)]
 pub(super) enum Problem {
     /// With the server: another file would meet the same.
@@ -30,7 +30,7 @@ pub(super) enum Problem {
     File(String),
 }
 
-/// What a download must not exceed.
+/// Limits of a download.
 pub(super) struct Limits {
     pub timeout: Option<Duration>,
     pub max_time: Option<Duration>,

@@ -4,7 +4,7 @@
 mod cache;
 mod client;
 
-use super::elf::Image;
+use super::elf::ObjectFile;
 use crate::progress::waiting;
 use client::Problem;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Time without an answer, or for less than [`client::LEAST`] bytes of one, if `DEBUGINFOD_TIMEOUT` is not set.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What the environment says of servers.
+/// Settings for servers, as the environment gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     /// The servers, in the order in which they are asked; none ends in a slash.
@@ -74,7 +74,7 @@ pub struct Debuginfod {
 struct State {
     agent: Option<ureq::Agent>,
     /// By build id: what was asked for before.
-    known: HashMap<Vec<u8>, Option<Arc<Image>>>,
+    known: HashMap<Vec<u8>, Option<Arc<ObjectFile>>>,
     /// Servers that are not asked again, by their places in the list.
     down: Vec<usize>,
     told_of_folder: bool,
@@ -95,7 +95,7 @@ impl PartialEq for Debuginfod {
 impl Eq for Debuginfod {}
 
 impl Debuginfod {
-    /// What the environment names; `None` if that is no server, and then none is ever asked.
+    /// Returns the servers that the environment names; `None` if it names none, and then none is ever asked.
     pub fn of_environment(tell: Tell) -> Option<Arc<Self>> {
         let settings = Settings::of(|name| std::env::var(name).ok())?;
         Some(Arc::new(Self { settings, tell, state: Mutex::default() }))
@@ -103,7 +103,7 @@ impl Debuginfod {
 
     /// The debug information of a build, from the cache or a server. Problems are told once, and what was not
     /// there is not asked for again.
-    pub(super) fn find(&self, id: &[u8], of: &str) -> Option<Arc<Image>> {
+    pub(super) fn find(&self, id: &[u8], of: &str) -> Option<Arc<ObjectFile>> {
         // Shorter ones are no hashes: many files could have them.
         if !(8..=64).contains(&id.len()) {
             return None;
@@ -117,7 +117,7 @@ impl Debuginfod {
         found
     }
 
-    fn ask(&self, state: &mut State, id: &[u8], of: &str) -> Option<Image> {
+    fn ask(&self, state: &mut State, id: &[u8], of: &str) -> Option<ObjectFile> {
         let Some(folder) = &self.settings.folder else {
             if !std::mem::replace(&mut state.told_of_folder, true) {
                 (self.tell)(
@@ -173,7 +173,7 @@ impl Debuginfod {
         url: &str,
         entry: &cache::Entry,
         (id, of): (&[u8], &str),
-    ) -> Result<Option<Image>, Problem> {
+    ) -> Result<Option<ObjectFile>, Problem> {
         let mut place = entry.place().map_err(|e| {
             let folder = entry.folder().display();
             Problem::File(format!(
@@ -205,8 +205,8 @@ impl Debuginfod {
         if !got {
             return Ok(None);
         }
-        let image = Image::of_file(file, entry.file());
-        match image.as_ref().map(Image::build_id) {
+        let image = ObjectFile::of_file(file, entry.file());
+        match image.as_ref().map(ObjectFile::build_id) {
             Some(found) if found == id => {}
             Some(_) => return Err(Problem::Server("it has sent a file of another build".into())),
             None => {
@@ -219,7 +219,7 @@ impl Debuginfod {
             Problem::File("the file could not be given its name in the cache".into())
         })?;
         // By its name, as it will be found the next time: names are kept by the files that they came from.
-        Ok(Image::open_in(None, entry.file()))
+        Ok(ObjectFile::open_in(None, entry.file()))
     }
 }
 

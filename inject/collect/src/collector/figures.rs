@@ -1,10 +1,11 @@
 //! Reads what the kernel and the allocator report of the target's memory, and writes it into the recording.
 
-use super::{Collector, FAMILY_GAP, SECOND, areas, has_other_allocator};
+use super::slow::areas;
+use super::{Collector, FAMILY_GAP, SECOND, has_other_allocator};
 use crate::smaps::{Known, LAST};
 use prof_os::stat::Stat;
 use prof_os::workers::workers;
-use prof_trace::records::{Process, kind};
+use prof_trace::records::{MARKS, Mark, Process, kind};
 use prof_trace::shared::state;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -68,6 +69,28 @@ impl Collector<'_> {
             self.looked = new.then(Instant::now);
             done.store(number, Release);
         }
+    }
+
+    /// Writes the mark that `prof mark` has asked for and waits for.
+    pub(super) fn write_mark(&mut self) {
+        let c = self.shared.control();
+        let asked = c.marks_asked.load(Acquire);
+        if asked == c.marks_done.load(Relaxed) {
+            return;
+        }
+        // The target can write into this memory, so the number of marks that the collector writes itself is bounded.
+        let ticks = if self.marks < MARKS { self.epochs.clock().now().max(1) } else { 0 };
+        if ticks != 0 {
+            self.marks += 1;
+            let name = c.mark_name.iter().map(|b| b.load(Relaxed)).take_while(|b| *b != 0);
+            let name = String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned();
+            self.out.put(kind::MARK, &Mark { ticks, name }.encode());
+            // It is in the file when `prof mark` ends.
+            self.drain.flush(&self.shared, &mut self.out);
+            self.out.flush();
+        }
+        c.mark_ticks.store(ticks, Relaxed);
+        c.marks_done.store(asked, Release);
     }
 
     /// Looks at the target's memory, and collects events meanwhile.

@@ -43,6 +43,22 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
     assert!(sum_up(&b"Rss: 4 kB\n"[..], Sum::default()).is_none());
 }
 
+/// Threads of Go sleep on stacks that lie anywhere in its heap, and threads made by `clone` alone at the end of a
+/// mapping: neither has a descriptor of libc's.
+#[test]
+fn a_sleeping_thread_makes_a_stack_of_the_end_of_a_mapping_only() {
+    let text = "40000000-44000000 rw-p 00000000 00:00 0 \nRss: 64 kB\n";
+    let stacks = |pointers| {
+        let m = sum_up(text.as_bytes(), Sum { pointers, ..Sum::default() }).expect("mappings");
+        m.all.maps.as_chunks::<3>().0[2]
+    };
+    let (none, size) = ([map_kind::STACK, 0, 0], 8 << 20);
+    assert_eq!(stacks(&[(0x43ff_f000, 7)])[1], size);
+    assert_eq!(stacks(&[(0x4000_8000, 7)]), none);
+    assert_eq!(stacks(&[(0x43ff_e000, 7), (0x43ff_f000, 8)]), none);
+    assert_eq!(stacks(&[(0x4400_0000, 7)]), none);
+}
+
 #[test]
 fn our_own_memory_is_there() {
     let clock = Clock::monotonic();

@@ -1,12 +1,13 @@
-//! What is added to a recording: statistics of removed blocks, and files.
+//! Records that are added to a recording later: statistics of removed blocks, and files.
 
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
 
 record! {
-    /// Statistics of all blocks in a recording from which short-lived blocks were removed. If there are
-    /// several such chunks, their groups belong together.
+    /// Statistics of all blocks in a recording from which short-lived blocks were removed, or that never got
+    /// them. If there are several such chunks, all but the groups is that of the last one, and a group is that
+    /// of the last one with its node.
     Stripped {
         /// Lifetime threshold, in ns. Chains of reallocations (most of one block) that lived shorter were
         /// removed.
@@ -21,6 +22,10 @@ record! {
         /// For each stack: node, ticks of its first and last block and of its peak, eight values, eight
         /// standard errors.
         groups: ints,
+        /// How the blocks were removed: one of the constants of this type.
+        how: later,
+        /// Number of blocks that are recorded though they lived short, as too many were held back.
+        early: later,
     }
 }
 
@@ -36,4 +41,15 @@ record! {
         /// Content of the piece.
         bytes: bytes,
     }
+}
+
+impl Stripped {
+    /// Number of values of a stack in [`Self::groups`], the first of which is its node.
+    pub const GROUP: usize = 20;
+    /// The blocks were removed from a finished recording.
+    pub const LATER: u64 = 0;
+    /// The blocks are not written while recording; the figures are those up to the last event that they name.
+    pub const CULLED: u64 = 1;
+    /// As [`Self::CULLED`], and the figures are those of the whole recording.
+    pub const CULLED_TO_THE_END: u64 = 2;
 }

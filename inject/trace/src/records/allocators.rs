@@ -1,4 +1,4 @@
-//! What is known of the target's allocators.
+//! Records about the target's allocators.
 
 use crate::wire::{Reader, Writer};
 use std::string::String;

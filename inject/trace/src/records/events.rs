@@ -4,6 +4,7 @@ use crate::event::Codec;
 #[allow(unused_imports)] // for the documentation
 use crate::records::Thread;
 use crate::wire::{Reader, Writer};
+use std::string::String;
 use std::vec::Vec;
 
 record! {
@@ -80,6 +81,19 @@ record! {
         ticks: int,
         /// 1: on; 0: off.
         on: int32,
+    }
+}
+
+/// Greatest number of marks of a recording.
+pub const MARKS: usize = 4096;
+
+record! {
+    /// A moment that a user has given a name, as a bound of what is asked for later.
+    Mark {
+        /// Ticks.
+        ticks: int,
+        /// Name; empty: it has none, and is called by its number. Names may occur more than once.
+        name: text,
     }
 }
 

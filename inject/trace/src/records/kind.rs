@@ -28,8 +28,9 @@ pub const CALLS: u16 = 24;
 pub const CALL_FILE: u16 = 25;
 pub const MAPPINGS: u16 = 26;
 pub const ALLOCATORS: u16 = 27;
+pub const MARK: u16 = 28;
 
-const NAMES: [&str; 27] = [
+const NAMES: [&str; 28] = [
     "target",
     "pass",
     "events",
@@ -57,6 +58,7 @@ const NAMES: [&str; 27] = [
     "call file",
     "mappings",
     "allocators",
+    "mark",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

@@ -1,4 +1,4 @@
-//! What events refer to: threads, stack nodes, code addresses, modules and their symbols.
+//! Records that events refer to: threads, stack nodes, code addresses, modules and their symbols.
 
 use crate::wire::{Reader, Writer};
 use std::string::String;

@@ -85,7 +85,13 @@ record! {
         /// Ticks.
         ticks: int,
         /// Why recording ended: `detached`, `exited`, `killed by signal N`, `ended` (not known how), `exec`,
-        /// `stopped`.
+        /// `stopped`; or [`End::LIMIT`] and the bound that was reached.
         reason: text,
     }
+}
+
+impl End {
+    /// Begin of the reason of a recording that ended as it had reached a bound of its length, or of the room on its file
+    /// system.
+    pub const LIMIT: &str = "limit: ";
 }

@@ -7,12 +7,15 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 28;
+pub const LAYOUT: u32 = 29;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
 /// Name of the memfd; in `/proc/PID/maps` it reads `/memfd:prof-ring (deleted)`.
 pub const MEMFD_NAME: &str = "prof-ring";
+
+/// Greatest length of a mark's name, in bytes.
+pub const MARK_NAME: usize = 128;
 
 /// Values of [`Control::state`].
 pub mod state {
@@ -180,6 +183,14 @@ pub struct Control {
     pub looks_asked: AtomicU64,
     /// The last of these that the collector has made, or will not make.
     pub looks_done: AtomicU64,
+    /// Number of marks that `prof mark` has asked for.
+    pub marks_asked: AtomicU64,
+    /// The last of these that the collector has written, or refused as there are too many.
+    pub marks_done: AtomicU64,
+    /// Ticks of the last mark; 0: the collector has refused it.
+    pub mark_ticks: AtomicU64,
+    /// Name of the mark that is asked for, in UTF-8, ended by a zero byte if it is shorter than this field.
+    pub mark_name: [AtomicU8; MARK_NAME],
     /// Threads that found no slot, see [`TurnedAway`].
     pub turned_away: [TurnedAway; TURNED_AWAY],
     /// Code whose calls are not recorded, as it frees blocks that the program has freed before (glibc's

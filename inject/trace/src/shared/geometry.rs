@@ -1,4 +1,4 @@
-//! Where each part of the shared memory begins, and how large it is.
+//! Offset and size of each part of the shared memory.
 
 use super::limits::SAMPLES;
 use crate::shared::{

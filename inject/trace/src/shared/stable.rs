@@ -90,14 +90,14 @@ pub struct Stable {
     /// The target's pid, as prof saw it.
     pub pid: u32,
     /// The toggle signal, 0: none.
-    pub signal: u32,
+    pub signal: AtomicU32,
     /// Set before the toggle signal is ignored for a moment, on the way to its old action. If prof is killed
     /// there, the next one knows that it was not the target that ignored the signal.
     pub signal_ignored: AtomicU32,
     /// Number of valid bytes in [`Stable::old_action`].
-    pub old_action_len: u32,
+    pub old_action_len: AtomicU32,
     /// The kernel's `struct sigaction` of [`Stable::signal`] from before the attach.
-    pub old_action: [u64; 8],
+    pub old_action: [AtomicU64; 8],
     /// Address of the shared memory in the target.
     pub ring_addr: AtomicU64,
     /// Length of the mapping.
@@ -106,8 +106,8 @@ pub struct Stable {
     pub hook_addr: u64,
     /// Length of the hook's mapping.
     pub hook_len: u64,
-    /// Address of the flag page (private, wiped in forked children). Its first `u32` is 1 while recording.
-    /// Its second `u32` is [`FLAG_COOKIE`](crate::shared::FLAG_COOKIE) as long as the hook is attached.
+    /// Address of the flag page (private, wiped in forked children). Its first `u32` is 1 while recording. The second is [`FLAG_COOKIE`](crate::shared::FLAG_COOKIE)
+    /// as long as the hook is attached.
     pub flag_addr: AtomicU64,
     /// Length of the flag mapping.
     pub flag_len: u64,
@@ -173,7 +173,7 @@ pub struct Stable {
     /// own. Edition 4.
     pub bridge_frame: u64,
     /// Address of the toggle signal's handler; 0: none installed. Edition 5.
-    pub handler: u64,
+    pub handler: AtomicU64,
     /// Zeroes; space for fields to come.
     pub reserved: [u64; 33],
 }

@@ -99,6 +99,17 @@ pub fn duration(text: &str) -> Result<u64, String> {
     if ns < u64::MAX as f64 { Ok(ns.round() as u64) } else { Err(format!("{text} is too long")) }
 }
 
+/// Checks the form of two marks: `A,B`.
+///
+/// # Errors
+/// A message that says what is wrong with it.
+pub fn marks(text: &str) -> Result<String, String> {
+    match text.split_once(',') {
+        Some((a, b)) if !a.trim().is_empty() && !b.trim().is_empty() => Ok(text.into()),
+        _ => Err(format!("{text:?} is not two marks; give them as A,B")),
+    }
+}
+
 /// Parses a size and returns bytes: `4096`, `64KiB`, `64k`, `1.5M`, `2 GB`. All units are binary, in upper or lower
 /// case: K, M, G, T, P and E, alone or with B or iB.
 ///

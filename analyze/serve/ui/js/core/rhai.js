@@ -69,12 +69,21 @@ export function placeOf(code, line, column) {
   return Math.min(at + Math.max(0, column - 1), end < 0 ? code.length : end);
 }
 
+/** Conditions that say which of prof's own mappings are meant: without one, they are left out. */
+export const ABOUT_OWN = /^(bytehound|prof|id|map|kind|name)$/;
+
 /**
- * Returns a filter as a script that prints the report of the selected blocks.
+ * Returns a filter as a script that prints the report of the selected blocks, or the table of the selected mappings.
  * @param {import("./filters.js").Filter} filter
  * @param {boolean} [maps] the filter is of mappings
+ * @param {boolean} [own] prof's own mappings are shown, too
  */
-export function toScript(filter, maps = false) {
-  const calls = filter.map(([name, value]) => `\n    .only(${JSON.stringify(name)}, ${JSON.stringify(value)})`);
-  return `let list = ${maps ? "maps" : "allocations"}()${calls.join("")};\n` + (maps ? "println(list);\n" : "println(list.report());\n");
+export function toScript(filter, maps = false, own = false) {
+  const kinds = filter.filter(([name]) => name === "kind").map(([, value]) => value);
+  // A mapping has one of the kinds, and meets all other conditions.
+  const all = maps && kinds.length > 1 ? [...filter.filter(([name]) => name !== "kind"), ["kind", kinds.join(",")]] : filter;
+  const calls = all.map(([name, value]) => `\n    .only(${JSON.stringify(name)}, ${JSON.stringify(value)})`);
+  // As the page shows them.
+  if (maps && !own && !filter.some(([name]) => ABOUT_OWN.test(name))) calls.push("\n    .only_not_bytehound()");
+  return `let list = ${maps ? "maps" : "allocations"}()${calls.join("")};\n` + (maps ? "table(list);\n" : "println(list.report());\n");
 }

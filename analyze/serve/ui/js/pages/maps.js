@@ -4,6 +4,7 @@ import { fill, h } from "../core/dom.js";
 import { get } from "../core/api.js";
 import { bytes, count, duration, plural } from "../core/format.js";
 import { put, toQuery } from "../core/filters.js";
+import { ABOUT_OWN } from "../core/rhai.js";
 import { go, to } from "../core/app.js";
 import { columnChoice, dataTable, pager, rowKeys } from "../widgets/table.js";
 import { askedBy, frameList } from "../widgets/stack.js";
@@ -34,7 +35,7 @@ export function mapsPage(root, url, signal) {
   query.set("count", String(size));
   if (skip) query.set("skip", String(skip));
   // prof's own mappings are nobody's question, unless asked for.
-  const full = Boolean(url.view.full), own = Boolean(url.view.own), asked = url.filter.some(([n]) => /^(bytehound|prof|id|map|kind|name)$/.test(n));
+  const full = Boolean(url.view.full), own = Boolean(url.view.own), asked = url.filter.some(([n]) => ABOUT_OWN.test(n));
   if (!own && !asked) query.set("bytehound", "no");
   const choice = columnChoice(columns(), url.view.cols);
   fill(root, h("div.page-head", null, h("h1", null, "Mappings"), note, h("span.grow"),

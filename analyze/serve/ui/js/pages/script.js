@@ -130,7 +130,7 @@ export function scriptPage(root, url, signal) {
     else {
       const at = line.line ? { line: line.line, column: line.column || 1 } : null;
       editor.mark(at);
-      fill(status, "failed");
+      fill(status, at ? `failed in line ${at.line}` : "failed");
       out.append(h("div.failed", { role: "alert" }, icon("warn"), h("div", null, h("p.empty-title", null, at ? `Line ${at.line}, column ${at.column}` : "The script failed"), h("pre.console-text", null, line.message),
         at ? h("button", { type: "button", "data-key": "script-jump", onclick: () => editor.jump(at.line, at.column) }, "Go there") : null)));
     }

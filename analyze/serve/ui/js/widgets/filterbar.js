@@ -54,7 +54,7 @@ export function filterBar() {
     type: "button", "data-key": "share", "aria-haspopup": "menu", "aria-label": "Share this view",
     onclick: () => menuBelow(share, [
       { text: "Copy link", run: () => copy(location.href, "Link"), hint: "y" },
-      app.scripts && { text: "Copy as script", run: () => copy(toScript(filter.filter(([n]) => counts(n, ...fields)), view.page === "maps"), "Script") },
+      app.scripts && { text: "Copy as script", run: () => copy(toScript(filter.filter(([n]) => counts(n, ...fields)), view.page === "maps", Boolean(view.view.own)), "Script") },
       app.scripts && { text: "Open in the console", href: to({ page: "script", item: "", view: {} }) },
       { text: "Copy as command line", run: () => copy(commandOf(), "Command line"), hint: "Y" },
       ...["html", "csv", "json", "heaptrack", "pprof", "speedscope", "flamegraph"].map((format, i) => ({

@@ -7,12 +7,12 @@
 
 use crate::state::{SAY, Thread, UNKNOWN};
 use prof_trace::shared::Function;
-use prof_trace::size::{self, Chunks, Header};
+use prof_trace::size::{self, GlibcChunks, Header};
 
 const IN_USE: u64 = 1;
 const MAPPED: u64 = 2;
 const OTHER_ARENA: u64 = 4;
-const STEP: u64 = Chunks::NATIVE.step();
+const STEP: u64 = GlibcChunks::NATIVE.step();
 /// Address bits that are clear if a block begins at the start of a page.
 const IN_PAGE: u64 = 0x1000 - STEP;
 
@@ -33,7 +33,7 @@ pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> u64 {
             .read_volatile()
     } as u64;
     // If this overflows, the two are not equal.
-    let chunk = Chunks::NATIVE.smallest(size);
+    let chunk = GlibcChunks::NATIVE.smallest(size);
     if header & !IN_USE == chunk | t.flags {
         return size;
     }
@@ -64,7 +64,7 @@ fn encode(t: &mut Thread, say: bool, size: u64, header: Header) -> u64 {
 #[cold]
 #[inline(never)]
 fn unusual(t: &mut Thread, header: u64, size: u64) -> u64 {
-    let steps = (header & !(STEP - 1)).wrapping_sub(Chunks::NATIVE.smallest(size)) / STEP;
+    let steps = (header & !(STEP - 1)).wrapping_sub(GlibcChunks::NATIVE.smallest(size)) / STEP;
     // Bit 3 of a 64-bit header is clear.
     if header & (STEP - 1) & !7 != 0 || !size::can_have_header(size, steps) {
         return if t.flags == UNKNOWN { size } else { other(t, size) };

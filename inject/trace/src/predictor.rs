@@ -1,4 +1,4 @@
-//! Prediction of events. The writer and the reader of a packed chunk keep the same [`Model`] from event to
+//! Prediction of events. The writer and the reader of a packed chunk keep the same [`Predictor`] from event to
 //! event, so that only mispredicted values are written.
 //!
 //! Allocators return the next free block, or the one freed last; programs free what they allocated last, or
@@ -98,12 +98,12 @@ pub(crate) struct State {
 /// Makes guesses and learns from events. `state` is held by value, so that the writer keeps it in registers
 /// from event to event; behind a reference each event would load and store all of it. If `ALL` is false, the
 /// guesses beyond the first few are meaningless.
-pub(crate) struct Model<'t, const ALL: bool> {
+pub(crate) struct Predictor<'t, const ALL: bool> {
     pub state: State,
     tables: &'t mut Tables,
 }
 
-impl<'t, const ALL: bool> Model<'t, ALL> {
+impl<'t, const ALL: bool> Predictor<'t, ALL> {
     /// Continues from `state`.
     pub(crate) fn new(tables: &'t mut Tables, state: State) -> Self {
         Self { state, tables }

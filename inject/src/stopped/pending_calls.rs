@@ -21,7 +21,7 @@ const RESTORER: u64 = 16;
 ///
 /// # Errors
 /// If a thread still is after `timeout`, or can't be stopped.
-pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()> {
+pub(crate) fn await_pending_calls(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()> {
     let began = Instant::now();
     let deadline = began + timeout;
     let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = gadgets.sigreturn;

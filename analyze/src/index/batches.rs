@@ -39,7 +39,7 @@ pub(super) struct Take<T, M> {
 }
 
 /// Creates a channel with batches of `most` items.
-pub(super) fn belt<T, M: From<Vec<T>>>(most: usize) -> (Feed<T, M>, Take<T, M>) {
+pub(super) fn batched_channel<T, M: From<Vec<T>>>(most: usize) -> (Feed<T, M>, Take<T, M>) {
     let (to, from) = sync_channel(BATCHES);
     let (give_back, back) = channel();
     let batch = Vec::with_capacity(most);

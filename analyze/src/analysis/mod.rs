@@ -1,13 +1,16 @@
-//! The analysis of a recording.
+//! The analysis of a recording: its figures and records, once it has been read, and as it grows ([`Follower`]).
 
-use super::replay::{Group, Replay, Totals};
-use super::stripped;
+mod follow;
+
+pub use follow::{Follower, Progress, Seen};
+
 use crate::Error;
 use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail, open_file};
+use crate::model::{Group, Replay, Totals, restore};
 use crate::symbols::{Named, SymbolOptions};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
-use prof_trace::records::Symbols;
+use prof_trace::records::{Stripped, Symbols};
 use prof_trace::values::text::{count, duration, number};
 use std::fmt;
 use std::fs::File;
@@ -67,6 +70,19 @@ pub enum Note {
         /// Number of blocks removed.
         blocks: u64,
     },
+    /// Short-lived blocks are counted, but not recorded.
+    Culled {
+        /// Upper bound of their lifetimes, in nanoseconds.
+        below_ns: u64,
+        /// Number of blocks that are not recorded.
+        blocks: u64,
+        /// Number of blocks that are recorded though they may have lived short, as too many were held back.
+        early: u64,
+        /// Until when the figures count them, in nanoseconds since the start, if that is not the end; 0: not yet.
+        until_ns: Option<u64>,
+        /// No more figures will come: the collector was killed, or could not write them.
+        killed: bool,
+    },
 }
 
 impl fmt::Display for Note {
@@ -108,7 +124,11 @@ impl fmt::Display for Note {
                 count(*n, "thread", "threads")
             ),
             Note::BadChunks(n) => {
-                write!(f, "{} chunks make no sense and were passed over", number(*n))
+                write!(
+                    f,
+                    "{} can't be decoded and were passed over: what they hold is missing in the figures",
+                    count(*n, "chunk", "chunks")
+                )
             }
             Note::NoIndex(path, why) => write!(
                 f,
@@ -122,6 +142,10 @@ impl fmt::Display for Note {
                 number(*blocks),
                 duration(*below_ns)
             ),
+            Note::Culled { below_ns, blocks, early, until_ns, killed } => {
+                culled(f, *below_ns, (*blocks, *early), *until_ns, *killed)?;
+                if *killed { cut_short(f, *below_ns, until_ns.unwrap_or(0)) } else { Ok(()) }
+            }
             Note::Epochs { times, back_ns } => write!(
                 f,
                 "the machine's counter went back {}, by {}{} (a suspend, or a move to another host): the order \
@@ -137,9 +161,72 @@ impl fmt::Display for Note {
                  as live, or as given back, that are not",
                 often(*n)
             ),
-            Note::Nonsense(n) => write!(f, "{} events of address 0 were passed over", number(*n)),
+            Note::Nonsense(n) => write!(
+                f,
+                "{} of address 0 were passed over: no block has that address, so the figures don't count them",
+                count(*n, "event", "events")
+            ),
         }
     }
+}
+
+/// Says what the figures of a recording made with `--cull` count, and what it has of its last moments.
+fn culled(
+    f: &mut fmt::Formatter<'_>,
+    below_ns: u64,
+    (blocks, early): (u64, u64),
+    until_ns: Option<u64>,
+    killed: bool,
+) -> fmt::Result {
+    let below = duration(below_ns);
+    write!(
+        f,
+        "{} that lived shorter than {below} were counted, but not recorded (--cull): the figures of all count \
+         them, but filters, moments and lists of blocks have only the others",
+        count(blocks, "block", "blocks")
+    )?;
+    if early > 0 {
+        write!(
+            f,
+            "; {} were recorded before they were so old, as --cull-pending was reached",
+            count(early, "block", "blocks")
+        )?;
+    }
+    match until_ns {
+        None => Ok(()),
+        Some(_) if killed => Ok(()),
+        Some(0) => write!(
+            f,
+            "; no figures of them are recorded yet: these are the figures of the others, up to {below} ago"
+        ),
+        Some(ns) => write!(
+            f,
+            "; the figures are those at {}, and blocks of the {below} before the end of the recording are not \
+             in it",
+            duration(ns)
+        ),
+    }
+}
+
+/// Says what is missing where the collector of a recording made with `--cull` was killed, which held events back.
+fn cut_short(f: &mut fmt::Formatter<'_>, below_ns: u64, until_ns: u64) -> fmt::Result {
+    let below = duration(below_ns);
+    match until_ns {
+        0 => write!(
+            f,
+            "; the collector was killed before it had written figures of them, so they are counted nowhere"
+        )?,
+        ns => write!(
+            f,
+            "; the collector was killed: the figures are those at {}, and what came later is in none",
+            duration(ns)
+        )?,
+    }
+    write!(
+        f,
+        "; events of the {below} before it was killed are missing: blocks allocated then are not here, and blocks \
+         freed then count as live"
+    )
 }
 
 fn often(n: u64) -> String {
@@ -259,7 +346,7 @@ impl Analysis {
         read_all(&mut stream, &mut replay)?;
         let (mut totals, mut groups) = (replay.totals(), replay.groups());
         if let Some(s) = &stream.meta().stripped {
-            stripped::restore(s, &mut totals, &mut groups);
+            restore(s, &mut totals, &mut groups);
         }
         Ok(Self::new(Source::new(stream, file), totals, groups))
     }
@@ -428,7 +515,18 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
         notes.push(Note::Epochs { times: meta.epochs.len() as u64, back_ns });
     }
     if let Some(s) = &meta.stripped {
-        notes.push(Note::Stripped { below_ns: s.threshold_ns, blocks: s.blocks });
+        let (below_ns, blocks, early) = (s.threshold_ns, s.blocks, s.early);
+        let until = if s.totals.is_empty() { 0 } else { meta.clock.ns(totals.last_ticks).max(1) };
+        notes.push(match s.how {
+            Stripped::LATER => Note::Stripped { below_ns, blocks },
+            Stripped::CULLED_TO_THE_END => {
+                Note::Culled { below_ns, blocks, early, until_ns: None, killed: false }
+            }
+            _ => {
+                let killed = meta.end.is_some() || !crate::symbols::is_target(&meta.target);
+                Note::Culled { below_ns, blocks, early, until_ns: Some(until), killed }
+            }
+        });
     }
     let counts = [
         (

@@ -37,7 +37,7 @@ pub(super) fn places(recording: &Path, dir: Option<&Path>) -> Vec<PathBuf> {
 /// A file, such as an index, that stays unnamed until it is complete, so that a killed prof leaves nothing behind.
 /// Where the file system does not support that, the file has a temporary name, and is removed on a signal or if it is
 /// not kept.
-pub(crate) struct Place {
+pub(crate) struct NewFile {
     file: Option<File>,
     /// Another descriptor of the file, by which it gets its name.
     named: File,
@@ -47,7 +47,7 @@ pub(crate) struct Place {
     kept: bool,
 }
 
-impl Place {
+impl NewFile {
     /// Creates the file in the first of the possible folders where that succeeds.
     pub(super) fn of(recording: &Path, dir: Option<&Path>) -> io::Result<Self> {
         let mut first = None;
@@ -121,7 +121,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for NewFile {
     fn drop(&mut self) {
         if let (false, Some(name)) = (self.kept, &self.name) {
             let _ = fs::remove_file(name);

@@ -1,0 +1,75 @@
+//! Finds the moments that marks name.
+
+use super::Meta;
+use crate::style::printable;
+use prof_trace::records::Mark;
+use prof_trace::values::text;
+
+impl Meta {
+    /// Returns the ticks of a mark, by its name, or by its number as `#3`. Of several of the same name it is the last.
+    ///
+    /// # Errors
+    /// A message that names the marks that there are.
+    pub fn mark(&self, name: &str) -> Result<u64, String> {
+        const LISTED: usize = 12;
+        let number = name.strip_prefix('#').and_then(|n| n.parse::<usize>().ok());
+        let by_number = number.and_then(|n| self.marks.get(n.checked_sub(1)?));
+        let by_name = || self.marks.iter().rev().find(|m| !name.is_empty() && m.name == name);
+        if let Some(m) = by_number.or_else(by_name) {
+            return Ok(m.ticks);
+        }
+        if self.marks.is_empty() {
+            return Err("the recording has no marks; `prof mark PID NAME` sets one".into());
+        }
+        let text = |(i, m): (usize, &Mark)| {
+            format!(
+                "#{} {} at {}",
+                i + 1,
+                printable(&m.name),
+                text::duration(self.clock.ns(m.ticks))
+            )
+        };
+        let all: Vec<_> = self.marks.iter().enumerate().map(text).collect();
+        let from = all.len().saturating_sub(LISTED);
+        let more = if from > 0 { format!("{from} earlier ones, ") } else { String::new() };
+        Err(format!("no mark is called {name:?}; there are {more}{}", all[from..].join(", ")))
+    }
+
+    /// Returns the ticks of two marks that are given as `A,B`.
+    ///
+    /// # Errors
+    /// As [`Meta::mark`]; or if B is before A.
+    pub fn marks_of(&self, pair: &str) -> Result<(u64, u64), String> {
+        let Some((a, b)) = pair.split_once(',') else {
+            return Err(format!("{pair:?} is not of the form A,B"));
+        };
+        let (from, to) = (self.mark(a.trim())?, self.mark(b.trim())?);
+        if to < from {
+            return Err(format!("{} is before {}", b.trim(), a.trim()));
+        }
+        Ok((from, to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_found_by_name_and_number() {
+        let marks = [(5, "one"), (7, ""), (9, "two"), (12, "one")];
+        let marks = marks.map(|(ticks, name)| Mark { ticks, name: name.into() });
+        let mut m = Meta::default();
+        m.marks = marks.to_vec();
+        assert_eq!(m.mark("one"), Ok(12), "the last of that name");
+        assert_eq!((m.mark("#1"), m.mark("#2")), (Ok(5), Ok(7)));
+        assert_eq!(m.marks_of("#1, two"), Ok((5, 9)));
+        assert!(m.marks_of("two,#1").is_err_and(|e| e.contains("before")));
+        for none in ["", "#0", "#5", "three", "#"] {
+            let e = m.mark(none).expect_err("no mark");
+            assert!(e.contains("#3 two at") && !e.contains('\n'), "{e}");
+        }
+        let e = Meta::default().mark("#1").expect_err("no marks");
+        assert!(e.contains("prof mark"), "{e}");
+    }
+}

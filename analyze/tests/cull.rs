@@ -1,0 +1,187 @@
+//! Short-lived blocks that are left out while recording: the result is that of leaving them out of all.
+
+mod common;
+
+use common::remade::{blocks, by_node, open};
+use common::world::{make, write};
+use common::{Maker, Random, Temp, alloc, free, realloc, target};
+use prof_analyze::rewrite::{Cull, CullOptions, strip};
+use prof_analyze::{Index, Note};
+use prof_trace::chunk::{self, Next};
+use prof_trace::event::{Codec, Event};
+use prof_trace::pack::Compress;
+use prof_trace::records::{Events, Pass, kind};
+use prof_trace::sieve::{Sieve, Sieved};
+
+/// Writes what a sieve lets through.
+struct Out(Maker);
+
+impl Sieved for Out {
+    fn pass(&mut self, pass: &Pass) {
+        self.0.put(kind::PASS, &pass.encode());
+    }
+
+    fn events(&mut self, thread: u32, events: &[Event]) {
+        self.0.events(thread, events);
+    }
+}
+
+/// Makes the recording that a collector would have made of the same events. With `told`, it writes its figures after
+/// each pass, as it does now and then.
+fn culled(all: &[u8], threshold_ns: u64, pending: u64, told: bool) -> Temp {
+    let mut cull = Cull::new(&target(), CullOptions { threshold_ns, pending });
+    let mut out = Out(Maker::new());
+    let (mut at, mut last) = (chunk::file_header().len(), Vec::new());
+    while let Next::Chunk(k, payload, n) = chunk::next(&all[at..]) {
+        at += n;
+        match k {
+            kind::TARGET => {}
+            kind::EVENTS => {
+                let e = Events::decode(payload).expect("events");
+                cull.events(e.thread, &e.codec(), e.count, &e.bytes);
+            }
+            kind::PASS => {
+                cull.pass(&Pass::decode(payload).expect("a pass"), &mut out);
+                for record in told.then(|| cull.figures()).into_iter().flatten() {
+                    out.0.put(kind::STRIPPED, &record.encode());
+                }
+            }
+            kind::END | kind::COUNTERS => last.push((k, payload.to_vec())),
+            _ => _ = out.0.put(k, payload),
+        }
+    }
+    cull.finish(&mut out);
+    for record in cull.figures() {
+        out.0.put(kind::STRIPPED, &record.encode());
+    }
+    for (k, payload) in last {
+        out.0.put(k, &payload);
+    }
+    out.0.file()
+}
+
+fn note(index: &Index) -> Option<&Note> {
+    index.analysis().notes().iter().find(|n| matches!(n, Note::Culled { .. }))
+}
+
+#[test]
+fn what_is_left_out_while_recording_is_what_strip_leaves_out() {
+    for (seed, threshold) in (1..40u64).flat_map(|s| [(s, 40), (s, 400), (s, 1 << 40)]) {
+        let mut r = Random(seed * 0x51_7cc1_b727);
+        let w = make(&mut r, 1500, 4);
+        let all = write(&mut r, &w, 4, Compress::None);
+        let file = all.file();
+        let full = open(&file);
+        let mut out = Vec::new();
+        strip(&full, threshold, &mut out).expect("stripped");
+        let wanted = open(&Temp::new(&out));
+        let got = open(&culled(&all.bytes, threshold, 1 << 20, seed % 2 == 0));
+        let (a, b) = (full.analysis(), got.analysis());
+        assert_eq!((a.totals(), by_node(a.groups())), (b.totals(), by_node(b.groups())), "{seed}");
+        assert_eq!(blocks(&got), blocks(&wanted), "seed {seed}, threshold {threshold}");
+        assert!(b.complete() && a.duration_ns() == b.duration_ns());
+        let said = (full.rows() - got.rows(), 0, None);
+        let Some(Note::Culled { blocks, early, until_ns, .. }) = note(&got) else {
+            panic!("no note: {:?}", b.notes());
+        };
+        assert_eq!((*blocks, *early, *until_ns), said);
+    }
+}
+
+#[test]
+fn figures_stay_exact_if_little_may_be_held_back() {
+    for seed in 1..20u64 {
+        let mut r = Random(seed * 0x51_7cc1_b727);
+        let w = make(&mut r, 1500, 4);
+        let all = write(&mut r, &w, 4, Compress::None);
+        let full = open(&all.file());
+        let got = open(&culled(&all.bytes, 1 << 40, 2000, true));
+        let (a, b) = (full.analysis(), got.analysis());
+        assert_eq!((a.totals(), by_node(a.groups())), (b.totals(), by_node(b.groups())), "{seed}");
+        assert!(matches!(note(&got), Some(Note::Culled { early: 1.., .. })), "{:?}", b.notes());
+        // A full queue lets more blocks through than asked for, but each of them is one of the full recording.
+        let rows = blocks(&full);
+        assert!(blocks(&got).iter().all(|row| rows.contains(row)), "seed {seed}");
+    }
+}
+
+#[test]
+fn chains_stay_or_go_as_a_whole_also_where_ends_went_unseen() {
+    let mut m = Maker::new();
+    m.pass(1000).events(
+        1,
+        &[
+            alloc(1001, 0x1000, 10, 0),
+            alloc(1002, 0x2000, 20, 0),
+            // A chain of which each block lives short, but not the whole.
+            alloc(1003, 0x6000, 80, 0),
+            realloc(1500, 1501, 0x6000, 0x7000, 90, 0),
+            realloc(2000, 2001, 0x7000, 0x6000, 91, 0),
+            free(2400, 0x6000),
+            // A block that lived long; its end is implied by one that is left out.
+            alloc(5000, 0x1000, 30, 0),
+            free(5001, 0x1000),
+            // A block whose end is implied by one that stays.
+            alloc(6000, 0x2000, 40, 0),
+            // A block returned by realloc, whose old block is not known.
+            realloc(6001, 6002, 0x9000, 0x3000, 50, 0),
+            // A chain that lives short.
+            alloc(6010, 0x8000, 60, 0),
+            realloc(6011, 6012, 0x8000, 0xa000, 61, 0),
+            free(6013, 0xa000),
+        ],
+    );
+    m.end(10_000);
+    let full = open(&m.file());
+    let got = open(&culled(&m.bytes, 1000, 1 << 20, false));
+    let gone = |l: &String| [30, 60, 61].iter().any(|s| l.contains(&format!(",{s},")));
+    let wanted: Vec<String> = blocks(&full).into_iter().filter(|l| !gone(l)).collect();
+    assert_eq!(blocks(&got), wanted);
+    assert_eq!(full.analysis().totals(), got.analysis().totals());
+}
+
+#[test]
+fn a_recording_that_is_made_says_what_its_figures_count() {
+    let cull = |told: bool| {
+        let mut cull = Cull::new(&target(), CullOptions { threshold_ns: 1000, pending: 1 << 20 });
+        let mut out = Out(Maker::new());
+        let first = cull.figures().remove(0);
+        let none = prof_trace::records::Stripped { totals: Vec::new(), ..first };
+        out.0.put(kind::STRIPPED, &none.encode());
+        let bytes = {
+            let mut m = Maker::new();
+            m.events(
+                1,
+                &[alloc(1001, 0x1000, 10, 0), alloc(1002, 0x2000, 20, 0), free(1003, 0x2000)],
+            );
+            m.bytes
+        };
+        let mut at = chunk::file_header().len();
+        while let Next::Chunk(k, payload, n) = chunk::next(&bytes[at..]) {
+            at += n;
+            if k == kind::EVENTS {
+                let e = Events::decode(payload).expect("events");
+                cull.events(e.thread, &Codec { ..e.codec() }, e.count, &e.bytes);
+            }
+        }
+        for (number, ticks) in [(0, 1000), (1, 200_000_000), (2, 400_000_000), (3, 600_000_000)] {
+            cull.pass(&Pass { number, ticks, clock_ns: ticks, ..Pass::default() }, &mut out);
+        }
+        for record in told.then(|| cull.figures()).into_iter().flatten() {
+            out.0.put(kind::STRIPPED, &record.encode());
+        }
+        open(&out.0.file())
+    };
+    let (before, after) = (cull(false), cull(true));
+    assert!(matches!(note(&before), Some(Note::Culled { until_ns: Some(0), .. })));
+    assert_eq!(before.analysis().totals().figures.allocations, 1);
+    let said = note(&after);
+    assert!(matches!(said, Some(Note::Culled { until_ns: Some(3), blocks: 1, .. })), "{said:?}");
+    assert_eq!(after.analysis().totals().figures.allocations, 2);
+    // No process has this recording any more, and its end is missing.
+    let said = said.expect("a note").to_string();
+    assert!(said.contains("killed: the figures are those at 3 ns, and"), "{said}");
+    let said = note(&before).expect("a note").to_string();
+    assert!(said.contains("killed before it had written figures"), "{said}");
+    assert!(said.contains("before it was killed are missing"), "{said}");
+}

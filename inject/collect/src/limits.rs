@@ -1,0 +1,217 @@
+//! The bounds of a recording's file: its length, and the room that the file system keeps.
+
+use nix::sys::statvfs::fstatvfs;
+use prof_trace::values::parse;
+use prof_trace::values::text::bytes;
+use std::fmt;
+use std::fs::File;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// Time after which the file system's free room is read again, as others use it, too.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Number of written bytes after which it is read again, and the part of the room that is left which counts, if that is
+/// less.
+const STEP: u64 = 4 << 20;
+const PART: u64 = 8;
+/// Greatest part of `max_disk` that is kept for what is in the ring when recording is switched off, and for the end.
+const RESERVE: u64 = 4 << 20;
+/// Parts of a whole in a [`Room::Share`].
+const MILLION: u64 = 1_000_000;
+/// The room that is left to others unless the user says otherwise, as text. On a disk of 20 TB a share alone would
+/// refuse a recording although 900 GB are free.
+const USUAL: &str = "5%, at most 1GiB";
+/// The share of [`Room::Usual`], in millionths, and its greatest size in bytes.
+const USUAL_SHARE: u32 = 50_000;
+const USUAL_MOST: u64 = 1 << 30;
+
+/// An amount of room on a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Bytes.
+    Bytes(u64),
+    /// Millionths of the file system's size.
+    Share(u32),
+    /// [`USUAL_SHARE`] of the file system's size, but at most [`USUAL_MOST`].
+    Usual,
+}
+
+impl Room {
+    /// Returns the bytes of it on a file system of this size.
+    fn of(self, size: u64) -> u64 {
+        match self {
+            Room::Bytes(n) => n,
+            Room::Usual => Room::Share(USUAL_SHARE).of(size).min(USUAL_MOST),
+            Room::Share(n) => (u128::from(size) * u128::from(n) / u128::from(MILLION)) as u64,
+        }
+    }
+}
+
+impl FromStr for Room {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == USUAL {
+            return Ok(Room::Usual);
+        }
+        let Some(number) = text.trim().strip_suffix('%') else {
+            return parse::size(text)
+                .map(Room::Bytes)
+                .map_err(|e| format!("{e}, or a percentage such as 5%"));
+        };
+        let part = number.trim().parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p));
+        let part = part.ok_or_else(|| format!("{text} is no percentage from 0% to 100%"))?;
+        Ok(Room::Share((part / 100.0 * MILLION as f64).round() as u32))
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Room::Bytes(n) => write!(f, "{n}"),
+            Room::Usual => f.write_str(USUAL),
+            Room::Share(n) => write!(f, "{}%", f64::from(*n) * 100.0 / MILLION as f64),
+        }
+    }
+}
+
+/// The bounds of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Greatest length of the file in bytes; `None`: any.
+    pub max_disk: Option<u64>,
+    /// Room that is left to others on the file system.
+    pub keep_free: Room,
+}
+
+impl Limits {
+    /// No bounds.
+    pub const NONE: Self = Self { max_disk: None, keep_free: Room::Bytes(0) };
+    /// The least `max_disk` in bytes: a shorter recording could hold little but descriptions of modules.
+    pub const LEAST: u64 = 1 << 20;
+
+    /// Returns the length at which recording is switched off.
+    fn soft(&self) -> u64 {
+        self.max_disk.map_or(u64::MAX, |most| most - RESERVE.min(most / 8))
+    }
+
+    /// Returns the length beyond which events are dropped: the rest is for what describes them, and for the end.
+    pub(crate) fn hard(&self) -> u64 {
+        self.max_disk.map_or(u64::MAX, |most| most - RESERVE.min(most / 8) / 4)
+    }
+
+    /// Returns the bytes that a recording of this length may still grow by, or why it may not.
+    fn reached(&self, file: &File, len: u64) -> Result<u64, String> {
+        if let Some(most) = self.max_disk.filter(|_| len >= self.soft()) {
+            return Err(format!("it is as long as --max-disk lets it be ({})", bytes(most)));
+        }
+        Ok(self.room(file)?.min(self.soft() - len))
+    }
+
+    /// Returns why nothing more may be written to the file's file system, if that is so. One that does not tell its size
+    /// has no bound.
+    pub fn is_full(&self, file: &File) -> Option<String> {
+        self.room(file).err()
+    }
+
+    /// Returns the bytes that may still be written to the file's file system, or why there are none.
+    #[allow(clippy::useless_conversion, reason = "the fields have 32 bits on some systems")]
+    fn room(&self, file: &File) -> Result<u64, String> {
+        if self.keep_free.of(u64::MAX) == 0 {
+            return Ok(u64::MAX);
+        }
+        let Ok(fs) = fstatvfs(file) else { return Ok(u64::MAX) };
+        let unit = u64::from(fs.fragment_size());
+        let size = u64::from(fs.blocks()).saturating_mul(unit);
+        let free = u64::from(fs.blocks_available()).saturating_mul(unit);
+        let keep = self.keep_free.of(size);
+        if size == 0 || free > keep {
+            return Ok(free.saturating_sub(keep));
+        }
+        let share = match self.keep_free {
+            Room::Bytes(_) | Room::Usual => String::new(),
+            share => format!("{share}, "),
+        };
+        Err(format!(
+            "its file system has {} free, and --keep-free leaves {share}{} to others",
+            bytes(free),
+            bytes(keep)
+        ))
+    }
+}
+
+/// Compares a recording with its bounds from time to time.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub limits: Limits,
+    /// When the file system was looked at last, and the length at which it is looked at again.
+    looked: Option<(Instant, u64)>,
+    /// Why the recording may not grow further.
+    pub reached: Option<String>,
+}
+
+impl Guard {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, looked: None, reached: None }
+    }
+
+    /// Returns true if a bound is reached for the first time.
+    pub(crate) fn look(&mut self, file: &File, len: u64) -> bool {
+        if self.reached.is_some() {
+            return false;
+        }
+        let due = |(at, next): (Instant, u64)| at.elapsed() >= AGAIN || len >= next;
+        if !self.looked.is_none_or(due) {
+            return false;
+        }
+        match self.limits.reached(file, len) {
+            Ok(room) => {
+                self.looked = Some((Instant::now(), len.saturating_add(STEP.min(room / PART))));
+            }
+            Err(why) => self.reached = Some(why),
+        }
+        self.reached.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_a_size_or_a_share() {
+        for (text, room) in [
+            (USUAL, Room::Usual),
+            ("5%", Room::Share(50_000)),
+            ("0.5 %", Room::Share(5_000)),
+            ("100%", Room::Share(1_000_000)),
+            ("0", Room::Bytes(0)),
+            ("1.5M", Room::Bytes(3 << 19)),
+        ] {
+            assert_eq!(text.parse(), Ok(room), "{text}");
+            assert_eq!(room.to_string().parse(), Ok(room));
+        }
+        for bad in ["101%", "-1%", "much", "%", ""] {
+            assert!(bad.parse::<Room>().is_err(), "{bad}");
+        }
+        assert_eq!(Room::Share(50_000).of(1 << 40), (1 << 40) / 20);
+        assert_eq!(Room::Usual.of(1 << 40), 1 << 30);
+        assert_eq!(Room::Usual.of(20 << 20), 1 << 20);
+    }
+
+    #[test]
+    fn a_length_and_a_file_system_are_bounds() {
+        let path = std::env::temp_dir().join(format!("prof-limits-{}", std::process::id()));
+        let file = File::create(&path).expect("a file");
+        std::fs::remove_file(&path).expect("remove");
+        let most = Limits { max_disk: Some(16 << 20), ..Limits::NONE };
+        assert_eq!(most.reached(&file, 1 << 20), Ok(13 << 20));
+        assert!(most.reached(&file, (14 << 20) + 1).is_err_and(|why| why.contains("16.0 MiB")));
+        assert!(most.soft() < most.hard() && most.hard() < 16 << 20);
+        let all = Limits { keep_free: Room::Share(1_000_000), ..Limits::NONE };
+        assert!(all.reached(&file, 0).is_err_and(|why| why.contains("100%")));
+        let mut guard = Guard::new(all);
+        assert!(guard.look(&file, 0) && !guard.look(&file, 0), "said once");
+        assert!(!Guard::new(Limits::NONE).look(&file, u64::MAX - 1));
+    }
+}

@@ -1,0 +1,108 @@
+//! Options that bound what a recording takes of the disk.
+
+use clap::{Args, ValueEnum};
+use prof_analyze::rewrite::CullOptions;
+use prof_collect::{Limits, Room};
+use prof_trace::values::parse::{duration, size};
+use prof_trace::values::text::bytes;
+
+/// Options that bound what a recording takes of the disk.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BoundArgs {
+    /// Let the recording become no larger than this
+    #[arg(long, help_heading = "Bounds", value_name = "SIZE", value_parser = size)]
+    pub max_disk: Option<u64>,
+    /// Leave this much of the recording's file system free: a size, or a part of the file system
+    #[arg(long, help_heading = "Bounds", value_name = "SIZE|PERCENT", default_value_t = Room::Usual)]
+    pub keep_free: Room,
+    /// What to do at a bound
+    #[arg(long, help_heading = "Bounds", value_name = "WHAT", value_enum, default_value_t = OnLimit::Stop)]
+    pub on_limit: OnLimit,
+    /// Count blocks that lived shorter than this, but do not write them
+    #[arg(long, help_heading = "Bounds", value_name = "TIME", value_parser = duration)]
+    pub cull: Option<u64>,
+    /// Memory of the collector for blocks of which it is not known yet; if it is full, the oldest are written
+    #[arg(long, help_heading = "Bounds", value_name = "SIZE", value_parser = size, requires = "cull", default_value = "64MiB")]
+    pub cull_pending: u64,
+}
+
+/// Default of `--cull-pending`.
+pub(crate) const CULL_PENDING: u64 = 64 << 20;
+
+impl Default for BoundArgs {
+    fn default() -> Self {
+        Self {
+            max_disk: None,
+            keep_free: Room::Usual,
+            on_limit: OnLimit::Stop,
+            cull: None,
+            cull_pending: CULL_PENDING,
+        }
+    }
+}
+
+impl BoundArgs {
+    /// Returns the bounds.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { max_disk: self.max_disk, keep_free: self.keep_free }
+    }
+
+    /// Returns which blocks are not written.
+    pub(crate) fn cull(&self) -> Option<CullOptions> {
+        let pending = self.cull_pending;
+        self.cull.filter(|ns| *ns > 0).map(|threshold_ns| CullOptions { threshold_ns, pending })
+    }
+
+    /// Checks for values that leave no room for a recording.
+    ///
+    /// # Errors
+    /// A message that says what is wrong.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.max_disk {
+            Some(n) if n < Limits::LEAST => Err(format!(
+                "--max-disk {} leaves no room for a recording; give at least {}",
+                bytes(n),
+                bytes(Limits::LEAST)
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What to do when a recording reaches a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLimit {
+    /// Finish the recording, and detach
+    Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Bounded {
+        #[command(flatten)]
+        bounds: BoundArgs,
+    }
+
+    #[test]
+    fn bounds_are_understood() {
+        let of = |args: &[&str]| {
+            let parsed = Bounded::try_parse_from(["attach"].iter().chain(args));
+            let b = parsed.map_err(|e| e.to_string())?.bounds;
+            b.check().map(|()| b.limits())
+        };
+        assert_eq!(of(&[]), Ok(BoundArgs::default().limits()));
+        let both = Limits { max_disk: Some(200 << 20), keep_free: Room::Bytes(1 << 30) };
+        assert_eq!(of(&["--max-disk", "200MiB", "--keep-free=1GiB"]), Ok(both));
+        for (args, part) in [
+            (["--max-disk", "1K"], "at least 1.0 MiB"),
+            (["--keep-free", "101%"], "0% to 100%"),
+            (["--on-limit", "explode"], "possible values"),
+        ] {
+            assert!(of(&args).is_err_and(|e| e.contains(part)), "{args:?}");
+        }
+    }
+}

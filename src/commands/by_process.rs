@@ -1,0 +1,109 @@
+//! `--by-process`: what commands on recordings show of each process of a family.
+
+use super::input::{InputArgs, Locate, resolve};
+use super::report::{Format, ReportArgs, given, moment, print};
+use crate::failure::usage;
+use crate::family::folder::Folder;
+use crate::family::joined::{Member, members};
+use anyhow::Result;
+use prof_analyze::report::Head;
+use prof_trace::values::text::{bytes, number};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Returns the recordings of a family.
+///
+/// # Errors
+/// If the recording is none of a family, or the folder has none.
+pub(crate) fn processes(input: &InputArgs, locate: Locate<'_>) -> Result<Vec<Member>> {
+    let path: PathBuf = resolve(input.input.as_deref(), locate)?;
+    let Some(folder) = Folder::open(&path) else {
+        let path = path.display();
+        return Err(usage(format!("--by-process: {path} is no folder of a family")));
+    };
+    members(&folder, &input.index.pid)
+}
+
+/// Does the same for the recording of each process, below a line with its name.
+///
+/// # Errors
+/// The first error of any.
+pub(crate) fn each(
+    input: &InputArgs,
+    locate: Locate<'_>,
+    mut work: impl FnMut(InputArgs) -> Result<ExitCode>,
+) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for (i, m) in processes(input, locate)?.iter().enumerate() {
+        let line = if i == 0 { "" } else { "\n" };
+        let comm = crate::term::one_line(&m.target.comm);
+        print(&format!("{line}##### {comm}, pid {} #####\n", m.target.pid))?;
+        let mut one = input.clone();
+        one.input = Some(m.path.to_string_lossy().into_owned());
+        one.index.pid.clear();
+        let done = work(one)?;
+        if done != ExitCode::SUCCESS {
+            code = done;
+        }
+    }
+    Ok(code)
+}
+
+/// Shows the figures of each process, those with the most live bytes first.
+///
+/// # Errors
+/// If a recording can't be read.
+pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let mut heads = Vec::new();
+    for m in processes(&args.input, locate)? {
+        let index = args.input.index.open(&m.path)?;
+        let query = args.input.query(&index)?;
+        let at = match args.peak {
+            true => Some(index.analysis().totals().peak_ticks),
+            false => args.at.map(|t| moment(index.analysis(), "--at", t)).transpose()?,
+        };
+        heads.push(Head::new(&query.analysis(at)?, &given(&args.input.filter.0)));
+    }
+    heads.sort_by_key(|h| std::cmp::Reverse(h.totals.live_bytes));
+    print(&match args.format {
+        Format::Json => serde_json::to_string_pretty(&heads)? + "\n",
+        Format::Text => table(&heads),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a line for each process.
+fn table(heads: &[Head]) -> String {
+    let titles = ["pid", "name", "live", "blocks", "peak", "allocated", "allocations", "lost"];
+    let mut rows: Vec<[String; 8]> = vec![titles.map(str::to_owned)];
+    let mut ends = vec!["end"];
+    for h in heads {
+        let t = &h.totals;
+        rows.push([
+            h.target.pid.to_string(),
+            h.target.comm.clone(),
+            bytes(t.live_bytes),
+            number(t.live_count),
+            bytes(t.peak_bytes),
+            bytes(t.allocated_bytes),
+            number(t.allocations + t.reallocations),
+            number(h.recording.lost_events),
+        ]);
+        ends.push(h.recording.end_reason.as_deref().unwrap_or("goes on"));
+    }
+    let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let mut text = String::new();
+    for (row, end) in rows.iter().zip(ends) {
+        for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // Names begin on the left, and numbers end on the right.
+            match i {
+                1 => text += &format!("{cell:<width$}  "),
+                _ => text += &format!("{cell:>width$}  "),
+            }
+        }
+        text += end;
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,110 @@
+//! Families in commands on processes: finds which one is asked for, and attaches to all of one.
+
+use super::attach::AttachArgs;
+use super::record::pid;
+use crate::failure::{FAILED, REFUSED, refused, usage};
+use crate::family::control::Who;
+use crate::family::find::{Which, cgroup};
+use crate::family::folder::Folder;
+use crate::family::record::{self, How};
+use crate::family::supervise::{self, Follow};
+use crate::session::Choice;
+use crate::term::say;
+use anyhow::Result;
+use clap::Args;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options that choose several processes.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SelectArgs {
+    /// Process PID and all of its descendants
+    #[arg(long, help_heading = "Families", value_name = "PID", value_parser = pid, group = "family")]
+    pub tree: Option<i32>,
+    /// All processes with this name, or whose program has this name or path
+    #[arg(long, help_heading = "Families", value_name = "NAME", group = "family")]
+    pub name: Option<String>,
+    /// All processes in this cgroup and those below it: a folder in /sys/fs/cgroup, or its path from there
+    #[arg(long, help_heading = "Families", value_name = "PATH", group = "family")]
+    pub cgroup: Option<PathBuf>,
+    /// All processes in the container with this id, or with the one that begins so
+    #[arg(long, help_heading = "Families", value_name = "ID", group = "family")]
+    pub container: Option<String>,
+}
+
+impl SelectArgs {
+    /// Returns the family that the options name, if they do.
+    pub(crate) fn which(&self) -> Option<Which> {
+        let tree = self.tree.map(Which::Tree);
+        let name = self.name.clone().map(Which::Name);
+        let cgroup = self.cgroup.as_deref().map(|path| Which::Cgroup(cgroup(path)));
+        let container = self.container.clone().map(Which::Container);
+        tree.or(name).or(cgroup).or(container)
+    }
+}
+
+/// Which processes a command is to work on.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WhoArgs {
+    /// The process, or the folder of a family
+    #[arg(value_name = "PID|FOLDER", value_parser = Who::parse, required_unless_present = "family")]
+    pub who: Option<Who>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub select: SelectArgs,
+}
+
+impl WhoArgs {
+    /// Returns the processes that are meant.
+    ///
+    /// # Errors
+    /// If both a process and a family are named, or none.
+    pub(crate) fn who(&self) -> Result<Who> {
+        match (self.who.clone(), self.select.which()) {
+            (Some(who), None) => Ok(who),
+            (None, Some(which)) => Ok(Who::All(which)),
+            _ => Err(usage("name a process or a family, and not both")),
+        }
+    }
+
+    /// Returns the process that alone is meant.
+    pub(crate) fn one(&self) -> Option<i32> {
+        match self.who {
+            Some(Who::One(pid)) => Some(pid),
+            _ => None,
+        }
+    }
+}
+
+/// Attaches to all processes of a family.
+pub(crate) fn attach(args: &AttachArgs, which: &Which, choice: &Choice) -> Result<ExitCode> {
+    args.record.check().map_err(usage)?;
+    if args.foreground {
+        return Err(usage("--foreground shows one process, and no family"));
+    }
+    let waits = args.follow && !matches!(which, Which::Tree(_));
+    if which.find().map_err(refused)?.is_empty() && !waits {
+        return Err(refused(format!("there are no {}", which.words())));
+    }
+    let folder = Folder::create(args.record.output.as_deref(), &which.name())?;
+    let mut journal = folder.journal()?;
+    let how = How { record: args.record.clone(), choice: choice.clone() };
+    let version = env!("CARGO_PKG_VERSION");
+    journal.note("began", None, json!({ "family": which.words(), "prof": version }));
+    let done = record::all(&folder, &mut journal, which, &how).map_err(refused)?;
+    let follows = args.follow || args.children.is_some();
+    if follows && (done.attached > 0 || args.children.is_none()) {
+        let follow = Follow { which: which.clone(), how, except: None };
+        supervise::start(&folder, &follow)?;
+    } else if done.attached == 0 {
+        folder.remove();
+        say("no process is recorded");
+        return Ok(ExitCode::from(REFUSED));
+    }
+    let path = folder.path().display();
+    let more = if follows { ", and new ones are to be" } else { "" };
+    say(&format!("{}{more}; `prof detach {path}` ends all", done.words()));
+    crate::term::path(folder.path());
+    Ok(if done.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}

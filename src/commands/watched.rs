@@ -1,0 +1,186 @@
+//! A process that a command watches while it is recorded: one whose recording runs already, one that is attached to for
+//! the time, or a command that is started for it.
+
+use super::record::RecordArgs;
+use crate::audit::Audit;
+use crate::failure::refused;
+use crate::new_file::create;
+use crate::session::{self, Choice};
+use crate::term;
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use prof_analyze::Follower;
+use prof_collect::Peek;
+use prof_inject::Launched;
+use prof_os::process::is_running;
+use prof_trace::records::Stripped;
+use prof_trace::values::text;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The subject of a watch.
+pub(super) enum Watch {
+    /// A process.
+    Process(i32),
+    /// A command that is to be started.
+    Command(Vec<OsString>),
+}
+
+impl Watch {
+    /// Reads a command line, whose words are separated as a shell does it.
+    ///
+    /// # Errors
+    /// A message if it has no words, or a quote that does not end.
+    pub(super) fn command(text: &str) -> Result<Self, String> {
+        let words = shlex::split(text).filter(|words| !words.is_empty());
+        let words = words.ok_or_else(|| format!("--command: {text:?} is no command"))?;
+        Ok(Self::Command(words.into_iter().map(OsString::from).collect()))
+    }
+
+    /// Takes the running recording of the process, or begins one.
+    ///
+    /// # Errors
+    /// If the process can't be recorded, or the command can't be started.
+    pub(super) fn begin(&self, record: &RecordArgs) -> Result<Watched> {
+        match self {
+            Self::Process(pid) => match Watched::running(*pid) {
+                Some(running) => Ok(running),
+                None => Watched::attach(*pid, record),
+            },
+            Self::Command(words) => Watched::start(words, record),
+        }
+    }
+}
+
+/// Says what a look at a recording that grows does not see, as short-lived blocks are only counted (`--cull`).
+pub(super) fn say_what_is_culled(follower: &Follower) {
+    if let Some(s) = follower.meta().stripped.as_ref().filter(|s| s.how != Stripped::LATER) {
+        let time = text::duration(s.threshold_ns);
+        term::say(&format!(
+            "the recording has only blocks that are older than {time} (--cull), and tells of them that much later"
+        ));
+    }
+}
+
+/// A process whose recording is looked at.
+pub(super) struct Watched {
+    /// The process.
+    pub pid: i32,
+    /// Path of the recording.
+    pub path: PathBuf,
+    /// Process ID and start time of the collector.
+    pub collector: (u32, u64),
+    /// The recording was begun by this command, and ends with it.
+    pub own: bool,
+    /// The process is a child of this one.
+    child: bool,
+}
+
+impl Watched {
+    /// Takes the running recording of a process; `None` if there is none.
+    pub(super) fn running(pid: i32) -> Option<Self> {
+        let running = |p: &Peek| p.collector_alive && !p.path.as_os_str().is_empty();
+        let peek = Peek::of(pid.cast_unsigned()).ok().flatten().filter(running)?;
+        Some(Self { pid, path: peek.path, collector: peek.collector, own: false, child: false })
+    }
+
+    /// Begins a recording, which ends with the command.
+    ///
+    /// # Errors
+    /// If the process can't be recorded.
+    fn attach(pid: i32, record: &RecordArgs) -> Result<Self> {
+        let attached = session::attach(pid, record, &Choice::default())?;
+        attached.said.iter().for_each(|line| term::say(line));
+        Ok(Self::began(pid, attached.path, false))
+    }
+
+    /// Starts a command, and records it from its first allocation on. Its output goes to standard error.
+    ///
+    /// # Errors
+    /// If it can't be started, or can't be recorded.
+    fn start(command: &[OsString], record: &RecordArgs) -> Result<Self> {
+        let name = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
+        let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
+        let me = std::process::id().cast_signed();
+        let (path, file) = create(record.output.as_deref(), &base.unwrap_or_default(), me)?;
+        let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        let undo = |e: anyhow::Error| {
+            let _ = fs::remove_file(&absolute);
+            e
+        };
+        let options = session::options(record, &Choice::default(), &absolute);
+        let launched = with_output_aside(|| prof_inject::launch(command, &options))?
+            .map_err(|e| undo(refused(format!("cannot record {name}: {e}"))))?;
+        let pid = launched.pid;
+        let audit = Audit::of(record);
+        let began = session::activate(launched.installed, file, record.writing(), None, audit);
+        began.map_err(|e| {
+            // The command was started only to be recorded.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            let _ = waitpid(Pid::from_raw(pid), None);
+            undo(e)
+        })?;
+        let watched = Self::began(pid, path, true);
+        Launched::go(pid);
+        Ok(watched)
+    }
+
+    fn began(pid: i32, path: PathBuf, child: bool) -> Self {
+        term::say(&format!("recording to {}, until this ends", path.display()));
+        let collector = session::peek(pid).map(|p| p.collector).unwrap_or_default();
+        Self { pid, path, collector, own: true, child }
+    }
+
+    /// Returns whether the recording still grows.
+    pub(super) fn grows(&self) -> bool {
+        is_running(self.collector.0.cast_signed(), self.collector.1)
+    }
+
+    /// Detaches if this command has attached.
+    ///
+    /// # Errors
+    /// If something is left in the process.
+    pub(super) fn end(self) -> Result<ExitCode> {
+        let detached = self.detach();
+        if self.child {
+            let pid = Pid::from_raw(self.pid);
+            let ended =
+                waitpid(pid, Some(WaitPidFlag::WNOHANG)).context("cannot wait for the command");
+            match ended {
+                Ok(nix::sys::wait::WaitStatus::StillAlive) => {
+                    term::say(&format!("the command goes on, as process {pid}"));
+                }
+                Ok(status) => log::info!("the command has ended: {status:?}"),
+                Err(e) => log::info!("{e:#}"),
+            }
+        }
+        detached.map(|()| ExitCode::SUCCESS)
+    }
+
+    fn detach(&self) -> Result<()> {
+        if !self.own || !self.grows() {
+            return Ok(());
+        }
+        match session::detach(self.pid, session::DETACH_TIMEOUT, false, Audit::unless(false)) {
+            Ok(detached) => super::detach::say(&detached),
+            Err(e) if prof_os::process::has_ended(self.pid) => log::info!("{e:#}"),
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+}
+
+/// Calls `start` while standard output is standard error, so that what a command prints, which inherits it, does not
+/// come among the lines of this process.
+fn with_output_aside<T>(start: impl FnOnce() -> T) -> Result<T> {
+    let cannot = "no descriptor is left for the output of the command (`ulimit -n`)";
+    let kept = nix::unistd::dup(std::io::stdout()).context(cannot)?;
+    nix::unistd::dup2_stdout(std::io::stderr()).context(cannot)?;
+    let started = start();
+    nix::unistd::dup2_stdout(&kept).context(cannot)?;
+    Ok(started)
+}

@@ -1,0 +1,101 @@
+//! Finds the recorded processes of a family, and does the same to each.
+
+use super::find::Which;
+use super::folder::Folder;
+use super::journal::{self, Journal};
+use crate::failure::{FAILED, refused};
+use crate::term::say;
+use anyhow::Result;
+use prof_collect::{Peek, all_recorded};
+use prof_os::process;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The processes that a command is to work on.
+#[derive(Clone, Debug)]
+pub(crate) enum Who {
+    /// One process.
+    One(i32),
+    /// All processes that are recorded to this folder.
+    Folder(PathBuf),
+    /// All recorded processes that have this in common.
+    All(Which),
+}
+
+impl Who {
+    /// Parses the ID of a process, or the path of a family's folder.
+    ///
+    /// # Errors
+    /// A message, if it is neither.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match crate::commands::record::pid(text) {
+            Ok(pid) => Ok(Self::One(pid)),
+            Err(_) if Folder::open(Path::new(text)).is_some() => Ok(Self::Folder(text.into())),
+            Err(e) => Err(format!("{e}, and it is no folder of a family either")),
+        }
+    }
+
+    /// Opens the journal of the folder, if it is one and can be written.
+    pub(crate) fn journal(&self) -> Option<Journal> {
+        match self {
+            Self::Folder(path) => Folder::open(path)?.journal().ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the recorded processes of a family.
+    ///
+    /// # Errors
+    /// If none is recorded, or it is not clear which are meant.
+    pub(crate) fn recorded(&self) -> Result<Vec<Peek>> {
+        let all = match self {
+            Self::One(pid) => vec![crate::session::peek(*pid)?],
+            Self::Folder(path) => in_folder(path),
+            Self::All(which) => {
+                let found = which.find().map_err(refused)?;
+                let has = |p: &Peek| found.iter().any(|s| s.pid == p.pid as i32);
+                all_recorded().into_iter().filter(has).collect()
+            }
+        };
+        if all.is_empty() {
+            let words = match self {
+                Self::One(pid) => format!("process {pid}"),
+                Self::Folder(path) => format!("the processes of {}", path.display()),
+                Self::All(which) => which.words(),
+            };
+            return Err(refused(format!("of {words}, none is recorded (any more)")));
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the processes that are recorded to a folder now.
+pub(crate) fn in_folder(path: &Path) -> Vec<Peek> {
+    let folder = Folder::open(path).map(|f| f.absolute());
+    let is_in = |p: &Peek| p.path.parent() == folder.as_deref();
+    all_recorded().into_iter().filter(is_in).collect()
+}
+
+/// Does the same to each process, and says a line about each for which it fails. The exit code says whether all went
+/// well.
+pub(crate) fn each(all: &[Peek], mut work: impl FnMut(i32) -> Result<bool>) -> ExitCode {
+    let mut failed = false;
+    for peek in all {
+        let pid = peek.pid as i32;
+        match work(pid) {
+            Ok(good) => failed |= !good,
+            // There is nothing left to do to it.
+            Err(_) if process::has_ended(pid) => {}
+            Err(e) => {
+                failed = true;
+                say(&format!("pid {pid}: {e:#}"));
+            }
+        }
+    }
+    if failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
+}
+
+/// Returns what happened last to each process of a folder, as far as that was noted.
+pub(crate) fn history(path: &Path) -> Vec<journal::Last> {
+    journal::last(&journal::read(&path.join(journal::NAME)))
+}

@@ -1,0 +1,289 @@
+//! Finds the processes that belong to a family.
+
+use prof_os::process;
+use prof_os::stat::Stat;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::Path;
+
+/// Length to which the kernel cuts the name of a process.
+const COMM: usize = 15;
+/// Least number of characters of a container's id that may stand for all of it.
+const LEAST_ID: usize = 4;
+
+/// Property that the processes of a family have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// They are this process and its descendants.
+    Tree(i32),
+    /// Their name, or the name or path of their program, is this.
+    Name(String),
+    /// They are in this cgroup, or in one below it.
+    Cgroup(String),
+    /// They are in the container with this id, or with one that begins so.
+    Container(String),
+}
+
+/// A process as it was when it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Process ID.
+    pub pid: i32,
+    /// Start time, in clock ticks since boot.
+    pub start: u64,
+    /// Process ID of its parent; 0: unknown.
+    pub parent: i32,
+    /// Name of the process.
+    pub comm: String,
+}
+
+impl Seen {
+    /// Looks at a process; `None` if it has ended, or is a thread of the kernel.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let stat = Stat::living(pid).filter(|s| !s.is_kernel_thread())?;
+        let (start, parent) = (stat.start()?, stat.parent().unwrap_or(0));
+        Some(Self { pid, start, parent, comm: process::comm(pid) })
+    }
+
+    /// Returns whether the process still runs.
+    pub(crate) fn runs(&self) -> bool {
+        process::is_running(self.pid, self.start)
+    }
+
+    /// Returns whether the process still runs, and is not about to end with its memory released already.
+    pub(crate) fn is_there(&self) -> bool {
+        self.runs() && !process::has_ended(self.pid)
+    }
+}
+
+impl Which {
+    /// Returns the name of the family's folder.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Tree(pid) => process::comm(*pid),
+            Self::Name(name) => name.rsplit('/').next().unwrap_or_default().to_owned(),
+            Self::Cgroup(path) => {
+                let last = path.rsplit('/').find(|p| !p.is_empty());
+                last.unwrap_or("cgroup").to_owned()
+            }
+            Self::Container(id) => id.chars().take(12).collect(),
+        }
+    }
+
+    /// Returns the family in words.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Tree(pid) => format!("process {pid} and its descendants"),
+            Self::Name(name) => format!("processes named {name}"),
+            Self::Cgroup(path) => format!("processes in the cgroup {path}"),
+            Self::Container(id) => format!("processes in the container {id}"),
+        }
+    }
+
+    /// Returns the processes that belong to the family now, parents before their children, without prof's own.
+    ///
+    /// # Errors
+    /// A message, if it is not clear which processes are meant.
+    pub(crate) fn find(&self) -> Result<Vec<Seen>, String> {
+        let mut all: Vec<Seen> = match self {
+            Self::Tree(pid) => tree(*pid),
+            Self::Name(_) | Self::Cgroup(_) => everyone().filter(|s| self.has(s.pid)).collect(),
+            Self::Container(id) => in_container(id)?,
+        };
+        all.retain(|s| !is_ours(s.pid));
+        all.sort_by_key(|s| (s.start, s.pid));
+        Ok(all)
+    }
+
+    /// Returns whether a process belongs to the family, as far as it alone can tell.
+    pub(crate) fn has(&self, pid: i32) -> bool {
+        match self {
+            Self::Tree(root) => pid == *root,
+            Self::Name(name) => is_named(name, &process::comm(pid), &process::exe(pid)),
+            Self::Cgroup(path) => cgroups(pid).iter().any(|c| is_below(c, path)),
+            Self::Container(id) => cgroups(pid).iter().any(|c| container_in(c, id).is_some()),
+        }
+    }
+}
+
+fn everyone() -> impl Iterator<Item = Seen> {
+    process::all().into_iter().filter_map(Seen::of)
+}
+
+/// Returns whether a process is this one, or one of prof's that serves recordings.
+pub(crate) fn is_ours(pid: i32) -> bool {
+    if pid == std::process::id() as i32 {
+        return true;
+    }
+    let same = |a: &Path, b: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        let id = |p: &Path| fs::metadata(p).map(|m| (m.dev(), m.ino()));
+        matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
+    };
+    same(Path::new(&format!("/proc/{pid}/exe")), Path::new("/proc/self/exe"))
+        && !process::cmdline(pid).iter().any(|a| a == "demo-target")
+}
+
+/// Returns a process and all of its descendants.
+fn tree(root: i32) -> Vec<Seen> {
+    let mut by_parent: HashMap<i32, Vec<Seen>> = HashMap::new();
+    everyone().for_each(|s| by_parent.entry(s.parent).or_default().push(s));
+    let mut found: Vec<Seen> = Seen::of(root).into_iter().collect();
+    let mut known: BTreeSet<i32> = BTreeSet::from([root]);
+    let mut next = 0;
+    while let Some(parent) = found.get(next).map(|s| s.pid) {
+        next += 1;
+        for child in by_parent.remove(&parent).into_iter().flatten() {
+            if known.insert(child.pid) {
+                found.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the descendants of these processes that are not prof's own, parents before their children.
+pub(crate) fn descendants(roots: impl Iterator<Item = i32>) -> Vec<Seen> {
+    let mut all: Vec<Seen> = everyone().collect();
+    all.sort_by_key(|s| (s.start, s.pid));
+    let (mut known, mut found): (BTreeSet<i32>, Vec<Seen>) = (roots.collect(), Vec::new());
+    loop {
+        let before = found.len();
+        for seen in &all {
+            if known.contains(&seen.parent) && !known.contains(&seen.pid) && !is_ours(seen.pid) {
+                known.insert(seen.pid);
+                found.push(seen.clone());
+            }
+        }
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Returns whether a process has this name, or runs a program of this name or path.
+fn is_named(name: &str, comm: &str, exe: &Path) -> bool {
+    let exe = exe.to_string_lossy();
+    let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe);
+    if name.contains('/') {
+        return exe == name;
+    }
+    let cut: String = name.chars().take(COMM).collect();
+    comm == cut || exe.rsplit('/').next() == Some(name)
+}
+
+/// Returns the paths of a process's cgroups.
+fn cgroups(pid: i32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let path = |line: &str| line.splitn(3, ':').nth(2).map(ToOwned::to_owned);
+    text.lines().filter_map(path).collect()
+}
+
+/// Returns the path of a cgroup as processes name theirs: that of a folder below `/sys/fs/cgroup` is cut.
+pub(crate) fn cgroup(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let Some(below) = text.strip_prefix("/sys/fs/cgroup/") else {
+        return format!("/{}", text.trim_matches('/'));
+    };
+    let below = below.trim_matches('/');
+    // In version 1 each controller has a tree of its own, and processes name theirs from its root.
+    let is_one_tree = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    match below.split_once('/').filter(|_| !is_one_tree) {
+        Some((_, path)) => format!("/{path}"),
+        None => format!("/{below}"),
+    }
+}
+
+fn is_below(path: &str, wanted: &str) -> bool {
+    let rest = path.strip_prefix(wanted.trim_end_matches('/'));
+    rest.is_some_and(|r| r.is_empty() || r.starts_with('/'))
+}
+
+/// Returns the id of the container that a cgroup's path names, if it is the wanted one or begins so: the whole of a
+/// component, or what stands between the runtime's name and its kind, as in `docker-ID.scope` and `lxc.payload.ID`.
+fn container_in(path: &str, id: &str) -> Option<String> {
+    path.split('/').find_map(|component| {
+        let core = component.strip_suffix(".scope").unwrap_or(component);
+        let parts = [core, core.rsplit('-').next()?, core.rsplit('.').next()?];
+        let is_id = |p: &&str| p.len() >= 12 && p.chars().all(|c| c.is_ascii_hexdigit());
+        let begins = |p: &&str| id.len() >= LEAST_ID && is_id(p) && p.starts_with(id);
+        let named = parts.into_iter().find(|p| *p == id);
+        named.or_else(|| parts.into_iter().find(begins)).map(ToOwned::to_owned)
+    })
+}
+
+fn in_container(id: &str) -> Result<Vec<Seen>, String> {
+    let (mut names, mut all) = (BTreeSet::new(), Vec::new());
+    for seen in everyone() {
+        if let Some(name) = cgroups(seen.pid).iter().find_map(|c| container_in(c, id)) {
+            names.insert(name);
+            all.push(seen);
+        }
+    }
+    if names.len() > 1 {
+        let names: Vec<_> = names.into_iter().collect();
+        return Err(format!("{id} is the beginning of several ids: {}", names.join(", ")));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_processes_and_programs() {
+        let exe = Path::new("/usr/sbin/nginx");
+        assert!(is_named("nginx", "nginx", exe) && is_named("nginx", "worker", exe));
+        assert!(is_named("/usr/sbin/nginx", "x", exe) && !is_named("/sbin/nginx", "nginx", exe));
+        assert!(!is_named("ngin", "nginx", exe));
+        let long = "a-name-that-is-longer-than-fifteen";
+        assert!(is_named(long, &long[..15], Path::new("")));
+        assert!(is_named("x", "y", Path::new("/opt/x (deleted)")));
+    }
+
+    #[test]
+    fn containers_are_found_by_their_cgroups() {
+        let id = "3f4e8a9b7c6d5e4f3f4e8a9b7c6d5e4f";
+        for path in [
+            format!("/docker/{id}"),
+            format!("/system.slice/docker-{id}.scope"),
+            format!("/kubepods.slice/kubepods-pod1.slice/cri-containerd-{id}.scope/init"),
+            format!("/machine.slice/libpod-{id}.scope/container"),
+        ] {
+            for wanted in [id, &id[..12], &id[..LEAST_ID]] {
+                assert_eq!(container_in(&path, wanted).as_deref(), Some(id), "{path} {wanted}");
+            }
+            assert_eq!(container_in(&path, &id[1..]), None);
+            assert_eq!(container_in(&path, &id[..3]), None);
+        }
+        let lxc = container_in("/lxc.payload.web/system.slice", "web");
+        assert_eq!(lxc.as_deref(), Some("web"));
+        assert_eq!(container_in("/user.slice/user-0.slice", "user"), None);
+    }
+
+    #[test]
+    fn cgroups_hold_what_is_below_them() {
+        let one_tree = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        let path = if one_tree { "/sys/fs/cgroup/a/b/" } else { "/sys/fs/cgroup/memory/a/b/" };
+        assert_eq!(cgroup(Path::new(path)), "/a/b");
+        assert_eq!(cgroup(Path::new("a/b")), "/a/b");
+        assert!(is_below("/a/b", "/a/b") && is_below("/a/b/c", "/a/b"));
+        assert!(!is_below("/a/bc", "/a/b") && !is_below("/a", "/a/b"));
+        assert!(is_below("/a", "/"));
+    }
+
+    #[test]
+    fn a_tree_has_the_children_of_its_root_and_not_prof_itself() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let me = std::process::id() as i32;
+        let all = Which::Tree(me).find().expect("found");
+        let pids: Vec<i32> = all.iter().map(|s| s.pid).collect();
+        assert!(!pids.contains(&me), "{pids:?}");
+        let seen = Seen::of(child.id() as i32).expect("it lives");
+        assert_eq!((seen.parent, seen.runs()), (me, true));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(!seen.runs());
+    }
+}

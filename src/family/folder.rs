@@ -1,0 +1,116 @@
+//! The folder of a family: a recording for each process, and the journal.
+
+use super::journal::{self, Journal};
+use crate::failure::usage;
+use crate::new_file::{local_time, plain_name};
+use anyhow::Result;
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The folder of a family.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Creates a folder: the requested one, or `./prof.NAME.TIME`.
+    ///
+    /// # Errors
+    /// If it exists already, or can't be created.
+    pub(crate) fn create(wanted: Option<&Path>, name: &str) -> Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = local_time(now.as_secs() as i64);
+        let mut builder = DirBuilder::new();
+        // As with recordings, only the owner may read them.
+        builder.mode(0o700);
+        for n in 1..100 {
+            let more = if n == 1 { String::new() } else { format!("-{n}") };
+            let default = || format!("./prof.{}.{time}{more}", plain_name(name)).into();
+            let path: PathBuf = wanted.map_or_else(default, Path::to_owned);
+            match builder.create(&path) {
+                Ok(()) => return Ok(Self { path }),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && wanted.is_none() => {}
+                Err(e) => {
+                    let why = match e.kind() {
+                        ErrorKind::AlreadyExists => "it exists".into(),
+                        _ => e.to_string(),
+                    };
+                    let path = path.display();
+                    return Err(usage(format!(
+                        "cannot create the folder {path}: {why}; give another with -o"
+                    )));
+                }
+            }
+        }
+        Err(usage("too many recordings of this second; give a folder with -o"))
+    }
+
+    /// Returns the folder of a family at this path; `None` if it is none.
+    pub(crate) fn open(path: &Path) -> Option<Self> {
+        (path.is_dir() && path.join(journal::NAME).is_file()).then(|| Self { path: path.into() })
+    }
+
+    /// Returns its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns its path from the root, as targets name their recordings.
+    pub(crate) fn absolute(&self) -> PathBuf {
+        fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone())
+    }
+
+    /// Opens its journal for writing.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub(crate) fn journal(&self) -> Result<Journal> {
+        Journal::open(&self.path.join(journal::NAME))
+    }
+
+    /// Returns a path for the recording of a process, which does not exist yet.
+    pub(crate) fn new_recording(&self, comm: &str, pid: i32) -> PathBuf {
+        let name = plain_name(comm);
+        let named = |n: u32| match n {
+            1 => self.path.join(format!("{name}.{pid}.prof")),
+            n => self.path.join(format!("{name}.{pid}.{n}.prof")),
+        };
+        let free = (1..10_000).map(named).find(|p| fs::symlink_metadata(p).is_err());
+        free.unwrap_or_else(|| named(10_000))
+    }
+
+    /// Removes the folder, if nothing was recorded to it.
+    pub(crate) fn remove(&self) {
+        let _ = fs::remove_file(self.path.join(journal::NAME));
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_a_journal_and_a_name_for_each_recording() {
+        let path = std::env::temp_dir().join(format!("prof-folder-{}", std::process::id()));
+        let folder = Folder::create(Some(&path), "x").expect("new");
+        assert!(Folder::open(&path).is_none(), "it has no journal yet");
+        folder.journal().expect("a journal");
+        assert!(Folder::open(&path).is_some());
+        assert!(Folder::create(Some(&path), "x").is_err());
+        let first = folder.new_recording("a b", 7);
+        assert_eq!(first, path.join("a_b.7.prof"));
+        fs::write(&first, "").expect("written");
+        assert_eq!(folder.new_recording("a b", 7), path.join("a_b.7.2.prof"));
+        folder.remove();
+        assert!(path.exists(), "a recording is in it");
+        fs::remove_file(first).expect("removed");
+        folder.journal().expect("a journal");
+        folder.remove();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,165 @@
+//! Joins the recordings of a family's folder, for commands on recordings. The result is kept in the folder, or in the
+//! user's cache, until one of the recordings changes.
+
+use super::folder::Folder;
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use prof_analyze::load::is_recording;
+use prof_analyze::rewrite::{JOINED, JoinOptions, RewriteError, join, target};
+use prof_analyze::symbols::SymbolOptions;
+use prof_trace::records::Target;
+use prof_trace::values::text::count;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// A recording in a folder, and the process that it is of.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// Path of the recording.
+    pub path: PathBuf,
+    /// The process.
+    pub target: Target,
+}
+
+/// Returns the recordings in a folder, of these processes or, if there are none, of all.
+///
+/// # Errors
+/// If there are none.
+pub(crate) fn members(folder: &Folder, pids: &[u32]) -> Result<Vec<Member>> {
+    let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten().map(|e| e.path());
+    let is_hidden = |p: &Path| p.file_name().is_none_or(|n| n.as_encoded_bytes()[0] == b'.');
+    let is_ours = |p: &PathBuf| p.extension().is_some_and(|x| x == "prof") && !is_hidden(p);
+    let member = |path: PathBuf| {
+        let target = target(&path).ok()?;
+        Some(Member { path, target })
+    };
+    let mut all: Vec<Member> =
+        entries.filter(is_ours).filter(|p| is_recording(p)).filter_map(member).collect();
+    all.sort_by(|a, b| (a.target.wall_ns, &a.path).cmp(&(b.target.wall_ns, &b.path)));
+    let shown = folder.path().display();
+    if all.is_empty() {
+        return Err(usage(format!("{shown} has no recording")));
+    }
+    for pid in pids {
+        if !all.iter().any(|m| m.target.pid == *pid) {
+            let known: Vec<_> = all.iter().map(|m| m.target.pid.to_string()).collect();
+            let known = known.join(", ");
+            return Err(usage(format!(
+                "{shown} has no recording of process {pid}; it has those of {known}"
+            )));
+        }
+    }
+    all.retain(|m| pids.is_empty() || pids.contains(&m.target.pid));
+    Ok(all)
+}
+
+/// Returns the recording that has the blocks of all these processes: their own, if there is but one.
+///
+/// # Errors
+/// If they can't be read, or there is no place for the recording.
+pub(crate) fn recording(folder: &Folder, pids: &[u32], symbols: &SymbolOptions) -> Result<PathBuf> {
+    let all = members(folder, pids)?;
+    if let [one] = &all[..] {
+        return Ok(one.path.clone());
+    }
+    let (which, state) = names(&all);
+    let beginning = format!("{JOINED}{which:016x}-");
+    let name = format!("{beginning}{state:016x}.prof");
+    for dir in places(folder) {
+        let path = dir.join(&name);
+        if is_recording(&path) {
+            return Ok(path);
+        }
+        let Ok(file) = create(&dir, &name) else { continue };
+        forget(&dir, &beginning);
+        write(&all, folder, symbols, file, &dir.join(part(&name)), &path)?;
+        return Ok(path);
+    }
+    let shown = folder.path().display();
+    Err(usage(format!(
+        "the recordings of {shown} have to be joined, and neither there nor in the cache folder can a file be written"
+    )))
+}
+
+/// Returns numbers for which recordings these are, and for their present contents.
+fn names(all: &[Member]) -> (u64, u64) {
+    let (mut which, mut state) = (0xcbf2_9ce4_8422_2325u64, 0xcbf2_9ce4_8422_2325u64);
+    let add = |sum: &mut u64, bytes: &[u8]| {
+        bytes.iter().for_each(|b| *sum = (*sum ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    };
+    add(&mut state, env!("CARGO_PKG_VERSION").as_bytes());
+    for member in all {
+        add(&mut which, member.path.file_name().unwrap_or_default().as_encoded_bytes());
+        if let Ok(m) = fs::metadata(&member.path) {
+            let of_file = [m.dev(), m.ino(), m.len(), m.mtime() as u64, m.mtime_nsec() as u64];
+            of_file.iter().for_each(|n| add(&mut state, &n.to_le_bytes()));
+        }
+    }
+    (which, state)
+}
+
+/// Returns the folders for joined recordings.
+fn places(folder: &Folder) -> Vec<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    let cache = cache.map(|dir| dir.join("prof").join("joined"));
+    if let Some(dir) = &cache {
+        let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    }
+    std::iter::once(folder.path().to_owned()).chain(cache).collect()
+}
+
+fn part(name: &str) -> String {
+    format!("{name}.{}.part", std::process::id())
+}
+
+fn create(dir: &Path, name: &str) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    // As with all recordings, only the owner may read it.
+    options.write(true).create_new(true).mode(0o600).open(dir.join(part(name)))
+}
+
+/// Removes what was joined of the same recordings before they changed, with its index.
+fn forget(dir: &Path, beginning: &str) {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(beginning) && !name.ends_with(".part") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn write(
+    all: &[Member],
+    folder: &Folder,
+    symbols: &SymbolOptions,
+    file: File,
+    part: &Path,
+    path: &Path,
+) -> Result<()> {
+    let name = &all[0].target.comm;
+    let absolute = folder.absolute();
+    let options = JoinOptions { name: name.clone(), path: absolute, symbols: symbols.clone() };
+    let paths: Vec<PathBuf> = all.iter().map(|m| m.path.clone()).collect();
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let done = join(&paths, &options, &mut out).map_err(|e| match e {
+        e @ RewriteError::Write(..) => anyhow::Error::from(e),
+        e => usage(format!("{e}; --pid names one process")),
+    });
+    let done = done.and_then(|done| {
+        let kept = out.flush().and_then(|()| fs::rename(part, path));
+        kept.map(|()| done).with_context(|| format!("cannot write {}", path.display()))
+    });
+    if done.is_err() {
+        let _ = fs::remove_file(part);
+    }
+    let left_out = done?.left_out;
+    if !left_out.is_empty() {
+        let n = count(left_out.len() as u64, "recording is", "recordings are");
+        crate::term::say(&format!("{n} left out, as it can't be read: {}", left_out[0].1));
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The journal of a family: what happened to which process, and when. One JSON object a line.
+
+use super::find::Seen;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Name of the journal in a family's folder.
+pub(crate) const NAME: &str = "family.jsonl";
+/// Greatest length of a journal that is read: some millions of processes.
+const LONGEST: u64 = 1 << 30;
+
+/// A journal that is open for writing.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+}
+
+impl Journal {
+    /// Opens a journal; creates it if it is not there.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o600).open(path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { file })
+    }
+
+    /// Adds a line: the event's name, the process (`None`: the family), and what else is known. An error is no reason to
+    /// stop, as recordings can be read without the journal.
+    pub(crate) fn note(&mut self, event: &str, process: Option<&Seen>, more: Value) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut line = json!({ "unix_ns": now.as_nanos() as u64, "event": event });
+        if let Some(seen) = process {
+            line["pid"] = seen.pid.into();
+            line["start"] = seen.start.into();
+            line["ppid"] = seen.parent.into();
+            line["comm"] = seen.comm.as_str().into();
+        }
+        if let Value::Object(more) = more {
+            for (name, value) in more {
+                line[name] = value;
+            }
+        }
+        // One write, so that lines of several processes do not mix.
+        if let Err(e) = self.file.write_all(format!("{line}\n").as_bytes()) {
+            log::warn!("cannot write the journal of the family: {e}");
+        }
+    }
+}
+
+/// Reads the lines of a journal. Lines that are no JSON objects are left out.
+pub(crate) fn read(path: &Path) -> Vec<Value> {
+    let bytes = prof_os::files::read_at_most(path, LONGEST).unwrap_or_default();
+    let lines = bytes.split(|b| *b == b'\n');
+    lines.filter_map(|l| serde_json::from_slice(l).ok()).filter(Value::is_object).collect()
+}
+
+/// The last that is known of a process of a family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Last {
+    /// Process ID.
+    pub pid: i32,
+    /// Name of the process.
+    pub comm: String,
+    /// Description of the event.
+    pub what: String,
+    /// Nothing is known of it since recording began.
+    pub open: bool,
+}
+
+/// Returns what happened last to each process, in the order in which they appeared.
+pub(crate) fn last(lines: &[Value]) -> Vec<Last> {
+    let mut all: Vec<((i64, u64), Last)> = Vec::new();
+    let mut at = std::collections::HashMap::new();
+    for line in lines {
+        let Some(pid) = line["pid"].as_i64() else { continue };
+        let key = (pid, line["start"].as_u64().unwrap_or(0));
+        let comm = line["comm"].as_str().unwrap_or_default().to_owned();
+        let text = |name: &str| line[name].as_str().unwrap_or_default();
+        let open = line["event"] == "attached";
+        let what = match line["event"].as_str().unwrap_or_default() {
+            "failed" => format!("not recorded: {}", text("reason")),
+            "missed" => "ended before it could be recorded".into(),
+            "exited" => match (line["code"].as_i64(), line["signal"].as_i64()) {
+                (Some(code), _) => format!("exited with {code}"),
+                (_, Some(signal)) => format!("was killed by signal {signal}"),
+                _ => "ended".into(),
+            },
+            "attached" => "recorded".into(),
+            "exec" => "runs another program".into(),
+            "detached" => "detached".into(),
+            _ => continue,
+        };
+        let next = all.len();
+        let i = *at.entry(key).or_insert(next);
+        let pid = i32::try_from(pid).unwrap_or(0);
+        match all.get_mut(i) {
+            Some((_, last)) => {
+                last.what = what;
+                last.open = open;
+                if !comm.is_empty() {
+                    last.comm = comm;
+                }
+            }
+            None => all.push((key, Last { pid, comm, what, open })),
+        }
+    }
+    all.into_iter().map(|(_, last)| last).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_damage_is_passed_over() {
+        let path = std::env::temp_dir().join(format!("prof-journal-{}", std::process::id()));
+        let mut journal = Journal::open(&path).expect("new");
+        let seen = Seen { pid: 7, start: 9, parent: 1, comm: "a\nb".into() };
+        journal.note("attached", Some(&seen), json!({ "recording": "a.7.prof" }));
+        journal.file.write_all(b"not json\n[1]\n").expect("written");
+        let mut again = Journal::open(&path).expect("open");
+        again.note("exited", Some(&seen), json!({ "code": 3 }));
+        again.note("failed", Some(&Seen { pid: 8, ..seen }), json!({ "reason": "no" }));
+        let lines = read(&path);
+        assert_eq!(lines.len(), 3);
+        assert_eq!(lines[0]["recording"], "a.7.prof");
+        let last = last(&lines);
+        let words: Vec<_> = last.iter().map(|l| (l.pid, l.what.as_str())).collect();
+        assert_eq!(words, [(7, "exited with 3"), (8, "not recorded: no")]);
+        std::fs::remove_file(path).expect("removed");
+    }
+}

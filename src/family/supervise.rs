@@ -1,0 +1,350 @@
+//! The supervisor of a family: a process that attaches to those of its processes that are new, and notes what becomes of
+//! each.
+
+use super::events::{Event, Source};
+use super::find::{Seen, Which};
+use super::folder::Folder;
+use super::journal::{self, Journal};
+use super::record::{How, one};
+use crate::recorder::Started;
+use anyhow::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{ForkResult, Pid, fork};
+use prof_inject::process::program::Program;
+use prof_os::process;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Longest time between two looks at the members.
+const TICK: Duration = Duration::from_millis(50);
+/// Time that a new process gets to run its program by exec, as most do at once, before it is attached to.
+const SETTLES: Duration = Duration::from_millis(5);
+/// Time that a supervisor gets to end: an attach that is in progress is finished.
+const ENDS: Duration = Duration::from_secs(30);
+
+/// The processes that a supervisor follows, and how it records them.
+#[derive(Clone, Debug)]
+pub(crate) struct Follow {
+    /// The family.
+    pub which: Which,
+    /// How its processes are recorded.
+    pub how: How,
+    /// A process that somebody else records through its execs.
+    pub except: Option<i32>,
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn stop(_: i32) {
+    STOP.store(true, Relaxed);
+}
+
+/// Starts a supervisor, and waits until it follows. Returns its process ID.
+///
+/// # Errors
+/// If it can't be started.
+pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
+    let folder = Folder::open(&folder.absolute()).context("the folder is gone")?;
+    let (mut ready, mut write) = std::io::pipe().context("no descriptor for the supervisor")?;
+    // SAFETY: this process has one thread now: those that trace end with the attach.
+    match unsafe { fork() }.context("cannot start the supervisor")? {
+        ForkResult::Parent { child } => {
+            drop(write);
+            let mut byte = [0];
+            ready.read_exact(&mut byte).context("the supervisor has ended at once")?;
+            Ok(child)
+        }
+        ForkResult::Child => {
+            become_supervisor(write.as_raw_fd());
+            let done = Supervisor::new(&folder, follow).map(|mut supervisor| {
+                let _ = write.write_all(&[1]);
+                drop(write);
+                supervisor.run();
+            });
+            // SAFETY: ends this process without the destructors of what its parent holds.
+            unsafe { libc::_exit(i32::from(done.is_err())) }
+        }
+    }
+}
+
+/// Makes a forked process independent of the terminal and of its parent's files, but for one descriptor.
+fn become_supervisor(keep: i32) {
+    // SAFETY: the calls take integers, a path that is a valid string, and handlers that live for ever.
+    unsafe {
+        libc::setsid();
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for fd in 0..3 {
+            libc::dup2(null, fd);
+        }
+        for fd in crate::daemon::open_descriptors().into_iter().filter(|fd| *fd != keep) {
+            libc::close(fd);
+        }
+        let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGINT, libc::SIGHUP];
+        let others = [libc::SIGPIPE, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+        for signal in stops.into_iter().chain(others) {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let handler: extern "C" fn(i32) = stop;
+        libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t);
+    }
+    let _ = std::env::set_current_dir("/");
+}
+
+/// A process of the family that lives.
+struct Member {
+    seen: Seen,
+    program: Program,
+    /// When it is to be attached to; `None`: that was tried.
+    due: Option<Instant>,
+    /// The process's present program is recorded.
+    recorded: bool,
+}
+
+struct Supervisor<'a> {
+    folder: &'a Folder,
+    follow: &'a Follow,
+    journal: Journal,
+    source: Source,
+    members: BTreeMap<i32, Member>,
+    known: HashSet<(i32, u64)>,
+    /// Processes that are known to have ended before the event that says so: there may be events of their children.
+    gone: HashSet<i32>,
+    collectors: Vec<Started>,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(folder: &'a Folder, follow: &'a Follow) -> Result<Self> {
+        let mut all = Self {
+            folder,
+            follow,
+            journal: folder.journal()?,
+            source: Source::open(),
+            members: BTreeMap::new(),
+            known: HashSet::new(),
+            gone: HashSet::new(),
+            collectors: Vec::new(),
+        };
+        let me = std::process::id() as i32;
+        let start = process::start_time(me);
+        let note = json!({ "supervisor": [me, start], "by": all.source.name() });
+        all.journal.note("follows", None, note);
+        for line in journal::read(&folder.path().join(journal::NAME)) {
+            let pid = line["pid"].as_i64().and_then(|p| i32::try_from(p).ok());
+            if let Some(seen) = pid.and_then(Seen::of).filter(|s| line["start"] == s.start) {
+                all.add(seen, None);
+            }
+        }
+        if let Some(seen) = follow.except.and_then(Seen::of) {
+            all.add(seen, None);
+        }
+        Ok(all)
+    }
+
+    /// Takes a process up, if it is not known yet.
+    fn add(&mut self, seen: Seen, due: Option<Instant>) {
+        if self.known.insert((seen.pid, seen.start)) {
+            let program = Program::of(seen.pid);
+            self.members.insert(seen.pid, Member { seen, program, due, recorded: due.is_none() });
+        }
+    }
+
+    fn run(&mut self) {
+        self.look();
+        while !STOP.load(Relaxed) {
+            let due = self.members.values().any(|m| m.due.is_some());
+            let time = if due { Duration::from_millis(1) } else { TICK };
+            for event in self.source.wait(time) {
+                self.take(event);
+            }
+            self.check();
+            self.attach();
+            self.collectors.retain_mut(|c| matches!(c.try_wait(), Ok(None)));
+            // The processes of a tree can't be followed by new ones when there are none.
+            if matches!(self.follow.which, Which::Tree(_)) && self.members.is_empty() {
+                break;
+            }
+        }
+        // Their recordings are complete when they have ended.
+        let deadline = Instant::now() + ENDS;
+        while !STOP.load(Relaxed) && !self.collectors.is_empty() && Instant::now() < deadline {
+            self.collectors.retain_mut(|c| matches!(c.try_wait(), Ok(None)));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.journal.note("ended", None, json!({}));
+    }
+
+    fn take(&mut self, event: Event) {
+        let is_tree = matches!(self.follow.which, Which::Tree(_));
+        match event {
+            Event::Fork { parent, child } if is_tree => {
+                let member = self.members.get(&parent);
+                if member.is_none() && !self.gone.contains(&parent) {
+                    return;
+                }
+                let comm = member.map_or(String::new(), |m| m.seen.comm.clone());
+                match Seen::of(child) {
+                    Some(seen) => self.add(seen, Some(Instant::now() + SETTLES)),
+                    // One that has ended already is counted.
+                    None => {
+                        let ended = Seen { pid: child, start: 0, parent, comm };
+                        self.journal.note("missed", Some(&ended), json!({}));
+                        self.gone.insert(child);
+                    }
+                }
+            }
+            Event::Fork { child: pid, .. } | Event::Exec { pid } => self.changed(pid),
+            Event::Exit { pid, status } => {
+                self.gone.remove(&pid);
+                self.ended(pid, Some(status));
+            }
+            Event::Lost => {
+                self.journal.note("overrun", None, json!({}));
+                self.gone.clear();
+                self.look();
+            }
+            Event::Look => self.look(),
+        }
+    }
+
+    /// A process may run another program, and may have another name.
+    fn changed(&mut self, pid: i32) {
+        let Some(seen) = Seen::of(pid) else { return };
+        match self.members.get_mut(&pid) {
+            Some(m) if m.due.is_some() => {
+                // Its program is what was waited for.
+                (m.seen, m.program, m.due) = (seen, Program::of(pid), Some(Instant::now()));
+            }
+            // The event may be older than the attach. A child by vfork can't be attached to before its exec.
+            Some(m) if !m.recorded || m.program.is_replaced() => self.execed(pid, seen),
+            Some(_) => {}
+            None if self.follow.which.has(pid) && !super::find::is_ours(pid) => {
+                self.add(seen, Some(Instant::now() + SETTLES));
+            }
+            None => {}
+        }
+    }
+
+    fn execed(&mut self, pid: i32, seen: Seen) {
+        let Some(m) = self.members.get_mut(&pid) else { return };
+        m.program = Program::of(pid);
+        m.seen = seen;
+        self.journal.note("exec", Some(&m.seen), json!({}));
+        if self.follow.except != Some(pid) {
+            (m.due, m.recorded) = (Some(Instant::now()), false);
+        }
+    }
+
+    /// Looks for processes of the family that no event told of.
+    fn look(&mut self) {
+        let began = Instant::now();
+        let found = match &self.follow.which {
+            Which::Tree(_) => super::find::descendants(self.members.keys().copied()),
+            which => which.find().unwrap_or_default(),
+        };
+        for seen in found {
+            self.add(seen, Some(Instant::now() + SETTLES));
+        }
+        self.source.looked(began.elapsed());
+    }
+
+    /// Looks which members have ended, or run another program.
+    fn check(&mut self) {
+        let ended: Vec<i32> =
+            self.members.values().filter(|m| !m.seen.runs()).map(|m| m.seen.pid).collect();
+        for pid in ended {
+            // A process that its parent has not waited for yet says how it has ended.
+            let stat = prof_os::stat::Stat::of(pid);
+            self.goes(pid);
+            self.ended(pid, stat.and_then(|s| s.exit_code()));
+        }
+        let execed: Vec<i32> = self
+            .members
+            .values()
+            .filter(|m| m.due.is_none() && m.program.is_replaced())
+            .map(|m| m.seen.pid)
+            .collect();
+        for pid in execed {
+            if let Some(seen) = Seen::of(pid) {
+                self.execed(pid, seen);
+            }
+        }
+    }
+
+    fn ended(&mut self, pid: i32, status: Option<i32>) {
+        let Some(m) = self.members.remove(&pid) else { return };
+        let how = match status {
+            Some(s) if libc::WIFEXITED(s) => json!({ "code": libc::WEXITSTATUS(s) }),
+            Some(s) if libc::WIFSIGNALED(s) => json!({ "signal": libc::WTERMSIG(s) }),
+            _ => json!({}),
+        };
+        // It was not attached to, or the attach has failed as it was about to end.
+        let event = if m.due.is_some() { "missed" } else { "exited" };
+        self.journal.note(event, Some(&m.seen), how);
+    }
+
+    /// Attaches to the next process whose turn it is.
+    fn attach(&mut self) {
+        let now = Instant::now();
+        let next = self.members.values_mut().find(|m| m.due.is_some_and(|due| due <= now));
+        let Some(m) = next else { return };
+        m.due = None;
+        m.seen.comm = process::comm(m.seen.pid);
+        let late = Duration::from_nanos(age_ns(m.seen.start)).as_nanos() as u64;
+        let more: Value = json!({ "age_ns": late });
+        match one(self.folder, &mut self.journal, &m.seen, &self.follow.how, &more) {
+            Ok(attached) => {
+                (m.program, m.recorded) = (Program::of(m.seen.pid), true);
+                self.collectors.push(attached.collector);
+            }
+            // It has been noted as missed.
+            Err(_) if !m.seen.is_there() => {
+                let pid = m.seen.pid;
+                self.members.remove(&pid);
+                self.goes(pid);
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Notes that a process has ended, of whose end an event is to come.
+    fn goes(&mut self, pid: i32) {
+        if matches!(self.source, Source::Connector(_)) {
+            self.gone.insert(pid);
+        }
+    }
+}
+
+/// Returns the age of a process in nanoseconds, to a hundredth of a second, given its start time.
+fn age_ns(start: u64) -> u64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME);
+    let now = now.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64);
+    let per_sec = prof_os::clock_ticks().max(1);
+    now.saturating_sub(start.saturating_mul(1_000_000_000 / per_sec))
+}
+
+/// Returns the supervisor of a folder, if it runs.
+pub(crate) fn running(folder: &Path) -> Option<i32> {
+    let lines = journal::read(&folder.join(journal::NAME));
+    let line = lines.iter().rev().find(|l| l["event"] == "follows")?;
+    let pid = line["supervisor"][0].as_i64().and_then(|p| i32::try_from(p).ok())?;
+    let start = line["supervisor"][1].as_u64()?;
+    // The journal may have been written by others.
+    (process::is_running(pid, start) && super::find::is_ours(pid)).then_some(pid)
+}
+
+/// Ends the supervisor of a folder; returns whether there was one.
+pub(crate) fn end(folder: &Path) -> bool {
+    let Some(pid) = running(folder) else { return false };
+    let start = process::start_time(pid).unwrap_or(0);
+    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    let deadline = Instant::now() + ENDS;
+    while process::is_running(pid, start) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
