@@ -27,6 +27,8 @@ use crate::commands::script::{ScriptArgs, SlaveArgs};
 #[cfg(feature = "serve")]
 use crate::commands::serve::{ServeArgs, ServerArgs};
 use crate::commands::status::StatusArgs;
+#[cfg(feature = "top")]
+use crate::commands::top::TopArgs;
 use crate::commands::trace::TraceArgs;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -70,6 +72,8 @@ pub(crate) enum Command {
     Trace(Box<TraceArgs>),
     Mark(MarkArgs),
     Dump(Box<DumpArgs>),
+    #[cfg(feature = "top")]
+    Top(Box<TopArgs>),
     Kernel(Box<KernelArgs>),
     Report(Box<ReportArgs>),
     Leaks(Box<LeaksArgs>),

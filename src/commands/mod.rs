@@ -40,6 +40,8 @@ pub(crate) mod script;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod status;
+#[cfg(feature = "top")]
+pub(crate) mod top;
 pub(crate) mod trace;
 mod watched;
 
@@ -95,6 +97,8 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Serve(a) => serve::run(a, &locate),
         #[cfg(feature = "serve")]
         Command::Server(a) => serve::run_server(a, &locate),
+        #[cfg(feature = "top")]
+        Command::Top(a) => top::run(a),
         Command::Demo(a) => demo::run(a),
         Command::Doctor(a) => doctor::run(a),
         Command::Completions(a) => manuals::completions(a),
