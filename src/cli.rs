@@ -18,6 +18,7 @@ use crate::commands::manuals::{CompletionsArgs, ManArgs};
 use crate::commands::maps::MapsArgs;
 use crate::commands::mark::MarkArgs;
 use crate::commands::pause::PidArgs;
+use crate::commands::reach::ReachArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
@@ -77,6 +78,7 @@ pub(crate) enum Command {
     Kernel(Box<KernelArgs>),
     Report(Box<ReportArgs>),
     Leaks(Box<LeaksArgs>),
+    Reach(Box<ReachArgs>),
     Diff(Box<DiffArgs>),
     Check(Box<CheckArgs>),
     Export(Box<ExportArgs>),

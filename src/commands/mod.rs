@@ -29,6 +29,7 @@ pub(crate) mod pause;
 pub(crate) mod process;
 #[cfg(feature = "script")]
 mod prompt;
+pub(crate) mod reach;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;
@@ -78,6 +79,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Kernel(a) => kernel::run(a),
         Command::Report(a) => report::run(a, &locate),
         Command::Leaks(a) => leaks::run(a, &locate),
+        Command::Reach(a) => reach::run(a),
         Command::Diff(a) => diff::run(a, &locate),
         Command::Check(a) => check::run(a, &locate),
         Command::Export(a) => export::run(a, &locate),
@@ -120,6 +122,7 @@ fn needs_processes(command: &Command) -> bool {
             | Detach(_)
             | Kernel(_)
             | Pause(_)
+            | Reach(_)
             | Resume(_)
             | Status(_)
             | Run(_)
@@ -140,6 +143,7 @@ fn target(command: &Command) -> Option<i32> {
         Command::Trace(a) => a.pid,
         Command::Dump(a) => Some(a.pid),
         Command::Mark(a) => a.who.one(),
+        Command::Reach(a) => Some(a.pid),
         Command::Kernel(a) => a.pid.map(u32::cast_signed),
         _ => None,
     }

@@ -1,0 +1,91 @@
+//! Memory that the program has freed: what still stands there are no pointers of the program's.
+
+/// Bytes for each bit.
+const GRAIN: u64 = 8;
+/// Bytes of the address space, from the beginning on, that are kept account of.
+const MOST: u64 = 64 << 30;
+
+/// Which memory of a range of addresses is freed.
+///
+/// That is asked of the heap that grows by `brk` alone: elsewhere an allocator gives memory back, and others get it
+/// without anybody's notice.
+#[derive(Clone, Debug, Default)]
+pub struct Freed {
+    start: u64,
+    most: u64,
+    bits: Vec<u64>,
+}
+
+impl Freed {
+    /// Creates an account of the addresses from here on, with nothing freed.
+    #[must_use]
+    pub fn from(start: u64) -> Self {
+        Self { start: start / GRAIN * GRAIN, most: MOST / GRAIN, bits: Vec::new() }
+    }
+
+    /// Returns whether the word at an address is freed.
+    #[must_use]
+    pub fn has(&self, address: u64) -> bool {
+        let bit = address.wrapping_sub(self.start) / GRAIN;
+        let word = usize::try_from(bit / 64).ok().and_then(|i| self.bits.get(i));
+        word.is_some_and(|w| w >> (bit % 64) & 1 != 0)
+    }
+
+    /// Counts a block as freed: the words that lie wholly inside.
+    pub fn add(&mut self, address: u64, size: u64) {
+        let Some(from) = address.checked_sub(self.start) else { return };
+        let (from, to) = (from.div_ceil(GRAIN), from.saturating_add(size) / GRAIN);
+        if from >= to || to > self.most {
+            return;
+        }
+        let words = (to.div_ceil(64)) as usize;
+        if self.bits.len() < words {
+            self.bits.resize(words.next_multiple_of(512), 0);
+        }
+        self.set(from, to, true);
+    }
+
+    /// Counts a block as in use.
+    pub fn remove(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size.max(1)).saturating_sub(self.start).div_ceil(GRAIN);
+        let from = address.saturating_sub(self.start) / GRAIN;
+        self.set(from, end.min(self.bits.len() as u64 * 64), false);
+    }
+
+    fn set(&mut self, mut from: u64, to: u64, on: bool) {
+        while from < to {
+            let n = (64 - from % 64).min(to - from);
+            let mask = (u64::MAX >> (64 - n)) << (from % 64);
+            let word = &mut self.bits[(from / 64) as usize];
+            *word = if on { *word | mask } else { *word & !mask };
+            from += n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_words_of_freed_blocks_count() {
+        let mut f = Freed::from(0x1000);
+        f.add(0x1010, 24);
+        f.add(0x1100, 12);
+        f.add(0x2004, 1000);
+        f.add(0x10, 8);
+        f.add(u64::MAX - 8, 64);
+        f.add(0x1000, 1 << 60);
+        let has = |f: &Freed, a: u64| f.has(a);
+        assert!(!has(&f, 0x1008) && has(&f, 0x1010) && has(&f, 0x1020) && !has(&f, 0x1028));
+        assert!(has(&f, 0x1100) && !has(&f, 0x1108));
+        assert!(!has(&f, 0x2000) && has(&f, 0x2008) && has(&f, 0x23e0) && !has(&f, 0x23e8));
+        assert!(!has(&f, 0) && !has(&f, 0x10) && !has(&f, u64::MAX - 8));
+        f.remove(0x1014, 1);
+        f.remove(0x2100, 256);
+        f.remove(0, 4);
+        f.remove(u64::MAX - 3, 9);
+        assert!(!has(&f, 0x1010) && has(&f, 0x1018));
+        assert!(has(&f, 0x20f8) && !has(&f, 0x2100) && !has(&f, 0x21f8) && has(&f, 0x2200));
+    }
+}

@@ -1,0 +1,264 @@
+//! The target's memory: which of it there is, and its contents.
+
+use crate::ranges::without;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use prof_os::maps::{self, Map};
+use prof_os::process::folder;
+use prof_os::{Result, page_size};
+use prof_trace::shared::MEMFD_NAME;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are read together.
+pub(crate) const PIECE: u64 = 1 << 20;
+/// Pages whose state is read together.
+const PAGES: u64 = 1 << 15;
+
+/// Bits of an entry of `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const OF_FILE: u64 = 1 << 61;
+
+/// Mappings that the kernel makes in every process: they hold no pointers of the program.
+const KERNELS: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[vsyscall]"];
+
+/// Reads the memory of a process. Nothing is written to it.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pid: i32,
+    mem: File,
+    pagemap: File,
+}
+
+impl Reader {
+    /// Opens the memory of a process.
+    ///
+    /// # Errors
+    /// If it is gone, or may not be read.
+    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+        let folder = folder(pid);
+        let mem = File::open(folder.clone() + "/mem")?;
+        Ok(Self { pid, mem, pagemap: File::open(folder + "/pagemap")? })
+    }
+
+    /// Returns the process.
+    #[must_use]
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Fills `to` with memory from an address on, and returns the number of bytes up to the first that can't be read.
+    #[must_use]
+    pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < to.len() {
+            let from = at + done as u64;
+            let n = self.quickly(from, &mut to[done..]);
+            // That way leads not to pages without the right to read them, which /proc/PID/mem shows.
+            let n = if n > 0 { n } else { self.mem.read_at(&mut to[done..], from).unwrap_or(0) };
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        done
+    }
+
+    fn quickly(&self, at: u64, to: &mut [u8]) -> usize {
+        let Ok(base) = usize::try_from(at) else { return 0 };
+        let remote = [RemoteIoVec { base, len: to.len() }];
+        let read = process_vm_readv(Pid::from_raw(self.pid), &mut [IoSliceMut::new(to)], &remote);
+        read.unwrap_or(0)
+    }
+
+    /// Returns the parts of a mapping that have contents of the process's own: pages that it has touched, and not those
+    /// that are still as they are in a file. Others were never written to, and a look would add them to the process.
+    fn touched(&self, map: &Map) -> io::Result<Vec<Range<u64>>> {
+        let page = page_size();
+        let mut found: Vec<Range<u64>> = Vec::new();
+        let mut bytes = vec![0; (PAGES * 8) as usize];
+        let mut at = map.start.0;
+        while at < map.end.0 {
+            let pages = ((map.end.0 - at) / page).clamp(1, PAGES);
+            let want = &mut bytes[..(pages * 8) as usize];
+            let n = self.pagemap.read_at(want, at / page * 8)?;
+            if n < 8 {
+                break;
+            }
+            for (k, entry) in want[..n].as_chunks::<8>().0.iter().enumerate() {
+                let entry = u64::from_ne_bytes(*entry);
+                let there = entry & SWAPPED != 0
+                    || entry & PRESENT != 0 && (map.shared || entry & OF_FILE == 0);
+                if there {
+                    let start = at + k as u64 * page;
+                    match found.last_mut() {
+                        Some(last) if last.end == start => last.end += page,
+                        _ => found.push(start..start + page),
+                    }
+                }
+            }
+            at += n as u64 / 8 * page;
+        }
+        Ok(found)
+    }
+}
+
+/// The memory that may hold pointers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    /// The mappings, as they were listed.
+    pub maps: Vec<Map>,
+    /// Touched parts of them, in the order of their addresses.
+    pub parts: Vec<Range<u64>>,
+    /// Bytes of shared mappings whose pages are not mapped at the moment, and so are not looked at.
+    pub absent: u64,
+    /// Bytes of devices, which are never read: a look may have an effect on them.
+    pub devices: u64,
+}
+
+impl Places {
+    /// Lists the memory of a process.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub(crate) fn of(reader: &Reader) -> Result<Self> {
+        let maps = maps::of(reader.pid)?;
+        let (mut parts, mut absent, mut devices) = (Vec::new(), 0, 0);
+        for m in maps.iter().filter(|m| may_point(m)) {
+            if is_device(m) {
+                devices += m.len();
+                continue;
+            }
+            // A mapping that has just gone has no pages any more.
+            let found = reader.touched(m).unwrap_or_default();
+            if m.shared {
+                absent += m.len() - found.iter().map(|r| r.end - r.start).sum::<u64>();
+            }
+            parts.extend(found);
+        }
+        Ok(Self { maps, parts, absent, devices })
+    }
+
+    /// Takes ranges, which must be in order, out of what is to be read.
+    pub(crate) fn leave_out(&mut self, ranges: &[Range<u64>]) {
+        self.parts = without(&self.parts, ranges);
+    }
+
+    /// Returns the pieces to read, in an order that differs from one pass to the next: up, down, and mixed.
+    #[must_use]
+    pub(crate) fn pieces(&self, pass: u64) -> Vec<Range<u64>> {
+        let mut all = Vec::new();
+        for p in &self.parts {
+            let mut at = p.start;
+            while at < p.end {
+                let end = ((at / PIECE + 1) * PIECE).min(p.end);
+                all.push(at..end);
+                at = end;
+            }
+        }
+        match pass % 3 {
+            0 => {}
+            1 => all.reverse(),
+            _ => {
+                // The order is a shuffle that the number of the pass decides.
+                let mut x = pass.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+                for i in (1..all.len()).rev() {
+                    x ^= x << 13;
+                    x ^= x >> 7;
+                    x ^= x << 17;
+                    all.swap(i, ((x >> 11) % (i as u64 + 1)) as usize);
+                }
+            }
+        }
+        all
+    }
+
+    /// Returns a piece and, where memory goes on behind it, a word more.
+    #[must_use]
+    pub(crate) fn beyond(&self, piece: &Range<u64>) -> Range<u64> {
+        let part = self.parts.partition_point(|p| p.end < piece.end);
+        let goes_on = self.parts.get(part).is_some_and(|p| p.end > piece.end);
+        let more = if goes_on { size_of::<usize>() as u64 } else { 0 };
+        piece.start..piece.end + more
+    }
+
+    /// Returns the mapping that an address lies in.
+    #[must_use]
+    pub(crate) fn map_of(&self, address: u64) -> Option<&Map> {
+        let n = self.maps.partition_point(|m| m.start.0 <= address);
+        self.maps.get(n.checked_sub(1)?).filter(|m| address < m.end.0)
+    }
+}
+
+/// Returns whether a mapping may hold pointers of the program: all but the kernel's and prof's own. Shared memory that the
+/// program may only read counts, too: it may have been written by another mapping, which is gone.
+fn may_point(m: &Map) -> bool {
+    let kernels = KERNELS.contains(&m.name.as_slice());
+    !kernels && !m.is_memfd(MEMFD_NAME)
+}
+
+/// Returns whether a mapping is that of a device, and not of memory below `/dev`.
+fn is_device(m: &Map) -> bool {
+    let memory: [&[u8]; 3] = [b"/dev/shm/", b"/dev/zero", b"/dev/hugepages/"];
+    m.name.starts_with(b"/dev/") && !memory.iter().any(|name| m.name.starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_touched_pages_are_listed_and_read() {
+        let page = page_size() as usize;
+        // SAFETY: the kernel chooses the address, so no existing memory is affected.
+        let at = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let (len, prot) = (1 << 30, libc::PROT_READ | libc::PROT_WRITE);
+            let at = libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            libc::madvise(at, len, libc::MADV_NOHUGEPAGE);
+            at.cast::<u8>()
+        };
+        let own = std::process::id().cast_signed();
+        let reader = Reader::open(own).expect("own memory");
+        for k in [3, 4, 700] {
+            // SAFETY: the page lies in the mapping from above.
+            unsafe { at.add(k * page).write(7) };
+        }
+        let places = Places::of(&reader).expect("places");
+        let (start, end) = (at as u64, at as u64 + (1 << 30));
+        let ours: Vec<_> =
+            places.parts.iter().filter(|p| p.start >= start && p.end <= end).cloned().collect();
+        let page = page as u64;
+        assert_eq!(
+            ours,
+            [start + 3 * page..start + 5 * page, start + 700 * page..start + 701 * page]
+        );
+        let mut b = vec![0; 2 * page as usize];
+        assert_eq!(reader.read(start + 3 * page, &mut b), b.len());
+        assert_eq!((b[0], b[1], b[page as usize]), (7, 0, 7));
+        assert_eq!(reader.read(1, &mut b), 0);
+        let mut cut = Places { parts: ours, ..Places::default() };
+        cut.leave_out(&[0..1, start + 4 * page..start + 4 * page + 8]);
+        assert_eq!(cut.parts.len(), 3);
+        assert_eq!(cut.parts[1], start + 4 * page + 8..start + 5 * page);
+    }
+
+    #[test]
+    fn each_order_has_every_piece_once() {
+        let parts = vec![0x1000..0x50_0000, 0x80_0000..0x80_1000];
+        let places = Places { parts, ..Places::default() };
+        let first = places.pieces(0);
+        let sum: u64 = first.iter().map(|p| p.end - p.start).sum();
+        assert_eq!(sum, 0x4f_f000 + 0x1000);
+        for pass in 1..7 {
+            let mut other = places.pieces(pass);
+            assert_eq!(other == first, pass % 3 == 0, "{pass}");
+            other.sort_by_key(|p| p.start);
+            assert_eq!(other, first, "{pass}");
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! One pass: which blocks are reached, by what memory and registers held while it was read.
+
+use crate::bits::Bits;
+use crate::error::{Boxed, Error};
+use crate::freed::Freed;
+use crate::kernel::Kept;
+use crate::mark::{Marker, Pointers, WORD, Words};
+use crate::memory::{Places, Reader};
+use crate::ranges;
+use crate::table::{Keys, Table};
+use crate::threads::Threads;
+use crate::throttle::Throttle;
+use prof_inject::isolated;
+use prof_inject::stopped::threads::{StopTimes, stop_all};
+use prof_os::clock::thread_ns;
+use prof_os::sharers::Sharers;
+use prof_trace::shared::MEMFD_NAME;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// A block that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Its address.
+    pub address: u64,
+    /// Bytes requested.
+    pub size: u64,
+    /// Ticks when it was allocated.
+    pub time: u64,
+    /// The number of its stack.
+    pub group: u32,
+}
+
+/// The one who knows which blocks are live.
+pub trait Blocks: Send {
+    /// Learns what has happened up to the present, and returns the addresses and sizes of all blocks that were allocated
+    /// or freed since the last call. What the first call returns is of no use.
+    ///
+    /// # Errors
+    /// If that can't be learnt.
+    fn catch_up(&mut self) -> Result<Vec<(u64, u64)>, Boxed>;
+
+    /// Calls `take` with address and size of each live block.
+    fn each(&self, take: &mut dyn FnMut(u64, u64));
+
+    /// Returns the live block at an address.
+    fn get(&self, address: u64) -> Option<Block>;
+
+    /// Returns the memory that is freed.
+    fn freed(&self) -> &Freed;
+}
+
+/// How passes are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bits of a word that are an address, if it is a pointer.
+    pub mask: u64,
+    /// Greatest share of a processor in percent; 0: no limit.
+    pub max_cpu: u32,
+    /// Time that all threads get to stop.
+    pub patience: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // No machine gives programs addresses above, and some ignore the top byte of a pointer.
+        let mask = (1 << 56) - 1;
+        Self { mask, max_cpu: 0, patience: Duration::from_secs(5) }
+    }
+}
+
+/// What passes have cost, and what they did not see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Number of passes.
+    pub passes: u64,
+    /// Bytes that were read.
+    pub scanned: u64,
+    /// Bytes of memory that could not be read, in the pass that had most.
+    pub unreadable: u64,
+    /// Bytes of shared mappings without pages at the time.
+    pub absent: u64,
+    /// Threads whose registers could not be read.
+    pub unread_threads: u64,
+    /// Descriptors of io_uring.
+    pub rings: u64,
+    /// Blocks that begin inside others, and are not judged.
+    pub nested: u64,
+    /// Blocks that were judged.
+    pub blocks: u64,
+    /// Contexts of aio.
+    pub aio: bool,
+    /// Time that the last pass took.
+    pub last: Duration,
+    /// Number of threads.
+    pub threads: u64,
+    /// Time that reading and marking took.
+    pub took: Duration,
+    /// Processor time that it took.
+    pub cpu: Duration,
+    /// The same of the first pass, which marks every block.
+    pub first_cpu: Duration,
+    /// The longest stop of a single thread, or of all.
+    pub longest_stop: Duration,
+    /// The stop of all threads; `None`: there was none.
+    pub stop: Option<Duration>,
+}
+
+/// Blocks that no pass has reached so far.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    table: Table,
+    /// Others of them point to these.
+    held: Bits,
+}
+
+impl Candidates {
+    /// Returns the number of blocks.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Returns the address of each, in order, and whether another of them points to it.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u64, bool)> {
+        (0..self.len()).map(|i| (self.table.block(i as u32).0, self.held.has(i)))
+    }
+}
+
+/// Makes passes over a process.
+#[derive(Debug)]
+pub struct Scanner {
+    pub(crate) reader: Reader,
+    sharers: Sharers,
+    options: Options,
+    /// The moment at which a pass is given up.
+    pub(crate) until: Option<Instant>,
+    /// What was spent so far.
+    pub figures: Figures,
+}
+
+impl Scanner {
+    /// Opens a process.
+    ///
+    /// # Errors
+    /// If its memory may not be read.
+    pub fn open(pid: i32, options: Options) -> Result<Self, Error> {
+        let reader = Reader::open(pid).map_err(|e| match prof_os::process::has_ended(pid) {
+            true => Error::Ended(pid),
+            false => Error::Memory(pid, e),
+        })?;
+        let sharers = Sharers::of(pid, MEMFD_NAME);
+        Ok(Self { reader, sharers, options, until: None, figures: Figures::default() })
+    }
+
+    fn ended(&self) -> Result<(), Error> {
+        let pid = self.reader.pid();
+        if prof_os::process::has_ended(pid) { Err(Error::Ended(pid)) } else { Ok(()) }
+    }
+
+    /// Returns whether time is up.
+    pub(crate) fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Lists the memory that is there.
+    fn places(&mut self) -> Result<Places, Error> {
+        let pid = self.reader.pid();
+        let places = Places::of(&self.reader).map_err(|_| Error::Ended(pid))?;
+        if places.maps.is_empty() {
+            return Err(Error::Ended(pid));
+        }
+        self.figures.absent = self.figures.absent.max(places.absent);
+        self.figures.aio |= places.maps.iter().any(|m| m.name.starts_with(b"/[aio]"));
+        Ok(places)
+    }
+
+    /// Marks all blocks that there are, and returns those that were not reached.
+    ///
+    /// # Errors
+    /// If the process ends, can't be read, or time is up.
+    pub(crate) fn first<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+    ) -> Result<Candidates, Error> {
+        blocks.catch_up()?;
+        let mut keys = Keys::default();
+        blocks.each(&mut |address, size| keys.push(address, size));
+        self.in_time()?;
+        let table = Table::new(keys);
+        self.figures.nested = table.nested();
+        self.figures.blocks = table.len() as u64;
+        self.in_time()?;
+        let pointers = Pointers { mask: self.options.mask, unaligned: false };
+        let mut marker = Marker::new(&table, pointers);
+        self.running(&mut marker, blocks)?;
+        Ok(self.candidates(&marker))
+    }
+
+    /// Takes those blocks out that something points to: anything but a block that was not reached so far. All other
+    /// blocks count as reached, so nothing has to be known of them.
+    ///
+    /// # Errors
+    /// As [`Self::first`].
+    pub(crate) fn again<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        candidates: &Candidates,
+    ) -> Result<Candidates, Error> {
+        // Pointers at odd addresses, as in packed structs, are rare: looking for them once is enough.
+        let unaligned = self.figures.passes == 1;
+        let pointers = Pointers { mask: self.options.mask, unaligned };
+        let mut marker = Marker::new(&candidates.table, pointers);
+        blocks.catch_up()?.iter().for_each(|(at, _)| marker.gone(*at));
+        self.running(&mut marker, blocks)?;
+        Ok(self.candidates(&marker))
+    }
+
+    /// Does the same while all threads are stopped, so that it sees one moment. What the recording does not have by then
+    /// is waited for afterwards.
+    ///
+    /// # Errors
+    /// As [`Self::first`], or if a thread does not stop.
+    pub(crate) fn again_stopped<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        candidates: &Candidates,
+    ) -> Result<Candidates, Error> {
+        let pointers = Pointers { mask: self.options.mask, unaligned: false };
+        let mut marker = Marker::new(&candidates.table, pointers).doubting();
+        blocks.catch_up()?.iter().for_each(|(at, _)| marker.gone(*at));
+        let began = Instant::now();
+        let freed = blocks.freed();
+        let (places, cpu) = isolated(|| {
+            let before = thread_ns();
+            let mut stopped = stop_all(self.reader.pid(), self.options.patience)?;
+            let done = self.stopped(&mut marker, freed, &mut stopped.threads);
+            let mut times = StopTimes::default();
+            stopped.resume(&mut times);
+            self.figures.stop = Some(times.longest);
+            self.figures.longest_stop = self.figures.longest_stop.max(times.longest);
+            // This is a thread of its own.
+            done.map(|places| (places, thread_ns() - before))
+        })?;
+        self.end(began, cpu);
+        let changed = blocks.catch_up()?;
+        changed.iter().for_each(|(at, _)| marker.gone(*at));
+        marker.settle(&ranges_of(changed));
+        self.read_again(&mut marker, &places)?;
+        Ok(self.candidates(&marker))
+    }
+
+    fn stopped(
+        &mut self,
+        marker: &mut Marker<'_>,
+        freed: &Freed,
+        threads: &mut [prof_inject::stopped::tracee::Tracee],
+    ) -> Result<Places, Error> {
+        let mut places = self.places()?;
+        let threads = Threads::of_stopped(&self.reader, &places, threads);
+        self.take(marker, &threads);
+        places.leave_out(&threads.dead(&self.reader, &places));
+        self.read(marker, &places, freed, 0, 0)?;
+        self.read_again(marker, &places)?;
+        Ok(places)
+    }
+
+    /// Marks what the process's memory and registers hold while it runs.
+    fn running<B: Blocks + ?Sized>(
+        &mut self,
+        marker: &mut Marker<'_>,
+        blocks: &mut B,
+    ) -> Result<(), Error> {
+        let (began, before) = (Instant::now(), thread_ns());
+        let mut places = self.places()?;
+        self.look_at_threads(marker, &mut places)?;
+        self.read(marker, &places, blocks.freed(), self.figures.passes, self.options.max_cpu)?;
+        let mut after = self.places()?;
+        self.look_at_threads(marker, &mut after)?;
+        let new = ranges::without(&after.parts, &places.parts);
+        self.read_some(&new, |at, bytes| {
+            marker.feed(at, bytes, bytes.len(), Words::Owned(blocks.freed()));
+        })?;
+        self.read_again(marker, &after)?;
+        self.end(began, thread_ns() - before);
+        // What has changed meanwhile may have been read too early.
+        let changed = blocks.catch_up()?;
+        changed.iter().for_each(|(at, _)| marker.gone(*at));
+        let changed = ranges::common(&ranges_of(changed), &after.parts);
+        self.read_some(&changed, |at, bytes| marker.feed(at, bytes, bytes.len(), Words::Roots))?;
+        self.read_again(marker, &after)?;
+        self.ended()
+    }
+
+    fn in_time(&self) -> Result<(), Error> {
+        if self.is_late() { Err(Error::Late(self.reader.pid())) } else { Ok(()) }
+    }
+
+    fn end(&mut self, began: Instant, cpu_ns: u64) {
+        let f = &mut self.figures;
+        f.last = began.elapsed();
+        f.took += f.last;
+        f.cpu += Duration::from_nanos(cpu_ns);
+        if f.passes == 0 {
+            f.first_cpu = f.cpu;
+        }
+        f.passes += 1;
+    }
+
+    /// Returns the blocks that were not reached.
+    fn candidates(&self, marker: &Marker<'_>) -> Candidates {
+        let all = marker.table();
+        let table = Table::of_some(all, |i| !marker.is_reached(i));
+        let (mut held, unknown) = marker.held();
+        let ranges = unknown.iter().map(|i| all.block(*i)).map(|(start, end)| start..end);
+        let ranges = ranges::joined(ranges.collect());
+        ranges::read(
+            &self.reader,
+            &ranges,
+            || !self.is_late(),
+            |at, bytes| {
+                for (k, w) in bytes.as_chunks::<WORD>().0.iter().enumerate() {
+                    let w = usize::from_ne_bytes(*w) as u64;
+                    let to = all.find(w).or_else(|| all.find(w & self.options.mask));
+                    let from = all.find(at + (k * WORD) as u64);
+                    if let Some(to) = to.filter(|to| Some(*to) != from) {
+                        held.set(to as usize);
+                    }
+                }
+            },
+        );
+        let mut kept = Bits::new(table.len());
+        let left = (0..all.len() as u32).filter(|i| !marker.is_reached(*i));
+        left.enumerate().filter(|(_, i)| held.has(*i as usize)).for_each(|(n, _)| kept.set(n));
+        Candidates { table, held: kept }
+    }
+
+    fn look_at_threads(
+        &mut self,
+        marker: &mut Marker<'_>,
+        places: &mut Places,
+    ) -> Result<(), Error> {
+        let threads = Threads::look(&self.reader, places, &mut self.sharers)?;
+        self.take(marker, &threads);
+        places.leave_out(&threads.dead(&self.reader, places));
+        Ok(())
+    }
+
+    /// Counts registers, stacks, and what the kernel keeps.
+    fn take(&mut self, marker: &mut Marker<'_>, threads: &Threads) {
+        let table = marker.table();
+        for t in &threads.all {
+            marker.feed(0, &t.state.bytes, t.state.bytes.len(), Words::Roots);
+            let (at, mut bytes) = (t.stack.0, t.stack.1.as_slice());
+            // A stack that lies in a block ends with it.
+            if let Some(b) = table.find(t.state.sp) {
+                let len = table.block(b).1.saturating_sub(at).next_multiple_of(8) as usize;
+                bytes = &bytes[..len.min(bytes.len())];
+            }
+            marker.feed(at, bytes, bytes.len(), Words::Roots);
+        }
+        let kept = Kept::of(self.reader.pid());
+        kept.words.iter().for_each(|w| marker.root(*w));
+        let f = &mut self.figures;
+        f.rings = f.rings.max(kept.rings);
+        f.threads = threads.all.len() as u64;
+        f.unread_threads = f.unread_threads.max(threads.unread.len() as u64);
+        f.longest_stop = f.longest_stop.max(threads.longest);
+    }
+
+    /// Reads all memory once.
+    fn read(
+        &mut self,
+        marker: &mut Marker<'_>,
+        places: &Places,
+        freed: &Freed,
+        order: u64,
+        max_cpu: u32,
+    ) -> Result<(), Error> {
+        let throttle = Throttle::new(max_cpu);
+        let (mut buffer, mut lost) = (Vec::new(), 0);
+        let mut pieces = places.pieces(order);
+        if order == 0 {
+            // Of what is known to be reached no pointers have to be kept.
+            let table = marker.table();
+            let has_blocks =
+                |p: &Range<u64>| table.first_behind(p.start) < table.first_behind(p.end);
+            pieces.sort_by_cached_key(has_blocks);
+        }
+        for piece in pieces {
+            let len = piece.end - piece.start;
+            // A word at an odd address may begin in this piece and end in the next.
+            let whole = places.beyond(&piece);
+            let mut take = |at: u64, bytes: &[u8]| {
+                let len = (bytes.len() as u64).min(piece.end.saturating_sub(at)) as usize;
+                marker.feed(at, bytes, len, Words::Owned(freed));
+            };
+            let missed = ranges::whole(&self.reader, whole, &mut buffer, &mut take).min(len);
+            if missed > 0 {
+                self.ended()?;
+            }
+            lost += missed;
+            self.figures.scanned += len - missed;
+            throttle.rest();
+            self.in_time()?;
+        }
+        self.figures.unreadable = self.figures.unreadable.max(lost + places.devices);
+        self.ended()
+    }
+
+    /// Reads ranges, which are in order.
+    fn read_some(
+        &mut self,
+        ranges: &[Range<u64>],
+        mut take: impl FnMut(u64, &[u8]),
+    ) -> Result<(), Error> {
+        let mut scanned = 0;
+        ranges::read(
+            &self.reader,
+            ranges,
+            || !self.is_late(),
+            |at, bytes| {
+                scanned += bytes.len() as u64;
+                take(at, bytes);
+            },
+        );
+        self.figures.scanned += scanned;
+        self.in_time()
+    }
+
+    /// Reads blocks that were reached, and whose pointers were not kept.
+    fn read_again(&mut self, marker: &mut Marker<'_>, places: &Places) -> Result<(), Error> {
+        let (table, nothing) = (marker.table(), Freed::default());
+        loop {
+            let again = marker.take_again();
+            if again.is_empty() {
+                return Ok(());
+            }
+            let all = again.iter().map(|b| table.block(*b)).map(|(start, end)| start..end);
+            let all = ranges::common(&ranges::joined(all.collect()), &places.parts);
+            self.read_some(&all, |at, bytes| {
+                marker.feed(at, bytes, bytes.len(), Words::Owned(&nothing));
+            })?;
+        }
+    }
+}
+
+/// Returns the memory of blocks, in order.
+fn ranges_of(blocks: Vec<(u64, u64)>) -> Vec<Range<u64>> {
+    let range = |(at, size): (u64, u64)| at..at.saturating_add(size.max(1));
+    ranges::joined(blocks.into_iter().map(range).collect())
+}

@@ -1,0 +1,132 @@
+//! Many passes to one verdict: a block is unreachable if no pass reaches it.
+//!
+//! Garbage is stable: a block that nothing points to stays so until it is freed, which nobody can. So each pass may read
+//! the memory while the program runs, piece by piece; what it misses as a pointer moves from a place that is not read yet
+//! to one that has been read, another pass, in another order, sees.
+
+use crate::error::Error;
+use crate::pass::{Block, Blocks, Candidates, Scanner};
+use std::time::{Duration, Instant};
+
+/// Greatest number of passes.
+const MOST: u64 = 40;
+/// Rest between two passes, so that they don't keep step with what the program repeats.
+const REST: [Duration; 3] =
+    [Duration::from_millis(23), Duration::from_millis(57), Duration::from_millis(101)];
+
+/// Whether the last pass is made with all threads stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It is not.
+    Never,
+    /// It is, if a pass takes no longer than this, and all threads stop.
+    Within(Duration),
+    /// It is; a thread that does not stop is an error.
+    Always,
+}
+
+/// How much is done for a verdict.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Number of passes in a row that have to agree before the one with all threads stopped.
+    pub agree: u64,
+    /// The same if there is none.
+    pub alone: u64,
+    /// Whether there is one.
+    pub stop: Stop,
+    /// The moment at which what is not decided is left.
+    pub until: Instant,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, Default)]
+pub struct Proof {
+    /// The blocks that no pass has reached, in the order of their addresses. They are proved only if that is settled.
+    pub unreachable: Vec<Block>,
+    /// Whether another of these points to the block, one for each.
+    pub held: Vec<bool>,
+    /// Enough passes in a row have agreed.
+    pub settled: bool,
+    /// Time was up before that.
+    pub late: bool,
+    /// The process has ended before that.
+    pub ended: bool,
+}
+
+/// Makes passes until enough in a row agree on the blocks that are not reached, and one more with all threads stopped if
+/// that is wanted.
+///
+/// # Errors
+/// If the process can't be read. If it ends after the first pass, or time is up, the verdict says so.
+pub fn prove<B: Blocks + ?Sized>(
+    scanner: &mut Scanner,
+    blocks: &mut B,
+    limits: &Limits,
+) -> Result<Proof, Error> {
+    let (mut proof, mut left) = (Proof::default(), Candidates::default());
+    scanner.until = Some(limits.until);
+    match passes(scanner, blocks, limits, &mut left) {
+        Ok(settled) => proof.settled = settled,
+        Err(e) => {
+            let pid = scanner.reader.pid();
+            let ended = matches!(e, Error::Ended(_)) || prof_os::process::has_ended(pid);
+            match (ended, scanner.is_late()) {
+                (true, _) if scanner.figures.passes == 0 => return Err(Error::Ended(pid)),
+                (true, _) => proof.ended = true,
+                (false, true) => proof.late = true,
+                (false, false) => return Err(e),
+            }
+        }
+    }
+    for (address, held) in left.each() {
+        if let Some(block) = blocks.get(address) {
+            proof.unreachable.push(block);
+            proof.held.push(held);
+        }
+    }
+    Ok(proof)
+}
+
+/// Leaves the blocks that no pass has reached, and returns whether enough passes agree.
+fn passes<B: Blocks + ?Sized>(
+    scanner: &mut Scanner,
+    blocks: &mut B,
+    limits: &Limits,
+    left: &mut Candidates,
+) -> Result<bool, Error> {
+    *left = scanner.first(blocks)?;
+    let (mut same, mut stops) = (1, true);
+    for n in 1..MOST {
+        let stop = stops
+            && match limits.stop {
+                Stop::Never => false,
+                Stop::Within(most) => scanner.figures.last <= most,
+                Stop::Always => true,
+            };
+        if left.len() == 0 {
+            return Ok(true);
+        }
+        if same >= if stop { limits.agree } else { limits.alone } {
+            if !stop {
+                return Ok(true);
+            }
+            match scanner.again_stopped(blocks, left) {
+                Ok(found) => {
+                    *left = found;
+                    return Ok(true);
+                }
+                // More passes do instead.
+                Err(Error::Threads(_)) if limits.stop != Stop::Always => stops = false,
+                Err(e) => return Err(e),
+            }
+        }
+        if n + 1 == MOST {
+            break;
+        }
+        std::thread::sleep(REST[n as usize % REST.len()]);
+        let found = scanner.again(blocks, left)?;
+        same = if found.len() == left.len() { same + 1 } else { 1 };
+        *left = found;
+    }
+    Ok(false)
+}

@@ -1,0 +1,207 @@
+//! The live blocks of a process, by its recording as it grows: what the scan asks.
+
+use crate::failure::refused;
+use anyhow::{Result, anyhow};
+use prof_analyze::model::{End, Watch};
+use prof_analyze::{Follower, load::Op};
+use prof_inject::Recorded;
+use prof_os::maps;
+use prof_scan::{Block, Blocks, Boxed, Freed};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Time that the collector gets for two passes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Interval at which its sign of life is looked at.
+const LOOK: Duration = Duration::from_millis(1);
+/// Least time between two signs of life that the collector gives while a write keeps it busy.
+const BEATS: Duration = Duration::from_millis(450);
+
+/// What the recording says beside the live blocks: which memory is freed, and what has changed of late.
+#[derive(Default)]
+pub(crate) struct Noted {
+    freed: Freed,
+    changed: Vec<(u64, u64)>,
+    /// Changes are wanted.
+    on: bool,
+}
+
+impl Noted {
+    fn change(&mut self, address: u64, size: u64) {
+        if self.on {
+            self.changed.push((address, size));
+            // A process that allocates much uses the same addresses again and again.
+            if self.changed.len() == self.changed.capacity() && self.changed.len() >= 1 << 16 {
+                self.changed.sort_unstable();
+                self.changed.dedup();
+            }
+        }
+    }
+}
+
+impl Watch for Noted {
+    fn notes(&self, _: &Op) -> bool {
+        true
+    }
+
+    fn begin(&mut self, op: &Op) {
+        self.freed.remove(op.addr, op.size);
+        self.change(op.addr, op.size);
+    }
+
+    fn end(&mut self, addr: u64, block: &prof_analyze::model::Block, _: End) {
+        self.freed.add(addr, block.size());
+        self.change(addr, block.size());
+    }
+
+    fn unknown(&mut self, _: &Op) {}
+
+    fn before(&mut self, _: &Op) {}
+}
+
+/// A recording that is read as it grows.
+pub(crate) struct Ledger {
+    /// The process.
+    pub(crate) pid: i32,
+    recorded: Recorded,
+    pub(crate) follower: Follower<Noted>,
+    /// Ticks from which on recording was on without a break.
+    since: u64,
+    nothing: Freed,
+    /// The moment at which reading is given up.
+    pub(crate) until: Instant,
+}
+
+impl Ledger {
+    /// Opens the recording of a process.
+    ///
+    /// # Errors
+    /// If the process is not recorded, recording is off, or the recording can't be read.
+    pub(crate) fn open(pid: i32, until: Instant) -> Result<Self> {
+        let not = || {
+            refused(format!(
+                "process {pid} is not recorded, and only blocks that are recorded are judged: `prof attach {pid}` \
+                 first, and let it run"
+            ))
+        };
+        let recorded = Recorded::open(pid).map_err(|e| match e {
+            prof_inject::Error::Refused(prof_inject::Refusal::NotRecorded(_)) => not(),
+            e => refused(e.to_string()),
+        })?;
+        if !recorded.is_attached() {
+            return Err(not());
+        }
+        if !recorded.is_on().unwrap_or(false) {
+            return Err(refused(format!(
+                "recording of process {pid} is paused, so that its blocks are not known: `prof resume {pid}` first"
+            )));
+        }
+        let path: PathBuf = recorded.path();
+        let heap = maps::of(pid).ok().and_then(|all| all.into_iter().find(|m| m.name == b"[heap]"));
+        let noted =
+            Noted { freed: Freed::from(heap.map_or(u64::MAX, |m| m.start.0)), ..Noted::default() };
+        let follower = Follower::observed(&path, noted)?;
+        Ok(Self { pid, recorded, follower, since: 0, nothing: Freed::default(), until })
+    }
+
+    /// Forgets changes, and notes none until the next call of [`Blocks::catch_up`].
+    pub(crate) fn rest(&mut self) {
+        let noted = self.follower.observer_mut();
+        (noted.on, noted.changed) = (false, Vec::new());
+    }
+
+    /// Waits until the collector has written all that happened before a moment: a pass that has begun after it is over
+    /// when another one begins. Its sign of life changes with each pass, and also every half second beside.
+    fn wait_for(&self, ticks: u64) -> Result<()> {
+        let began = Instant::now();
+        let (mut last, mut seen, mut first) = (0, 0u32, None);
+        loop {
+            let beat = self.recorded.heartbeat()?;
+            if beat != last && beat.wrapping_sub(ticks).cast_signed() > 0 {
+                (last, seen) = (beat, seen + 1);
+                let since = first.get_or_insert_with(Instant::now).elapsed();
+                let others = 1 + (since.as_millis() / BEATS.as_millis()) as u32;
+                if seen >= 2 + others {
+                    return Ok(());
+                }
+            }
+            if prof_os::process::has_ended(self.pid) {
+                return Err(prof_inject::Error::Gone(self.pid).into());
+            }
+            if Instant::now() >= self.until {
+                return Err(self.late());
+            }
+            if began.elapsed() > PATIENCE || !self.recorded.collector_lives() {
+                return Err(anyhow!(
+                    "the collector of process {} has ended or does not answer, so that its blocks are not known",
+                    self.pid
+                ));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn late(&self) -> anyhow::Error {
+        anyhow!("time was up before the recording of process {} was read", self.pid)
+    }
+
+    /// Reads up to the present.
+    fn catch_up(&mut self) -> Result<()> {
+        let now = self.recorded.now();
+        self.wait_for(now)?;
+        let until = self.until;
+        if !self.follower.poll_until(now, || Instant::now() < until)? {
+            return Err(self.late());
+        }
+        let meta = self.follower.meta();
+        let c = &meta.counters;
+        let lost =
+            c.lost + c.reentered + c.damaged_bytes + meta.bad_chunks + meta.epochs.len() as u64;
+        if lost > 0 {
+            return Err(anyhow!(
+                "events of the recording were lost (prof info says how many), so that nothing can be proved of blocks: \
+                 `prof detach {}`, and attach again",
+                self.pid
+            ));
+        }
+        self.since = match meta.parts(u64::MAX).as_slice() {
+            [] | [_] => 0,
+            [.., last] => last.start,
+        };
+        Ok(())
+    }
+}
+
+/// Makes an error of one that keeps what the end of the process is known by.
+fn boxed(e: anyhow::Error) -> Boxed {
+    e.into()
+}
+
+impl Blocks for Ledger {
+    fn catch_up(&mut self) -> Result<Vec<(u64, u64)>, Boxed> {
+        Ledger::catch_up(self).map_err(boxed)?;
+        let noted = self.follower.observer_mut();
+        noted.on = true;
+        Ok(std::mem::take(&mut noted.changed))
+    }
+
+    fn each(&self, take: &mut dyn FnMut(u64, u64)) {
+        for (address, b) in self.follower.blocks() {
+            // While recording was off, blocks may have been freed.
+            if b.time >= self.since {
+                take(address, b.size());
+            }
+        }
+    }
+
+    fn get(&self, address: u64) -> Option<Block> {
+        let b = self.follower.block_at(address)?;
+        Some(Block { address, size: b.size(), time: b.time, group: b.group })
+    }
+
+    fn freed(&self) -> &Freed {
+        // What is not recorded may be where a recorded block was.
+        let all = self.follower.meta().target.capture().is_everything();
+        if all && self.since == 0 { &self.follower.observer().freed } else { &self.nothing }
+    }
+}

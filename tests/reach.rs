@@ -1,0 +1,146 @@
+//! `prof reach`: blocks that are held in every way there is, and others that nothing holds, in a process that runs.
+
+mod common;
+
+use common::build::program_with;
+use common::{Scene, Target};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::Command;
+
+/// Returns the blocks that are said to be unreachable, direct and indirect, by the function that allocated them.
+fn lost(report: &Value) -> BTreeMap<String, (u64, u64)> {
+    let mut all = BTreeMap::new();
+    for s in report["top"].as_array().expect("stacks") {
+        let frames = s["frames"].as_array().expect("frames");
+        let names = frames.iter().filter_map(|f| f["function"].as_str());
+        let mut kinds = names.filter(|n| n.starts_with("held_") || n.starts_with("lost_"));
+        let kind = kinds.next().unwrap_or("another").to_owned();
+        let sum: &mut (u64, u64) = all.entry(kind).or_default();
+        sum.0 += s["direct"]["blocks"].as_u64().expect("direct");
+        sum.1 += s["indirect"]["blocks"].as_u64().expect("indirect");
+    }
+    all
+}
+
+#[test]
+fn each_kind_of_block_gets_its_verdict_while_the_process_runs() {
+    let scene = Scene::new("reach");
+    let mut target = Target::start(&program_with("reach.c", &["-O1", "-pthread"]), &[]);
+    let pid = target.pid.to_string();
+    let refused = scene.prof(&["reach", &pid]);
+    assert!(refused.code == 3 && refused.stderr.contains("prof attach"), "{refused:?}");
+    scene.attach(&target);
+    target.ask("begin");
+    for how in ["none", "stop"] {
+        let args = ["reach", &pid, "--top", "0", "--format", "json", "--snapshot", how];
+        let out = scene.prof(&args).ok("prof reach").stdout;
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        assert_eq!(report["scan"]["settled"], true, "{out}");
+        assert_eq!(report["scan"]["stop_ns"].is_u64(), how == "stop", "{out}");
+        let mut lost = lost(&report);
+        // A freed block may have been given to somebody else, or be part of a larger one.
+        let by_freed = lost.remove("lost_by_freed").unwrap_or_default();
+        assert!(by_freed.0 <= 20 && by_freed.1 == 0, "{by_freed:?}");
+        let of_thread = lost.remove("lost_thread_local").unwrap_or_default();
+        if cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+            assert!(by_freed.0 >= 10, "{by_freed:?}");
+            assert_eq!(of_thread, (20, 0));
+        }
+        let expected = [
+            ("lost_cycle", (0, 3)),
+            ("lost_inside", (1, 1)),
+            ("lost_list", (1, 19)),
+            ("lost_plain", (20, 0)),
+            ("lost_self", (20, 0)),
+            ("lost_tree", (1, 30)),
+            ("lost_xored", (20, 0)),
+        ];
+        let expected: BTreeMap<String, (u64, u64)> =
+            expected.into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect();
+        assert_eq!(lost, expected, "--snapshot {how}");
+    }
+    let text = scene.prof(&["reach", &pid, "--fail-if", "unreachable > 0", "--show-blocks"]);
+    assert!(text.code == 1 && text.stderr.contains("more than 0 B"), "{text:?}");
+    assert!(text.stdout.contains("=== unreachable #0 ==="), "{text:?}");
+    let list = scene.path("list");
+    std::fs::write(&list, "leak:lost_\n").expect("a list");
+    let list = list.to_str().expect("a path");
+    let args = ["reach", &pid, "--suppressions", list, "--fail-if", "unreachable > 0"];
+    let none = scene.prof(&args).ok("prof reach");
+    assert!(none.stdout.contains("suppressed: "), "{none:?}");
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+}
+
+#[test]
+fn blocks_whose_only_pointer_is_hard_to_find_are_held() {
+    let scene = Scene::new("reach_hidden");
+    let mut target = Target::start(&program_with("hide.c", &["-O1", "-pthread", "-lrt"]), &[]);
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    target.ask("begin");
+    let look = |more: &[&str]| {
+        let args = [&["reach", &pid, "--top", "0", "--format", "json"], more].concat();
+        let out = scene.prof(&args);
+        let report: Value =
+            serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+        (report, out)
+    };
+    let (report, out) = look(&["--snapshot", "stop"]);
+    assert_eq!(report["scan"]["settled"], true, "{out:?}");
+    let found = lost(&report);
+    let held: Vec<_> = found.keys().filter(|k| !k.starts_with("lost_")).collect();
+    assert!(held.is_empty(), "{held:?}");
+    if cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
+        let all: Vec<_> = found.iter().map(|(k, v)| (k.as_str(), v.0 + v.1)).collect();
+        assert_eq!(all, [("lost_fiber", 1), ("lost_on_fiber", 1), ("lost_plain", 20)]);
+    }
+    // Time that is up proves nothing.
+    let (report, out) = look(&["--timeout", "1ms", "--fail-if", "unreachable > 0"]);
+    assert_eq!(
+        (&report["scan"]["settled"], &report["scan"]["late"]),
+        (&false.into(), &true.into())
+    );
+    assert!(out.code == 1 && out.stderr.contains("not decided"), "{out:?}");
+    // Nor does a flood of events make it endless, or prove what is not so.
+    target.ask("flood");
+    let (report, out) = look(&["--timeout", "6s"]);
+    let settled = report["scan"]["settled"] == true;
+    assert!(settled || report["scan"]["late"] == true, "{out:?}");
+    let mistaken = lost(&report).into_keys().filter(|k| !k.starts_with("lost_")).count();
+    assert!(!settled || mistaken == 0, "{out:?}");
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+}
+
+#[test]
+fn a_watch_says_between_which_looks_the_last_pointer_went() {
+    let scene = Scene::new("reach_watch");
+    let mut target = Target::start(&program_with("reach.c", &["-O1", "-pthread"]), &[]);
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    // The first look is at a process that has lost nothing yet; the next ones see what it loses meanwhile.
+    let args = ["reach", &pid, "--watch", "100ms", "--fail-if", "unreachable > 0"];
+    let mut command = Command::new(Scene::binary());
+    command.args(args).args(["--format", "json", "--top", "0"]);
+    let mut watch = Target::spawn(command);
+    let mut next = || -> Value { serde_json::from_str(&watch.line()).expect("JSON") };
+    let first = next();
+    assert_eq!((&first["look"], &first["unreachable"]["blocks"]), (&1.into(), &0.into()));
+    target.ask("begin");
+    let last = std::iter::repeat_with(&mut next)
+        .find(|l| l["scan"]["settled"] == true && l["unreachable"]["blocks"] != 0);
+    let last = last.expect("a look");
+    assert!(last["look"].as_u64() > Some(1) && last["new_blocks"].as_u64() > Some(0), "{last}");
+    for s in last["top"].as_array().expect("stacks") {
+        let (after, before) = (s["went_after_ns"].as_u64(), s["went_before_ns"].as_u64());
+        assert!(after.is_some() && after < before && before <= last["at_ns"].as_u64(), "{s}");
+    }
+    assert_eq!(watch.wait(), 1);
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+}
