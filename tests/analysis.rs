@@ -119,7 +119,7 @@ fn filters_and_moments_have_the_programs_figures() {
     }
     assert!(scene.path("r.prof.idx").is_file());
     let refused = scene.prof(&["report", &file, "--marker", "7"]);
-    assert!(refused.code == 2 && refused.stderr.contains("markers"), "{refused:#?}");
+    assert!(refused.code == 2 && refused.stderr.contains("prof mark PID NAME"), "{refused:#?}");
     let nobody = scene.prof(&["report", &file, "--thread", "nobody"]);
     assert!(nobody.code == 2 && nobody.stderr.contains("nobody"), "{nobody:#?}");
 }

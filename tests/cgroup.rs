@@ -126,7 +126,7 @@ fn beside_prof_in_one_cgroup_the_ring_is_as_large_as_there_is_room() {
     let scene = Scene::new("cgroup-beside");
     let mut target = Target::start(&program("toggle.c"), &[]);
     group.add(target.pid);
-    group.leave(72 << 20);
+    group.leave(80 << 20);
     let script = format!(
         "echo $$ > {}/cgroup.procs && exec {} attach {} --timeout 20s -o beside.prof",
         group.dir.display(),

@@ -174,7 +174,7 @@ mod tests {
         assert!(Params::parse("a=%ff").is_err());
         assert!(Params::parse(&"a&".repeat(300)).is_err());
         let mut p = Params::parse("marker=1").expect("good");
-        assert!(p.filter().expect_err("refused").why.contains("don't hold"));
+        assert!(p.filter().expect_err("refused").why.contains("prof mark PID NAME"));
     }
 
     #[test]

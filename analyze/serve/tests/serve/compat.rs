@@ -227,7 +227,7 @@ fn filters_select_what_they_say() {
     assert_eq!(count("function_regex="), blocks.len() as u64, "an empty field is none");
     for (query, part) in [
         ("jemalloc=yes", "allocator"),
-        ("marker=1", "markers"),
+        ("marker=1", "prof mark PID NAME"),
         ("from_map=1", "from-map"),
         ("custom_filter=5", "script"),
         ("size_min=x", "size"),
