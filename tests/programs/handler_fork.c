@@ -12,7 +12,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { THREADS = 3, SECONDS = 20 };
+/* Threads allocate no block of the handlers' size while a signal may come: a handler would find the list of cached blocks
+ * of that size half changed, and the child would crash, with prof or without. */
+enum { THREADS = 3, SECONDS = 20, OF_HANDLERS = 120 };
 static volatile sig_atomic_t forks, active, is_child, raw, own;
 static volatile int stop;
 
@@ -57,7 +59,7 @@ static void handler(int signal) {
     if (pid == 0) is_child = 1;
     if (pid == 0 && own) {
         for (int i = 0; i < 10; i++) {
-            void *p = malloc(40);
+            void *p = malloc(OF_HANDLERS);
             KEEP(p);
             free(p);
         }
@@ -89,6 +91,9 @@ static void *work(void *unused) {
     if (sigaltstack(&s, NULL)) fail("sigaltstack");
     /* The allocator's locks are taken only before the first signal and after the last one. */
     for (int i = 0; i < 100; i++) at_depth(i & 31);
+    void *cached = malloc(OF_HANDLERS);
+    KEEP(cached);
+    free(cached);
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGPROF);

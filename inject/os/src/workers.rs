@@ -101,7 +101,7 @@ mod tests {
         extern "C" fn wait(_: *mut libc::c_void) -> i32 {
             // SAFETY: the calls use no memory but their own arguments.
             unsafe {
-                libc::syscall(libc::SYS_pause);
+                libc::pause();
                 libc::_exit(0);
             }
         }
