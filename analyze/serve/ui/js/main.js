@@ -1,6 +1,6 @@
 // Starts the page: the frame around all pages, the routes, and the keyboard.
 
-import { fill, h } from "./core/dom.js";
+import { fill, h, reveal } from "./core/dom.js";
 import { icon } from "./core/icon.js";
 import { app, fieldsOf, go, here, recording, to } from "./core/app.js";
 import { counts } from "./core/filters.js";
@@ -63,7 +63,8 @@ function drawNav() {
       "aria-current": name === view.page || p.has === view.page || (p.hasAll || []).includes(view.page) ? "page" : null, title: p.keys ? p.title + " (" + p.keys + ")" : p.title,
     }, icon(/** @type {string} */ (p.icon)), h("span", null, p.title))))));
   // On a narrow window the pages are a strip that is scrolled.
-  nav.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  const current = nav.querySelector("[aria-current]");
+  for (let e = current?.parentElement; current && e && e !== nav.parentElement; e = e.parentElement) reveal(current, e);
 }
 
 /** Draws the page of the address. The one before stays until the new one has something to show. */

@@ -55,6 +55,18 @@ export function fill(parent, ...children) {
 }
 
 /**
+ * Scrolls a box as little as shows an element in it. Chromium's `scrollIntoView` also moves the point from which Tab
+ * starts to the element: whoever opens the page would not reach the link past the navigation.
+ * @param {Element} element
+ * @param {Element} box
+ */
+export function reveal(element, box) {
+  const e = element.getBoundingClientRect(), b = box.getBoundingClientRect();
+  box.scrollLeft += Math.min(0, e.left - b.left) || Math.max(0, e.right - b.right);
+  box.scrollTop += Math.min(0, e.top - b.top) || Math.max(0, e.bottom - b.bottom);
+}
+
+/**
  * Waits until no call has come for a while, then makes the last one.
  * @template {any[]} A
  * @param {(...a: A) => void} call
