@@ -135,9 +135,9 @@ fn a_filter_as_a_script_prints_the_report_of_the_command_line() {
             };
             let code = report_script(filter.given(), top, sort).expect("a script");
             let analysis = query.analysis(None).expect("read");
-            let meant = Report::new(&analysis, &options);
+            let selected = Report::new(&analysis, &options);
             let rows = query.rows().expect("read").len();
-            let figures = meant.head.totals.allocated_bytes;
+            let figures = selected.head.totals.allocated_bytes;
             let printed = b.lines(&code).join("\n");
             // The report names the filter, in the words that the script has for it.
             let plain = |text: &str| -> String {
@@ -147,7 +147,7 @@ fn a_filter_as_a_script_prints_the_report_of_the_command_line() {
             };
             assert_eq!(
                 plain(&printed),
-                plain(&meant.text(Style::default())),
+                plain(&selected.text(Style::default())),
                 "{:?}\n{code}",
                 filter.given()
             );
@@ -219,10 +219,10 @@ fn a_filter_of_mappings_as_a_script_prints_what_the_command_line_does() {
                 ..MapsOptions::default()
             };
             let all = Maps::of(analysis).expect("mappings");
-            let meant = MapsReport::new(analysis, &all, &filter, &options);
+            let selected = MapsReport::new(analysis, &all, &filter, &options);
             let code = maps_script(&filter, top, sort);
             // The list knows nothing of what was left out of it.
-            let text = meant.text(Style::default());
+            let text = selected.text(Style::default());
             let text = text.trim_end().lines().filter(|l| !l.contains("--lifetime all shows"));
             assert_eq!(
                 b.lines(&code).join("\n").lines().collect::<Vec<_>>(),
@@ -231,7 +231,7 @@ fn a_filter_of_mappings_as_a_script_prints_what_the_command_line_does() {
                 filter.given()
             );
             whole += 1;
-            some += u64::from(meant.total_count > 0);
+            some += u64::from(selected.total_count > 0);
         }
     }
     let missing = FIELDS_OF_MAPS.iter().map(|f| f.name).filter(|n| !seen.contains(n));

@@ -278,11 +278,11 @@ fn filters_of_mappings_keep_what_a_naive_evaluation_keeps() {
             for _ in 0..4 {
                 let (arg, allows) =
                     case(&mut r, &n.name).unwrap_or_else(|| panic!("{} is not tested", n.title()));
-                let meant = addresses(all.iter().filter(|m| allows(m)));
+                let selected = addresses(all.iter().filter(|m| allows(m)));
                 let code = format!("let list = maps().{}({arg}); {PRINT}", n.name);
-                assert_eq!(b.lines(&code), meant, "{code}");
-                kept += meant.len();
-                left += all.len() - meant.len();
+                assert_eq!(b.lines(&code), selected, "{code}");
+                kept += selected.len();
+                left += all.len() - selected.len();
             }
         }
     }
@@ -294,21 +294,21 @@ fn lists_of_mappings_are_sets_in_the_order_of_their_numbers() {
     let (mut b, all) = mapped(5);
     let (large, late) = (|m: &&Made| m.size > 4 * PAGE, |m: &&Made| m.begun >= 8000);
     const TWO: &str = "let a = maps().only_larger(16384); let b = maps().only_allocated_after_at_least(ns(8000));\n";
-    for (code, meant) in [
+    for (code, selected) in [
         ("a + b", addresses(all.iter().filter(|m| large(m) || late(m)))),
         ("a - b", addresses(all.iter().filter(|m| large(m) && !late(m)))),
         ("a & b", addresses(all.iter().filter(|m| large(m) && late(m)))),
         ("b + a", addresses(all.iter().filter(|m| large(m) || late(m)))),
         ("maps().only(\"min-size\", \"16385\")", addresses(all.iter().filter(large))),
     ] {
-        assert!(!meant.is_empty(), "{code}");
-        assert_eq!(b.lines(&format!("{TWO}let list = {code};\n{PRINT}")), meant, "{code}");
+        assert!(!selected.is_empty(), "{code}");
+        assert_eq!(b.lines(&format!("{TWO}let list = {code};\n{PRINT}")), selected, "{code}");
         let len = format!("{TWO}let list = {code}; println(list.len());");
-        assert_eq!(b.lines(&len), [meant.len().to_string()], "{code}");
+        assert_eq!(b.lines(&len), [selected.len().to_string()], "{code}");
         let by_index = format!(
             "{TWO}let list = {code}; for i in 0..list.len() {{ println(list[i].address()); }}"
         );
-        assert_eq!(b.lines(&by_index), meant, "{code}");
+        assert_eq!(b.lines(&by_index), selected, "{code}");
     }
 }
 
@@ -332,19 +332,19 @@ fn mappings_have_the_properties_of_a_naive_evaluation() {
             }),
             _ => panic!("{} is not tested", n.title()),
         };
-        let meant: Vec<String> = all.iter().enumerate().map(|(i, m)| of(i, m)).collect();
-        assert_eq!(b.lines(&format!("for m in maps() {{ println({show}); }}")), meant, "{show}");
+        let selected: Vec<String> = all.iter().enumerate().map(|(i, m)| of(i, m)).collect();
+        assert_eq!(b.lines(&format!("for m in maps() {{ println({show}); }}")), selected, "{show}");
         tested += 1;
     }
     assert_eq!(tested, 10);
     let table = b.lines("table(maps(), [\"id\", \"size\", \"peak_rss\", \"kind\"]);");
     let words =
         |line: &String| line.split_whitespace().map(|w| w.replace(',', "")).collect::<Vec<_>>();
-    let meant = |(i, m): (usize, &Made)| {
+    let selected = |(i, m): (usize, &Made)| {
         [i.to_string(), m.size.to_string(), m.peak().to_string(), m.kind.to_owned()].to_vec()
     };
-    let meant: Vec<Vec<String>> = all.iter().enumerate().map(meant).collect();
-    assert_eq!(table[1..].iter().map(words).collect::<Vec<_>>(), meant);
+    let selected: Vec<Vec<String>> = all.iter().enumerate().map(selected).collect();
+    assert_eq!(table[1..].iter().map(words).collect::<Vec<_>>(), selected);
 }
 
 /// Returns the most of a sum at any moment of each column.
@@ -379,10 +379,10 @@ fn graphs_of_mappings_have_the_values_of_a_naive_evaluation() {
         let seen = m.rss.iter().rev().find(|r| r.0 <= t).map_or(0, |r| r.1);
         if m.is_alive(t) { seen } else { 0 }
     };
-    let meant = (columns(&large, rss), columns(&small, rss));
-    assert!(meant.0.iter().any(|v| *v > 0) && meant.1.iter().any(|v| *v > 0));
-    assert_eq!(values(".show_rss()"), meant);
-    assert_eq!(values(""), meant, "what is shown by default");
-    let meant = (columns(&large, space), columns(&small, space));
-    assert_eq!(values(".show_address_space()"), meant);
+    let selected = (columns(&large, rss), columns(&small, rss));
+    assert!(selected.0.iter().any(|v| *v > 0) && selected.1.iter().any(|v| *v > 0));
+    assert_eq!(values(".show_rss()"), selected);
+    assert_eq!(values(""), selected, "what is shown by default");
+    let selected = (columns(&large, space), columns(&small, space));
+    assert_eq!(values(".show_address_space()"), selected);
 }
