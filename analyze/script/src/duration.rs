@@ -1,7 +1,13 @@
 //! Durations, and moments as durations since the start of a recording.
 
 use crate::error::{Fault, fault};
+use crate::recording::Shared;
 use crate::registry::Registry;
+use std::rc::Rc;
+
+/// What a script of bytehound's that calls `s` with a fraction is told.
+const SECONDS: &str =
+    "s(0.5) is half a second; bytehound's was 500,000 seconds, as it multiplied by a million";
 
 /// A duration in nanoseconds; it may be negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +29,14 @@ impl Duration {
             return Err(fault("the duration is too long, or no number"));
         }
         Ok(Self(ns.round() as i64))
+    }
+}
+
+impl Duration {
+    /// Returns the text of a moment in a sentence, in which nothing would be a gap.
+    pub(crate) fn spelled(self) -> String {
+        let text = self.to_string();
+        if text.is_empty() { "0us".into() } else { text }
     }
 }
 
@@ -65,7 +79,7 @@ impl std::fmt::Display for Moment {
 }
 
 /// Registers the functions that make durations, and the type.
-pub(crate) fn register(r: &mut Registry) {
+pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
     r.engine.register_type_with_name::<Duration>("Duration");
     r.engine.register_type_with_name::<Moment>("Option<Duration>");
     r.of("");
@@ -82,6 +96,7 @@ pub(crate) fn register(r: &mut Registry) {
             let ns = n.checked_mul(factor as i64).ok_or_else(|| fault("the duration is too long"));
             ns.map(Duration)
         };
+        let told = (name == "s").then(|| shared.clone());
         r.def(
             name,
             "(n: Integer|Float) -> Duration",
@@ -89,7 +104,12 @@ pub(crate) fn register(r: &mut Registry) {
             format!("println({name}(1500) + {name}(0.5));"),
             whole,
         )
-        .also(move |n: f64| Duration::of_float(n * factor));
+        .also(move |n: f64| {
+            if let Some(shared) = &told {
+                shared.tell(SECONDS);
+            }
+            Duration::of_float(n * factor)
+        });
         match name {
             "s" => _ = r.note("In bytehound `s(0.5)` was 500,000 seconds."),
             "ns" => _ = r.note("New in prof."),

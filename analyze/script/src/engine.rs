@@ -415,7 +415,7 @@ fn registered(shared: &Rc<Shared>) -> Registry {
     api::register(&mut r, shared);
     print::register(&mut r, shared);
     text::register(&mut r.engine, shared);
-    duration::register(&mut r);
+    duration::register(&mut r, shared);
     only::register_all(&mut r, shared);
     graph::register(&mut r, shared);
     objects::register(&mut r, shared);

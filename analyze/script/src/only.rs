@@ -16,7 +16,7 @@ use Arg::{Address, Amount, Flag, Maps as OfMaps, Number, Stacks, Text, Time, Tim
 use On::{Blocks, Maps};
 use rhai::{Array, Dynamic};
 use std::rc::Rc;
-use table::NEW;
+use table::{NEW, OLD};
 
 /// The argument of a method, and what becomes of it in the text of the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,13 @@ impl Only {
     fn apply<L: Filtered>(&self, list: &L, text: &str) -> Result<L, Fault> {
         let found = list.only(self.field, text)?;
         if self.not { list.without(&found) } else { Ok(found) }
+    }
+
+    /// Tells an older script that the name is kept for its sake, once.
+    fn tell(&self, shared: &Shared) {
+        if OLD.contains(&self.note) {
+            shared.tell(&format!("{}: {}", self.name, self.note.trim_end_matches('.')));
+        }
     }
 
     fn flag<L: Filtered>(&self, list: &L) -> Result<L, Fault> {
@@ -232,7 +239,13 @@ fn sorted(mut ids: Vec<u32>) -> Vec<u32> {
 }
 
 /// Registers a method for a type of lists.
-fn register<L: Filtered + 'static>(r: &mut Registry, o: &'static Only, list: &'static str) {
+fn register<L: Filtered + 'static>(
+    r: &mut Registry,
+    o: &'static Only,
+    list: &'static str,
+    shared: &Rc<Shared>,
+) {
+    let shared = shared.clone();
     let make = if list == "maps" { "maps()" } else { "allocations()" };
     let example = |arg: &str| format!("println({make}.{}({arg}).len());", o.name);
     let doc = format!("Keeps those {}.", o.doc);
@@ -248,7 +261,11 @@ fn register<L: Filtered + 'static>(r: &mut Registry, o: &'static Only, list: &'s
     }
     match o.arg {
         Flag(_) => {
-            r.def(o.name, signature!("()"), doc, example(""), |l: &mut L| o.flag(l));
+            let flag = move |l: &mut L| {
+                o.tell(&shared);
+                o.flag(l)
+            };
+            r.def(o.name, signature!("()"), doc, example(""), flag);
         }
         Number(_) | Address => {
             let number = |l: &mut L, n: i64| o.number(l, n);
@@ -261,7 +278,10 @@ fn register<L: Filtered + 'static>(r: &mut Registry, o: &'static Only, list: &'s
                 .also(|l: &mut L, part: f64| o.float(l, part));
         }
         Time => {
-            let time = |l: &mut L, time: Duration| o.time(l, time);
+            let time = move |l: &mut L, time: Duration| {
+                o.tell(&shared);
+                o.time(l, time)
+            };
             let signature = signature!("(time: Duration)");
             r.def(o.name, signature, doc, example("data().runtime() * 0.5"), time);
         }
@@ -341,8 +361,8 @@ pub(crate) fn register_all(r: &mut Registry, shared: &Rc<Shared>) {
         r.of(of);
         for o in ALL.iter().filter(|o| o.on != skip) {
             match list {
-                "maps" => register::<MapList>(r, o, list),
-                _ => register::<AllocationList>(r, o, list),
+                "maps" => register::<MapList>(r, o, list, shared),
+                _ => register::<AllocationList>(r, o, list, shared),
             }
         }
     }

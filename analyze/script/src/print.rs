@@ -125,8 +125,9 @@ pub(crate) fn shown(value: &Dynamic) -> Result<String, Fault> {
     }
     if let Some(a) = value.read_lock::<Allocation>() {
         let (size, address) = (units::bytes(a.row.size), a.row.address);
-        let end = a.deallocated_at().0.map_or("the end".into(), |d| d.to_string());
-        return Ok(format!("Allocation ({size} at {address:#x}, {} to {end})", a.allocated_at()));
+        let end = a.deallocated_at().0.map_or("the end".into(), Duration::spelled);
+        let begin = a.allocated_at().spelled();
+        return Ok(format!("Allocation ({size} at {address:#x}, {begin} to {end})"));
     }
     if let Some(map) = value.read_lock::<Map>() {
         let (size, address) = (map.read(|m| m.size)?, map.read(|m| m.address)?);
@@ -151,23 +152,27 @@ fn quoted_text(value: &Dynamic, depth: usize) -> String {
     }
 }
 
-/// Replaces the placeholders of a format: `{}` by the next argument, `{N}` by one of them; `{{` is a bracket.
+/// Returns a value as `println` prints it: numbers as bytehound does, which prints 2.0 as 2.
+fn printed(value: &Dynamic) -> Result<String, Fault> {
+    match value.as_float() {
+        Ok(number) => Ok(number.to_string()),
+        Err(_) => shown(value),
+    }
+}
+
+/// Replaces the placeholders of a format: `{}` by the next argument, `{N}` by one of them. `{{` is a bracket, and `}` is
+/// one wherever it ends no placeholder, as in bytehound: `}}` are two.
 pub(crate) fn formatted(format: &str, args: &[String], most: usize) -> Result<String, String> {
     let (mut out, mut next) = (String::new(), 0);
     let mut rest = format;
-    while let Some(at) = rest.find(['{', '}']) {
+    while let Some(at) = rest.find('{') {
         if out.len() > most {
             return Err(format!("the text is longer than {} MiB", most >> 20));
         }
         let (before, behind) = rest.split_at(at);
         out.push_str(before);
-        if let Some(more) = behind.strip_prefix("{{").or(behind.strip_prefix("}}")) {
-            out.push_str(&behind[..1]);
-            rest = more;
-            continue;
-        }
-        if let Some(more) = behind.strip_prefix('}') {
-            out.push('}');
+        if let Some(more) = behind.strip_prefix("{{") {
+            out.push('{');
             rest = more;
             continue;
         }
@@ -194,7 +199,7 @@ pub(crate) fn formatted(format: &str, args: &[String], most: usize) -> Result<St
 
 fn print(shared: &Shared, values: &[Dynamic]) -> Result<(), Fault> {
     values.iter().try_for_each(|v| shared.check_text(v))?;
-    let texts: Vec<String> = values.iter().map(shown).collect::<Result<_, Fault>>()?;
+    let texts: Vec<String> = values.iter().map(printed).collect::<Result<_, Fault>>()?;
     let text = match texts.split_first() {
         None => String::new(),
         Some((one, [])) => one.clone(),
@@ -242,7 +247,7 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
         "println(format(\"{} of {}\", [1, 2]));",
         move |format: &str, values: rhai::Array| {
             values.iter().try_for_each(|v| s6.check_text(v))?;
-            let texts: Vec<String> = values.iter().map(shown).collect::<Result<_, Fault>>()?;
+            let texts: Vec<String> = values.iter().map(printed).collect::<Result<_, Fault>>()?;
             formatted(format, &texts, s6.longest).map_err(fault)
         },
     )
@@ -280,7 +285,8 @@ mod tests {
         for (format, text) in [
             ("{} and {}", "a and b"),
             ("{1}{0}{1}", "bab"),
-            ("{{}} {}", "{} a"),
+            ("{{}} {}", "{}} a"),
+            ("a}b {}}", "a}b a}"),
             ("none", "none"),
             ("é{}é", "éaé"),
         ] {

@@ -126,7 +126,7 @@ pub(crate) struct Shared {
     pub open: Open,
     /// Finds a recording if none was given.
     pub fallback: Option<Fallback>,
-    told: RefCell<HashSet<&'static str>>,
+    told: RefCell<HashSet<String>>,
 }
 
 impl Shared {
@@ -152,8 +152,8 @@ impl Shared {
     }
 
     /// Tells the user something, once.
-    pub(crate) fn tell(&self, text: &'static str) {
-        if self.told.borrow_mut().insert(text) {
+    pub(crate) fn tell(&self, text: &str) {
+        if self.told.borrow_mut().insert(text.to_owned()) {
             self.host.borrow_mut().note(text);
         }
     }

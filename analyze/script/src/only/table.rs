@@ -27,6 +27,15 @@ impl Only {
 pub(super) const NEW: &str = "New in prof.";
 const REMOVED: &str = "bytehound removed it in 2022; kept for older scripts.";
 
+/// Notes on names that only older scripts have. Such a script is told so once.
+pub(super) const OLD: [&str; 5] = [
+    REMOVED,
+    "bytehound renamed it in 2022, to only_ptmalloc_mmaped; kept for older scripts.",
+    "bytehound renamed it in 2022, to only_ptmalloc_not_mmaped; kept for older scripts.",
+    "bytehound renamed it in 2022, to only_ptmalloc_from_main_arena; kept for older scripts.",
+    "bytehound renamed it in 2022, to only_ptmalloc_not_from_main_arena; kept for older scripts.",
+];
+
 /// All methods. Those of which the field alone is wanted as code come first of their field.
 pub(crate) const ALL: &[Only] = &[
     only(
@@ -350,6 +359,14 @@ pub(crate) const ALL: &[Only] = &[
         Flag("non-main"),
         "in another of glibc's arenas",
     ),
+    only("only_mmaped", Blocks, "mmapped", Flag("yes"), "that glibc mapped on their own")
+        .note(OLD[1]),
+    only("only_not_mmaped", Blocks, "mmapped", Flag("no"), "that glibc did not map on their own")
+        .note(OLD[2]),
+    only("only_from_main_arena", Blocks, "arena", Flag("main"), "in glibc's main arena")
+        .note(OLD[3]),
+    only("only_from_not_main_arena", Blocks, "arena", Flag("non-main"), "in another of glibc's arenas")
+        .note(OLD[4]),
     only("only_from_maps", Blocks, "from-map", OfMaps, "in one of these mappings"),
     only(
         "only_part",

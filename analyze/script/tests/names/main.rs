@@ -298,14 +298,18 @@ fn case(b: &Bench, t: &Truth, r: &mut Random, name: &str) -> Option<(String, Vec
         _ if base.starts_with("group_leaked_allocations") => {
             (few.to_string(), b.selected(|b| within(leaked(b), few)))
         }
-        "ptmalloc_mmaped" => {
+        "ptmalloc_mmaped" | "mmaped" => {
             (String::new(), b.selected(|b| b.header.is_known() && b.header.mapped))
         }
-        "ptmalloc_not_mmaped" => {
+        "ptmalloc_not_mmaped" | "not_mmaped" => {
             (String::new(), b.selected(|b| b.header.is_known() && !b.header.mapped))
         }
-        "ptmalloc_from_main_arena" => (String::new(), b.selected(|b| b.header.arena == 1)),
-        "ptmalloc_not_from_main_arena" => (String::new(), b.selected(|b| b.header.arena == 2)),
+        "ptmalloc_from_main_arena" | "from_main_arena" => {
+            (String::new(), b.selected(|b| b.header.arena == 1))
+        }
+        "ptmalloc_not_from_main_arena" | "from_not_main_arena" => {
+            (String::new(), b.selected(|b| b.header.arena == 2))
+        }
         "usable_size_at_least" | "usable_size_at_most" => {
             let usable = |b: &Block| prof_trace::size::GlibcChunks::of(8).usable(b.size, b.header);
             (number.to_string(), b.selected(|b| usable(b).is_some_and(|u| within(u, number))))
@@ -391,7 +395,7 @@ fn lists_are_sets_in_the_order_of_time() {
         "{TWO}for i in 0..a.len() {{ println(\"{{}} {{}}\", a[i].allocated_at() / ns(1), a[i].address()); }}"
     ));
     let text =
-        |m: &[(u64, u64)]| -> Vec<String> { m.iter().map(|(t, a)| format!("{t}.0 {a}")).collect() };
+        |m: &[(u64, u64)]| -> Vec<String> { m.iter().map(|(t, a)| format!("{t} {a}")).collect() };
     assert_eq!(printed, text(&selected));
     let each = format!(
         "{TWO}for x in a {{ println(\"{{}} {{}}\", x.allocated_at() / ns(1), x.address()); }}"

@@ -326,9 +326,9 @@ fn mappings_have_the_properties_of_a_naive_evaluation() {
             "name" => ("m.name()", |_, m| m.name.to_owned()),
             "kind" => ("m.kind()", |_, m| m.kind.to_owned()),
             "backtrace" => ("m.backtrace().id()", |_, m| m.nodes.0.to_string()),
-            "allocated_at" => ("m.allocated_at() / ns(1)", |_, m| format!("{}.0", m.begun)),
+            "allocated_at" => ("m.allocated_at() / ns(1)", |_, m| m.begun.to_string()),
             "deallocated_at" => ("m.deallocated_at().unwrap_or(ns(0)) / ns(1)", |_, m| {
-                format!("{}.0", m.end.unwrap_or(0))
+                m.end.unwrap_or(0).to_string()
             }),
             _ => panic!("{} is not tested", n.title()),
         };

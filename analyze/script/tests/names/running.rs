@@ -6,7 +6,7 @@ use super::*;
 fn values_print_as_bytehound_prints_them() {
     let mut b = bench(13, 300);
     let printed = b.lines(
-        "println(); println(5); println(\"a {} b {}\", 1, \"x\"); println(\"{1}{0}{{}}\", 1, 2);\n\
+        "println(); println(5); println(\"a {} b {}\", 1, \"x\"); println(\"{1}{0}{{}}\", 1, 2); println(4.0 / 2.0); println(\"{} {}\", 1e20, -0.25);\n\
          println(s(0.5)); println(s(90) + ms(3)); println(kb(2) + mb(1) + gb(1));\n\
          println((allocations().only_leaked())[0].deallocated_at());\n\
          println([1, \"a\", s(1)]); println(h(2) * 0.5); println(2 * m(1)); println(s(1) - ms(1));\n\
@@ -16,7 +16,9 @@ fn values_print_as_bytehound_prints_them() {
         "",
         "5",
         "a 1 b x",
-        "21{}",
+        "21{}}",
+        "2",
+        "100000000000000000000 -0.25",
         "500ms",
         "1m 30s 3ms",
         "1001002000",
@@ -38,6 +40,36 @@ fn values_print_as_bytehound_prints_them() {
         .map(|(i, f)| format!("#{i:02} [{}.so] f{f}_", if f % 2 == 0 { "one" } else { "two" }))
         .collect();
     assert_eq!(trace, [frames.join("\n")]);
+}
+
+#[test]
+fn older_scripts_are_told_once_what_has_changed() {
+    let b = bench(17, 300);
+    let notes = |code: &str| -> Vec<String> {
+        let (mut script, out) = engine(std::slice::from_ref(&b.data), None);
+        script.run(code).unwrap_or_else(|e| panic!("{code}: {e}"));
+        let lines = out.take().into_iter().filter_map(|o| match o {
+            Output::Line(text) => text.strip_prefix("note: ").map(str::to_owned),
+            Output::File { .. } => None,
+        });
+        lines.collect()
+    };
+    for (name, arg, of) in [
+        ("only_mmaped", "", "only_ptmalloc_mmaped"),
+        ("only_not_mmaped", "", "only_ptmalloc_not_mmaped"),
+        ("only_from_main_arena", "", "only_ptmalloc_from_main_arena"),
+        ("only_from_not_main_arena", "", "only_ptmalloc_not_from_main_arena"),
+        ("only_not_deallocated_after_at_least", "s(1)", "removed it in 2022"),
+        ("only_not_deallocated_until_at_most", "s(1)", "removed it in 2022"),
+    ] {
+        let told = notes(&format!("for i in 0..3 {{ allocations().{name}({arg}); }}"));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with(&format!("{name}: bytehound ")), "{told:?}");
+        assert!(told[0].contains(of), "{told:?}");
+    }
+    let told = notes("for i in 0..3 { s(0.5); }");
+    assert!(told.len() == 1 && told[0].contains("500,000 seconds"), "{told:?}");
+    assert!(notes("s(5); ms(0.5); allocations().only_ptmalloc_mmaped()").is_empty());
 }
 
 #[test]
