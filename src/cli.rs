@@ -11,6 +11,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::dump::DumpArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::fragmentation::FragmentationArgs;
+use crate::commands::holds::HoldsArgs;
 use crate::commands::info::InfoArgs;
 use crate::commands::kernel::KernelArgs;
 use crate::commands::leaks::LeaksArgs;
@@ -79,6 +80,7 @@ pub(crate) enum Command {
     Report(Box<ReportArgs>),
     Leaks(Box<LeaksArgs>),
     Reach(Box<ReachArgs>),
+    Holds(Box<HoldsArgs>),
     Diff(Box<DiffArgs>),
     Check(Box<CheckArgs>),
     Export(Box<ExportArgs>),

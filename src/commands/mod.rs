@@ -14,6 +14,7 @@ pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod family;
 pub(crate) mod fragmentation;
+pub(crate) mod holds;
 pub(crate) mod info;
 pub(crate) mod input;
 #[cfg(feature = "script")]
@@ -80,6 +81,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Report(a) => report::run(a, &locate),
         Command::Leaks(a) => leaks::run(a, &locate),
         Command::Reach(a) => reach::run(a),
+        Command::Holds(a) => holds::run(a),
         Command::Diff(a) => diff::run(a, &locate),
         Command::Check(a) => check::run(a, &locate),
         Command::Export(a) => export::run(a, &locate),
@@ -114,7 +116,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
 /// Returns whether a command works on live processes, and not on recordings or on prof itself.
 fn needs_processes(command: &Command) -> bool {
     use Command::{
-        Attach, Demo, Detach, Dump, Kernel, Mark, Pause, Reach, Resume, Run, Status, Trace,
+        Attach, Demo, Detach, Dump, Holds, Kernel, Mark, Pause, Reach, Resume, Run, Status, Trace,
     };
     matches!(
         command,
@@ -123,6 +125,7 @@ fn needs_processes(command: &Command) -> bool {
             | Kernel(_)
             | Pause(_)
             | Reach(_)
+            | Holds(_)
             | Resume(_)
             | Status(_)
             | Run(_)
@@ -144,6 +147,7 @@ fn target(command: &Command) -> Option<i32> {
         Command::Dump(a) => Some(a.pid),
         Command::Mark(a) => a.who.one(),
         Command::Reach(a) => Some(a.pid),
+        Command::Holds(a) => Some(a.pid),
         Command::Kernel(a) => a.pid.map(u32::cast_signed),
         _ => None,
     }

@@ -8,16 +8,17 @@ from harness import Target, cpu
 BLOCK = 96
 
 
-def looked(pid, *options):
-    """Runs `prof reach`. Returns its report, its own seconds of processor and of time, and the most memory it had."""
-    command = [harness.PROF, "reach", str(pid), "--format", "json", "--timeout", "120s", *options]
+def looked(pid, *options, command="reach"):
+    """Runs `prof reach`, or another command that looks at a process. Returns its report, its own seconds of processor and
+    of time, and the most memory it had."""
+    command = [harness.PROF, command, str(pid), "--format", "json", "--timeout", "120s", *options]
     began = time.monotonic()
     p = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=harness.SCRATCH)
     out = p.stdout.read()
     _, status, used = os.wait4(p.pid, 0)
     p.returncode = os.waitstatus_to_exitcode(status)
     if p.returncode != 0:
-        raise SystemExit(f"prof reach: {p.returncode}")
+        raise SystemExit(f"{command}: {p.returncode}")
     return json.loads(out), used.ru_utime + used.ru_stime, time.monotonic() - began, used.ru_maxrss / 1024
 
 
@@ -35,6 +36,11 @@ def one(gib):
         print(f"{gib:5}{n / 1e6:8.1f}{how:>6}{s['passes']:8}{rate:8.2f}{blocks:10.1f}{stop:9.0f}"
               f"{stop / gib:12.0f}{used:8.1f}{took:8.1f}{memory * (1 << 20) / n:11.0f}"
               f"{found / (n / 50) * 100:9.2f}", flush=True)
+    report, used, took, memory = looked(t.p.pid, "--snapshot", "stop", command="holds")
+    s = report["scan"]
+    print(f"      prof holds: {report['live']['blocks'] / 1e6:.1f} M blocks, stop {s['stop_ns'] / 1e6:.0f} ms, reading "
+          f"{s['scan_cpu_ns'] / 1e9:.1f} s of CPU, all in all {used:.1f} s of CPU, {took:.1f} s, "
+          f"{memory * (1 << 20) / n:.0f} bytes a block", flush=True)
     t.close()
     os.remove(path)
 

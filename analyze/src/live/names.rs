@@ -4,7 +4,7 @@ use crate::analysis::Follower;
 use crate::askers::Askers;
 use crate::model::Watch;
 use crate::report::{AskedData, FrameData, asked_by, asked_line, frame_lines, frames_of};
-use crate::style::Style;
+use crate::style::{Style, printable};
 use crate::symbols::{SymbolOptions, Symbolizer};
 use crate::{Analysis, Error};
 use std::collections::HashMap;
@@ -29,6 +29,21 @@ impl NamedStack {
         let _ = asked_line(self.asked.as_ref(), style, &mut out);
         let _ = frame_lines(&self.frames, self.cut, style, &mut out);
         out
+    }
+
+    /// Returns the frame that asked for the memory in one line: function, file and line.
+    pub fn label(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string can't fail.
+        let _ = asked_line(self.asked.as_ref(), Style::default(), &mut out);
+        match (out.trim_end(), self.frames.first()) {
+            ("", Some(f)) => {
+                let name = f.function.as_deref().or(f.offset.as_deref()).unwrap_or(&f.address);
+                format!("{} ({})", printable(name), printable(f.module.as_deref().unwrap_or("?")))
+            }
+            ("", None) => "(no stack)".to_owned(),
+            (text, _) => text.to_owned(),
+        }
     }
 }
 
@@ -63,10 +78,19 @@ impl Names {
         }
         missing.sort_unstable();
         missing.dedup();
-        let mut analysis = follower.analysis()?;
-        analysis.set_symbol_options(self.options.clone());
+        let analysis = self.analysis(follower)?;
         self.name(&analysis, &missing);
         Ok(())
+    }
+
+    /// Returns what was read so far as an analysis that looks up symbols where this table does.
+    ///
+    /// # Errors
+    /// If the recording can't be opened.
+    pub fn analysis<W: Watch>(&self, follower: &Follower<W>) -> Result<Analysis, Error> {
+        let mut analysis = follower.analysis()?;
+        analysis.set_symbol_options(self.options.clone());
+        Ok(analysis)
     }
 
     fn name(&mut self, analysis: &Analysis, nodes: &[u32]) {

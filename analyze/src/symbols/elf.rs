@@ -8,7 +8,9 @@ use goblin::elf::section_header::{
     SHF_ALLOC, SHF_COMPRESSED, SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_NOTE,
     SHT_PROGBITS, SHT_SYMTAB, SectionHeader,
 };
-use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
+use goblin::elf::sym::{
+    STB_GLOBAL, STB_LOCAL, STT_COMMON, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym, Symtab,
+};
 use memmap2::Mmap;
 use prof_arch::refers::Machine;
 use prof_os::elf::build_id;
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 const ZLIB: u32 = 1;
 const ZSTD: u32 = 2;
 
-/// A function symbol.
+/// A symbol of a function or a variable.
 pub(super) struct Symbol {
     /// Address of the symbol in the file.
     pub start: u64,
@@ -70,6 +72,15 @@ impl Deref for Bytes {
             Self::Mapped(m) => m,
             Self::Read(v) => v,
         }
+    }
+}
+
+/// Returns the rank of a symbol's binding: of several names of one address the global one is the best.
+fn binding(sym: &Sym) -> u8 {
+    match sym.st_bind() {
+        STB_GLOBAL => 0,
+        STB_LOCAL => 2,
+        _ => 1,
     }
 }
 
@@ -267,6 +278,31 @@ impl ObjectFile {
 
     /// Passes `take` all function symbols, and symbols of code without a type.
     pub(super) fn symbols(&self, mut take: impl FnMut(Symbol)) {
+        self.defined(|sym, name_at| {
+            let kind = sym.st_type();
+            let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
+            if !function && (kind != STT_NOTYPE || !self.in_code(sym.st_shndx)) {
+                return;
+            }
+            let thumb = self.header.e_machine == EM_ARM && function;
+            let start = if thumb { sym.st_value & !1 } else { sym.st_value };
+            let rank = binding(sym) + if function { 0 } else { 4 };
+            take(Symbol { start, size: sym.st_size, rank, name_at });
+        });
+    }
+
+    /// Passes `take` the symbols of all variables that are not thread-local.
+    pub(super) fn variables(&self, mut take: impl FnMut(Symbol)) {
+        self.defined(|sym, name_at| {
+            if [STT_OBJECT, STT_COMMON].contains(&sym.st_type()) && sym.st_size > 0 {
+                let (start, size) = (sym.st_value, sym.st_size);
+                take(Symbol { start, size, rank: binding(sym), name_at });
+            }
+        });
+    }
+
+    /// Passes `take` all symbols that have a name and a place in the file, with the file offset of the name.
+    fn defined(&self, mut take: impl FnMut(&Sym, u64)) {
         for s in &self.sections {
             if s.sh_type != SHT_SYMTAB && s.sh_type != SHT_DYNSYM {
                 continue;
@@ -280,27 +316,14 @@ impl ObjectFile {
             let count = s.sh_size as usize / entry;
             let Ok(table) = Symtab::parse(&self.map, at, count, self.ctx) else { continue };
             for sym in &table {
-                let kind = sym.st_type();
-                let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
                 if sym.st_shndx == SHN_UNDEF as usize || sym.st_value == 0 {
-                    continue;
-                }
-                if !function && (kind != STT_NOTYPE || !self.in_code(sym.st_shndx)) {
                     continue;
                 }
                 let name_at = names.sh_offset.saturating_add(sym.st_name as u64);
                 if self.map.get(name_at as usize).is_none_or(|b| *b == 0 || *b == b'$') {
                     continue; // `$x` and its like mark code and data, they are no functions
                 }
-                let thumb = self.header.e_machine == EM_ARM && function;
-                let start = if thumb { sym.st_value & !1 } else { sym.st_value };
-                let binding = match sym.st_bind() {
-                    STB_GLOBAL => 0,
-                    STB_LOCAL => 2,
-                    _ => 1,
-                };
-                let rank = binding + if function { 0 } else { 4 };
-                take(Symbol { start, size: sym.st_size, rank, name_at });
+                take(&sym, name_at);
             }
         }
     }

@@ -16,6 +16,7 @@ mod recorded;
 mod scope;
 mod table;
 mod unpack;
+mod variables;
 
 use crate::Analysis;
 use crate::load::Pc;
@@ -35,6 +36,7 @@ pub(crate) use find::paths;
 pub use frame::{Frame, Unnamed};
 pub use options::{SymbolCache, SymbolOptions};
 pub(crate) use recorded::Named;
+pub use variables::{Variable, Variables};
 
 /// The symbols of one module.
 struct ModuleSymbols {

@@ -1,6 +1,6 @@
 //! Symbol tables, which map addresses to functions.
 
-use super::elf::ObjectFile;
+use super::elf::{ObjectFile, Symbol};
 use prof_trace::records::Symbols;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) struct Found<'a> {
     pub start: u64,
 }
 
-/// The function symbols of a module, by their addresses in its file.
+/// The symbols of a module's functions, or of its variables, by their addresses in its file.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Entry>,
@@ -47,20 +47,23 @@ impl Table {
         self.entries.is_empty()
     }
 
-    /// Adds the symbols of a file.
+    /// Adds the function symbols of a file.
     pub(super) fn add_image(&mut self, image: &Arc<ObjectFile>) {
-        let names = self.names.len() as u8;
-        image.symbols(|s| {
-            self.entries.push(Entry {
-                start: s.start,
-                size: s.size,
-                rank: s.rank,
-                names,
-                at: s.name_at,
-                len: u32::MAX,
-            });
-        });
+        image.symbols(|s| self.add(s));
         self.names.push(Names::Image(image.clone()));
+    }
+
+    /// Adds the symbols of a file's variables.
+    pub(super) fn add_variables(&mut self, image: &Arc<ObjectFile>) {
+        image.variables(|s| self.add(s));
+        self.names.push(Names::Image(image.clone()));
+    }
+
+    /// Adds a symbol of the file whose names come next.
+    fn add(&mut self, s: Symbol) {
+        let (names, at) = (self.names.len() as u8, s.name_at);
+        let Symbol { start, size, rank, .. } = s;
+        self.entries.push(Entry { start, size, rank, names, at, len: u32::MAX });
     }
 
     /// Adds the recorded symbols of a module.

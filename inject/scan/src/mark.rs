@@ -7,10 +7,8 @@
 use crate::bits::Bits;
 use crate::freed::Freed;
 use crate::table::Table;
+use crate::word::{Pointers, WORD, word};
 use std::ops::Range;
-
-/// A machine word: a pointer of the target, which is of the same kind as prof.
-pub(crate) const WORD: usize = size_of::<usize>();
 
 /// A flag of a list: it is a single pointer, or the last one of a part.
 const LAST: u32 = 1 << 31;
@@ -31,15 +29,6 @@ pub(crate) enum Words<'f> {
     Owned(&'f Freed),
     /// Every word is a root.
     Roots,
-}
-
-/// How words are taken for pointers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pointers {
-    /// Bits of a word that are an address.
-    pub mask: u64,
-    /// Words at any address are looked at, and not only those at multiples of their size.
-    pub unaligned: bool,
 }
 
 /// The blocks of a table that are reached so far.
@@ -141,7 +130,7 @@ impl<'a> Marker<'a> {
     /// if they begin before `len`.
     pub(crate) fn feed(&mut self, at: u64, bytes: &[u8], len: usize, words: Words<'_>) {
         let mut found = std::mem::take(&mut self.found);
-        let n = self.search(bytes, len, &mut found);
+        let n = self.pointers.search(self.table, bytes, len, &mut found);
         if n > 0 {
             match words {
                 Words::Roots => {
@@ -153,42 +142,6 @@ impl<'a> Marker<'a> {
             }
         }
         self.found = found;
-    }
-
-    /// Puts the places of words that may be pointers into `found`, and returns how many there are. There is no branch for
-    /// each word, as nobody could foresee it.
-    fn search(&self, bytes: &[u8], len: usize, found: &mut Vec<u32>) -> usize {
-        let (low, span) = self.table.window();
-        let mask = self.pointers.mask;
-        if span == 0 {
-            return 0;
-        }
-        let most = if self.pointers.unaligned { len } else { len / WORD } + 1;
-        if found.len() < most {
-            found.resize(most, 0);
-        }
-        let found = &mut found[..most];
-        let mut n = 0;
-        // No address in the window has other bits.
-        let is_masked = u64::MAX >> (low + span).leading_zeros() & !mask == 0;
-        let may = |w: u64| {
-            let masked = (w & mask).wrapping_sub(low) < span;
-            masked | (!is_masked & (w.wrapping_sub(low) < span))
-        };
-        if self.pointers.unaligned {
-            for (k, w) in bytes.windows(WORD).take(len).enumerate() {
-                let w = w.first_chunk::<WORD>().map_or(0, |w| usize::from_ne_bytes(*w) as u64);
-                found[n] = k as u32;
-                n += usize::from(may(w));
-            }
-        } else {
-            let words = bytes[..len.min(bytes.len())].as_chunks::<WORD>().0;
-            for (k, w) in words.iter().enumerate() {
-                found[n] = (k * WORD) as u32;
-                n += usize::from(may(usize::from_ne_bytes(*w) as u64));
-            }
-        }
-        n
     }
 
     /// Counts words each of which is its block's, or nobody's.
@@ -362,12 +315,6 @@ impl<'a> Marker<'a> {
         }
         (held, unknown)
     }
-}
-
-#[inline(always)]
-fn word(bytes: &[u8], at: u32) -> u64 {
-    let bytes = bytes.get(at as usize..).and_then(|b| b.first_chunk::<WORD>());
-    bytes.map_or(0, |w| usize::from_ne_bytes(*w) as u64)
 }
 
 #[cfg(test)]

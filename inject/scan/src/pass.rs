@@ -4,12 +4,13 @@ use crate::bits::Bits;
 use crate::error::{Boxed, Error};
 use crate::freed::Freed;
 use crate::kernel::Kept;
-use crate::mark::{Marker, Pointers, WORD, Words};
+use crate::mark::{Marker, Words};
 use crate::memory::{Places, Reader};
 use crate::ranges;
 use crate::table::{Keys, Table};
 use crate::threads::Threads;
 use crate::throttle::Throttle;
+use crate::word::{Pointers, WORD};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::clock::thread_ns;
@@ -130,8 +131,8 @@ impl Candidates {
 #[derive(Debug)]
 pub struct Scanner {
     pub(crate) reader: Reader,
-    sharers: Sharers,
-    options: Options,
+    pub(crate) sharers: Sharers,
+    pub(crate) options: Options,
     /// The moment at which a pass is given up.
     pub(crate) until: Option<Instant>,
     /// What was spent so far.
@@ -152,7 +153,8 @@ impl Scanner {
         Ok(Self { reader, sharers, options, until: None, figures: Figures::default() })
     }
 
-    fn ended(&self) -> Result<(), Error> {
+    /// Fails if the process has ended.
+    pub(crate) fn ended(&self) -> Result<(), Error> {
         let pid = self.reader.pid();
         if prof_os::process::has_ended(pid) { Err(Error::Ended(pid)) } else { Ok(()) }
     }
@@ -163,7 +165,7 @@ impl Scanner {
     }
 
     /// Lists the memory that is there.
-    fn places(&mut self) -> Result<Places, Error> {
+    pub(crate) fn places(&mut self) -> Result<Places, Error> {
         let pid = self.reader.pid();
         let places = Places::of(&self.reader).map_err(|_| Error::Ended(pid))?;
         if places.maps.is_empty() {
@@ -291,11 +293,13 @@ impl Scanner {
         self.ended()
     }
 
-    fn in_time(&self) -> Result<(), Error> {
+    /// Fails if time is up.
+    pub(crate) fn in_time(&self) -> Result<(), Error> {
         if self.is_late() { Err(Error::Late(self.reader.pid())) } else { Ok(()) }
     }
 
-    fn end(&mut self, began: Instant, cpu_ns: u64) {
+    /// Counts a pass that has come to its end.
+    pub(crate) fn end(&mut self, began: Instant, cpu_ns: u64) {
         let f = &mut self.figures;
         f.last = began.elapsed();
         f.took += f.last;

@@ -235,7 +235,8 @@ fn word_at(reader: &Reader, at: u64) -> Option<u64> {
     (reader.read(at, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes) as u64)
 }
 
-fn has_guard(places: &Places, i: usize) -> bool {
+/// Returns whether a mapping lies right above a guard, as libc makes stacks.
+pub(crate) fn has_guard(places: &Places, i: usize) -> bool {
     let m = &places.maps[i];
     let is_guard = |g: &Map| g.end == m.start && !g.read && !g.write && !g.exec;
     let below = i.checked_sub(1).map(|k| &places.maps[k]);

@@ -1,8 +1,9 @@
 //! `prof reach`: which blocks nothing points to any more.
 
-mod ledger;
+pub(crate) mod ledger;
 mod looks;
 mod report;
+pub(crate) mod scan;
 
 use super::input::{FilterArgs, SymbolArgs};
 use super::record::pid;
@@ -29,7 +30,7 @@ const ALONE: u64 = 8;
 /// Interval at which a rest between two looks sees whether the process has ended.
 const BETWEEN: Duration = Duration::from_millis(200);
 /// The longest stop that nobody has asked for.
-const SHORT: Duration = Duration::from_millis(250);
+pub(crate) const SHORT: Duration = Duration::from_millis(250);
 
 /// How the last look at the process is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,6 +41,17 @@ pub(crate) enum Snapshot {
     None,
     /// With all threads stopped for the time of one pass
     Stop,
+}
+
+impl Snapshot {
+    /// Returns whether all threads are stopped for it.
+    pub(crate) fn stop(self) -> Stop {
+        match self {
+            Self::Auto => Stop::Within(SHORT),
+            Self::None => Stop::Never,
+            Self::Stop => Stop::Always,
+        }
+    }
 }
 
 /// Prove which blocks of a running, recorded process nothing points to any more
@@ -105,7 +117,11 @@ pub(crate) struct ReachArgs {
     pub filter: FilterArgs,
 }
 
-fn time_limit(text: &str) -> Result<Duration, String> {
+/// Parses the time that something may take.
+///
+/// # Errors
+/// A message that says what is wrong with the text.
+pub(crate) fn time_limit(text: &str) -> Result<Duration, String> {
     parse::duration(text).map(Duration::from_nanos)
 }
 
@@ -197,11 +213,7 @@ fn look(
         e => refused(e.to_string()),
     };
     let mut scanner = Scanner::open(args.pid, options).map_err(failed)?;
-    let stop = match args.snapshot {
-        Snapshot::Auto => Stop::Within(SHORT),
-        Snapshot::None => Stop::Never,
-        Snapshot::Stop => Stop::Always,
-    };
+    let stop = args.snapshot.stop();
     let (agree, alone) = (args.passes.unwrap_or(AGREE), args.passes.unwrap_or(ALONE));
     let limits = Limits { agree, alone, stop, until: ledger.until };
     let proof = prove(&mut scanner, ledger, &limits).map_err(failed)?;

@@ -1,0 +1,298 @@
+//! All pointers to blocks: from blocks, and from the roots.
+
+use crate::freed::Freed;
+use crate::table::Table;
+use crate::word::{Pointers, WORD, word};
+use prof_os::maps::Map;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// No class.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What holds a block without being a recorded one itself.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Root {
+    /// The data of a program or library: the address of a word in it.
+    Global(u64),
+    /// The stack of a thread, with libc's thread-local variables, where they lie behind the stack.
+    Stack(i32),
+    /// A thread's registers.
+    Registers(i32),
+    /// Thread-local variables that lie in a mapping of their own.
+    ThreadLocal(i32),
+    /// Another mapping, by its first address: memory from before the attach, or that no allocator has handed out.
+    Mapping(u64),
+    /// The kernel: an epoll descriptor or a timer.
+    Kernel,
+}
+
+/// A pointer from a root to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RootEdge {
+    /// Index of the root.
+    pub root: u32,
+    /// Index of the block.
+    pub to: u32,
+    /// Address of the word; 0: it is in a register, or the kernel's.
+    pub at: u64,
+}
+
+/// Where roots lie.
+#[derive(Debug, Default)]
+pub(crate) struct RootPlaces {
+    /// Mappings, in order, each with its root; `None`: each word is a root of its own.
+    maps: Vec<(Range<u64>, Option<u32>)>,
+}
+
+/// The pointers to the blocks of a table.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    /// For each block where its pointers begin in `to`, and behind them where the last one's end.
+    pub starts: Vec<u32>,
+    /// The blocks that are pointed to, without repetitions for each block.
+    pub to: Vec<u32>,
+    /// The roots.
+    pub roots: Vec<Root>,
+    /// The pointers of the roots.
+    pub of_roots: Vec<RootEdge>,
+    /// For each block the index of its class, or [`NONE`]; empty: no block has one.
+    pub classes: Vec<u32>,
+    /// The first words of blocks that are addresses of data that is never written to: of tables of virtual functions.
+    pub tables: Vec<u64>,
+}
+
+/// Collects pointers from memory that is read in the order of its addresses.
+pub(crate) struct Collector<'a> {
+    table: &'a Table,
+    pointers: Pointers,
+    edges: Edges,
+    numbers: HashMap<Root, u32>,
+    places: RootPlaces,
+    /// Data that may hold tables of virtual functions, in order.
+    constant: Vec<Range<u64>>,
+    table_numbers: HashMap<u64, u32>,
+    /// The block whose pointers were found last, and where they begin.
+    owner: (usize, usize),
+    found: Vec<u32>,
+}
+
+impl<'a> Collector<'a> {
+    /// Creates a collector without any pointer.
+    #[must_use]
+    pub(crate) fn new(table: &'a Table, mask: u64, maps: &[Map]) -> Self {
+        let edges = Edges {
+            starts: vec![0; table.len() + 1],
+            to: Vec::new(),
+            roots: Vec::new(),
+            of_roots: Vec::new(),
+            classes: Vec::new(),
+            tables: Vec::new(),
+        };
+        let constant = maps.iter().filter(|m| m.inode != 0 && !m.exec && !m.write && !m.shared);
+        Self {
+            table,
+            pointers: Pointers { mask, unaligned: false },
+            edges,
+            numbers: HashMap::new(),
+            places: RootPlaces::default(),
+            constant: constant.map(|m| m.start.0..m.end.0).collect(),
+            table_numbers: HashMap::new(),
+            owner: (0, 0),
+            found: Vec::new(),
+        }
+    }
+
+    /// Returns the number of a root.
+    pub(crate) fn root(&mut self, root: Root) -> u32 {
+        let roots = &mut self.edges.roots;
+        *self.numbers.entry(root).or_insert_with_key(|root| {
+            roots.push(root.clone());
+            (roots.len() - 1) as u32
+        })
+    }
+
+    /// Learns which mappings are what: those of threads' stacks, each with the thread, and all others.
+    pub(crate) fn learn(&mut self, maps: &[Map], stacks: &[(Range<u64>, Root)]) {
+        let mut all = Vec::new();
+        for (i, m) in maps.iter().enumerate() {
+            let range = m.start.0..m.end.0;
+            let stack = stacks.iter().find(|(r, _)| r.start < range.end && range.start < r.end);
+            let root = match stack {
+                Some((_, root)) => Some(self.root(root.clone())),
+                None if is_data(maps, i) => None,
+                None => Some(self.root(Root::Mapping(m.start.0))),
+            };
+            all.push((range, root));
+        }
+        self.places.maps = all;
+    }
+
+    /// Counts words, each of which may point into a block or to its start.
+    pub(crate) fn words(&mut self, root: &Root, words: impl IntoIterator<Item = u64>) {
+        for w in words {
+            if let Some(to) = self.find(w) {
+                let root = self.root(root.clone());
+                self.edges.of_roots.push(RootEdge { root, to, at: 0 });
+            }
+        }
+    }
+
+    fn find(&self, word: u64) -> Option<u32> {
+        self.table.find(word).or_else(|| self.table.find(word & self.pointers.mask))
+    }
+
+    /// Counts the words of memory at an address, a multiple of a word's size. No call may be for memory below that of an
+    /// earlier one.
+    pub(crate) fn feed(&mut self, at: u64, bytes: &[u8], freed: &Freed) {
+        self.classify(at, bytes);
+        let mut found = std::mem::take(&mut self.found);
+        let n = self.pointers.search(self.table, bytes, bytes.len(), &mut found);
+        if n > 0 {
+            let (table, all) = (self.table, self.table.len());
+            let block =
+                |i: usize| if i < all { table.block(i as u32) } else { (u64::MAX, u64::MAX) };
+            let mut i = table.first_behind(at + u64::from(found[0]));
+            let (mut start, mut end) = block(i);
+            for k in &found[..n] {
+                let Some(to) = self.find(word(bytes, *k)) else { continue };
+                let here = at + u64::from(*k);
+                if here >= end {
+                    let near = (i..i + 64).find(|i| *i >= all || block(*i).1 > here);
+                    i = near.unwrap_or_else(|| table.first_behind(here));
+                    (start, end) = block(i);
+                }
+                if here >= start {
+                    self.of_block(i, to);
+                } else if !freed.has(here) {
+                    self.of_nobody(here, to);
+                }
+            }
+        }
+        self.found = found;
+    }
+
+    fn of_block(&mut self, owner: usize, to: u32) {
+        if owner != self.owner.0 {
+            self.close(owner);
+        }
+        let is_repeated = self.edges.to.len() > self.owner.1 && self.edges.to.last() == Some(&to);
+        if owner as u32 != to && !is_repeated {
+            self.edges.to.push(to);
+        }
+    }
+
+    /// Ends the pointers of the current block, and goes on with those of a later one.
+    fn close(&mut self, next: usize) {
+        let (owner, from) = self.owner;
+        if self.edges.to.len() - from > 1 {
+            let mut own = self.edges.to.split_off(from);
+            own.sort_unstable();
+            own.dedup();
+            self.edges.to.append(&mut own);
+        }
+        let end = self.edges.to.len();
+        // What lies in between has no pointers.
+        self.edges.starts[owner + 1..=next].fill(end as u32);
+        self.owner = (next, end);
+    }
+
+    fn of_nobody(&mut self, here: u64, to: u32) {
+        let maps = &self.places.maps;
+        let n = maps.partition_point(|(r, _)| r.start <= here);
+        let place = n.checked_sub(1).and_then(|n| maps.get(n)).filter(|(r, _)| here < r.end);
+        let root = match place {
+            Some((_, Some(root))) => *root,
+            Some((_, None)) => self.root(Root::Global(here)),
+            // The mapping came to be after the list was made.
+            None => self.root(Root::Mapping(here)),
+        };
+        self.edges.of_roots.push(RootEdge { root, to, at: here });
+    }
+
+    /// Notes the first words of blocks that are addresses of constant data.
+    fn classify(&mut self, at: u64, bytes: &[u8]) {
+        let (table, end) = (self.table, at + bytes.len() as u64);
+        let mut i = table.first_behind(at);
+        if i < table.len() && table.block(i as u32).0 < at {
+            i += 1;
+        }
+        while i < table.len() {
+            let start = table.block(i as u32).0;
+            if start + WORD as u64 > end {
+                break;
+            }
+            let w = word(bytes, (start - at) as u32);
+            let n = self.constant.partition_point(|r| r.start <= w);
+            if n > 0 && w < self.constant[n - 1].end && w.is_multiple_of(WORD as u64) {
+                if self.edges.classes.is_empty() {
+                    self.edges.classes = vec![NONE; table.len()];
+                }
+                let tables = &mut self.edges.tables;
+                let number = *self.table_numbers.entry(w).or_insert_with(|| {
+                    tables.push(w);
+                    (tables.len() - 1) as u32
+                });
+                self.edges.classes[i] = number;
+            }
+            i += 1;
+        }
+    }
+
+    /// Returns what was found. Pointers of roots are without repetitions: of several words of a root the first one counts.
+    #[must_use]
+    pub(crate) fn finish(mut self) -> Edges {
+        self.close(self.table.len());
+        self.edges.of_roots.sort_unstable();
+        self.edges.of_roots.dedup_by_key(|e| (e.root, e.to));
+        self.edges
+    }
+}
+
+/// Returns whether a mapping is data of a program or library: of its file, private and written to, or the zeroed memory
+/// right behind it.
+fn is_data(maps: &[Map], i: usize) -> bool {
+    let m = &maps[i];
+    if m.shared || m.exec {
+        return false;
+    }
+    if m.inode != 0 {
+        return true;
+    }
+    let before = i.checked_sub(1).map(|k| &maps[k]);
+    m.is_anonymous() && before.is_some_and(|b| b.end == m.start && b.inode != 0 && b.write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table;
+
+    #[test]
+    fn pointers_belong_to_the_block_or_the_root_in_which_they_stand() {
+        let base = 0x10_0000u64;
+        let t = table::of([(base, 32), (base + 32, 64), (base + 0x100, 16)]);
+        let mut bytes = vec![0u8; 0x200];
+        let mut put = |at: u64, w: u64| {
+            bytes[at as usize..at as usize + WORD].copy_from_slice(&(w as usize).to_ne_bytes());
+        };
+        put(0, base + 0x108); // from the first block to the third, twice, and to itself
+        put(8, base + 8);
+        put(16, base + 0x100);
+        put(32, base); // from the second to the first
+        put(0x80, base + 32); // from nobody's memory to the second
+        put(0x88, base + 32);
+        let map = Map::parse(b"00100000-00101000 rw-p 00000000 00:00 0 \n").expect("a mapping");
+        let mut c = Collector::new(&t, u64::MAX, std::slice::from_ref(&map));
+        c.learn(std::slice::from_ref(&map), &[]);
+        c.words(&Root::Registers(7), [base + 0x10f, base + 0x111, 5]);
+        // In two pieces: a block may reach from one into the next.
+        c.feed(base, &bytes[..24], &Freed::default());
+        c.feed(base + 24, &bytes[24..], &Freed::default());
+        let e = c.finish();
+        assert_eq!((e.starts, e.to), (vec![0, 1, 2, 2], vec![2, 0]));
+        assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(7)]);
+        let of = |root, to, at| RootEdge { root, to, at };
+        assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 2, 0)]);
+    }
+}

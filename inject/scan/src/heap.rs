@@ -1,0 +1,540 @@
+//! The blocks of a process with the pointers between them: what holds them, and what they hold.
+
+use crate::dominators::{Dominators, NONE, Successors};
+use crate::edges::{self, Edges, Root, RootEdge};
+use crate::pass::Block;
+use crate::table::Table;
+use std::collections::HashMap;
+use std::ops::{AddAssign, Range};
+
+/// Greatest number of nodes of a [`Held`] tree. Blocks for which there would be more count as their holders' own.
+const MOST_NODES: usize = 1 << 22;
+/// Nodes above one in which the same stack is looked for.
+const ABOVE: usize = 256;
+
+/// Bytes and blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sum {
+    /// Bytes requested.
+    pub bytes: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+}
+
+impl AddAssign for Sum {
+    fn add_assign(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.blocks += other.blocks;
+    }
+}
+
+/// The live blocks of a process at a moment, and all pointers to them.
+#[derive(Debug)]
+pub struct Heap {
+    table: Table,
+    edges: Edges,
+    /// For each block its stack as numbered by the caller, or [`NONE`] if it was freed meanwhile.
+    stacks: Vec<u32>,
+    /// Bytes requested of each block.
+    sizes: Vec<u64>,
+    roots: Vec<Root>,
+    of_roots: Vec<RootEdge>,
+    /// Where in `of_roots` the pointers of each root begin, and the last one's end.
+    root_starts: Vec<u32>,
+}
+
+/// What a node of a [`Held`] tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// All roots together: what hangs on this node is held by several of them.
+    All,
+    /// A root, by its number.
+    Root(u32),
+    /// Blocks that one stack allocated.
+    Stack(u32),
+}
+
+/// A node of the tree that says what would go with what: the dominator tree, in which the blocks of one stack below one
+/// node are one node, and so are blocks of a stack that hold each other.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Index of the node above. The first one's is its own.
+    pub parent: u32,
+    /// What it is.
+    pub holder: Holder,
+    /// Its own blocks.
+    pub own: Sum,
+    /// Its own blocks, and all that only they hold.
+    pub retained: Sum,
+    /// The table of virtual functions that most of its blocks begin with, and how many do.
+    pub class: Option<(u64, u64)>,
+}
+
+/// Who holds what.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// The nodes. The first is the one of all roots; each other stands behind its parent.
+    pub nodes: Vec<Node>,
+    /// Blocks that no root leads to.
+    pub unreachable: Sum,
+}
+
+/// A way from a root to a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The root.
+    pub root: Root,
+    /// Address of the word in the root that points to the first block; 0: it has none.
+    pub at: u64,
+    /// The blocks, each pointing to the next.
+    pub blocks: Vec<Range<u64>>,
+}
+
+impl Heap {
+    /// Makes the graph of what was read. Blocks that `get` does not know any more, and those that have changed, don't count.
+    pub(crate) fn new(
+        table: Table,
+        mut edges: Edges,
+        changed: &[(u64, u64)],
+        get: impl Fn(u64) -> Option<Block>,
+    ) -> Self {
+        let n = table.len();
+        let (mut stacks, mut sizes) = (vec![NONE; n], vec![0; n]);
+        for i in 0..n {
+            if let Some(b) = get(table.block(i as u32).0) {
+                (stacks[i], sizes[i]) = (b.group, b.size);
+            }
+        }
+        for (at, _) in changed {
+            if let Some(i) = table.starting_at(*at) {
+                (stacks[i as usize], sizes[i as usize]) = (NONE, 0);
+            }
+        }
+        let roots = std::mem::take(&mut edges.roots);
+        let of_roots = std::mem::take(&mut edges.of_roots);
+        let mut heap =
+            Self { table, edges, stacks, sizes, roots, of_roots, root_starts: Vec::new() };
+        heap.count_roots();
+        heap
+    }
+
+    fn count_roots(&mut self) {
+        let mut starts = vec![0u32; self.roots.len() + 1];
+        self.of_roots.iter().for_each(|e| starts[e.root as usize + 1] += 1);
+        for i in 1..starts.len() {
+            starts[i] += starts[i - 1];
+        }
+        self.root_starts = starts;
+    }
+
+    /// Returns the roots that hold blocks, by number.
+    #[must_use]
+    pub fn roots(&self) -> &[Root] {
+        &self.roots
+    }
+
+    /// Makes roots with the same key one, which then stands for the first of them: words of one variable, say.
+    pub fn merge_roots<K: std::hash::Hash + Eq>(&mut self, key: impl Fn(&Root) -> K) {
+        let (mut numbers, mut kept) = (HashMap::new(), Vec::new());
+        let mut renumbered = Vec::with_capacity(self.roots.len());
+        for root in &self.roots {
+            let number = *numbers.entry(key(root)).or_insert_with(|| {
+                kept.push(root.clone());
+                (kept.len() - 1) as u32
+            });
+            renumbered.push(number);
+        }
+        self.roots = kept;
+        self.of_roots.iter_mut().for_each(|e| e.root = renumbered[e.root as usize]);
+        self.of_roots.sort_unstable();
+        self.of_roots.dedup_by_key(|e| (e.root, e.to));
+        self.count_roots();
+    }
+
+    /// Gives the stacks other numbers.
+    pub fn renumber_stacks(&mut self, number: impl Fn(u32) -> u32) {
+        self.stacks.iter_mut().filter(|s| **s != NONE).for_each(|s| *s = number(*s));
+    }
+
+    /// Returns the live blocks: how many there are, and their bytes.
+    #[must_use]
+    pub fn live(&self) -> Sum {
+        let mut all = Sum::default();
+        (0..self.stacks.len()).for_each(|i| all += self.sum(i));
+        all
+    }
+
+    fn sum(&self, block: usize) -> Sum {
+        match self.stacks[block] {
+            NONE => Sum::default(),
+            _ => Sum { bytes: self.sizes[block], blocks: 1 },
+        }
+    }
+
+    /// Computes who holds what.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let graph = Graph(self);
+        let tree = Dominators::of(&graph);
+        let mut builder = Builder::new(self);
+        // For each place in the preorder its node in the tree that is shown.
+        let mut nodes = vec![0u32; tree.order.len()];
+        for (i, node) in tree.order.iter().enumerate().skip(1) {
+            let above = nodes[tree.immediate[i] as usize];
+            nodes[i] = match graph.block(*node) {
+                None => builder.root(node - 1),
+                Some(block) => builder.block(above, block as usize),
+            };
+        }
+        let mut held = builder.finish();
+        let all = self.live();
+        let reached = held.nodes.first().map(|n| n.retained).unwrap_or_default();
+        held.unreachable =
+            Sum { bytes: all.bytes - reached.bytes, blocks: all.blocks - reached.blocks };
+        held
+    }
+
+    /// Returns what would go if all blocks of some stacks were gone: those blocks, and what only they hold together.
+    #[must_use]
+    pub fn retained_by(&self, held: &Held, is_gone: impl Fn(u32) -> bool) -> Sum {
+        let graph = Graph(self);
+        let gone = |node: u32| graph.block(node).is_some_and(|b| is_gone(self.stacks[b as usize]));
+        let with = held.nodes.first().map(|n| n.retained).unwrap_or_default();
+        let without = self.reached(&graph, gone);
+        Sum { bytes: with.bytes - without.bytes, blocks: with.blocks - without.blocks }
+    }
+
+    /// Returns what is reached from the roots without passing through some nodes.
+    fn reached(&self, graph: &Graph<'_>, passes_not: impl Fn(u32) -> bool) -> Sum {
+        let mut seen = crate::bits::Bits::new(graph.nodes());
+        let (mut work, mut all) = (vec![0], Sum::default());
+        seen.set(0);
+        while let Some(node) = work.pop() {
+            if let Some(b) = graph.block(node) {
+                all += self.sum(b as usize);
+            }
+            graph.each(node, |next| {
+                if !seen.has(next as usize) && !passes_not(next) {
+                    seen.set(next as usize);
+                    work.push(next);
+                }
+            });
+        }
+        all
+    }
+
+    /// Returns the block at an address or around it.
+    #[must_use]
+    pub fn block_at(&self, address: u64) -> Option<Range<u64>> {
+        let (start, end) = self.table.block(self.table.find(address)?);
+        Some(start..end)
+    }
+
+    /// Returns the stack of the block that begins at an address.
+    #[must_use]
+    pub fn stack_of(&self, address: u64) -> Option<u32> {
+        let stack = self.stacks[self.table.starting_at(address)? as usize];
+        (stack != NONE).then_some(stack)
+    }
+
+    /// Returns the table of virtual functions that the block at an address begins with.
+    #[must_use]
+    pub fn class_of(&self, address: u64) -> Option<u64> {
+        let block = self.table.starting_at(address)?;
+        let class = self.edges.classes.get(block as usize)?;
+        self.edges.tables.get(*class as usize).copied()
+    }
+
+    /// Returns whether a live block is of a stack.
+    #[must_use]
+    pub fn has_stack(&self, stack: u32) -> bool {
+        stack != NONE && self.stacks.contains(&stack)
+    }
+
+    /// Returns a shortest way from a root to a block that satisfies `wanted`, which is asked with the block's address and
+    /// stack; `None`: there is none.
+    #[must_use]
+    pub fn path(&self, wanted: impl Fn(u64, u32) -> bool) -> Option<Path> {
+        let graph = Graph(self);
+        let mut from = vec![NONE; graph.nodes()];
+        let mut work = std::collections::VecDeque::from([0u32]);
+        from[0] = 0;
+        let is_wanted = |node: u32| {
+            graph.block(node).is_some_and(|b| {
+                let stack = self.stacks[b as usize];
+                stack != NONE && wanted(self.table.block(b).0, stack)
+            })
+        };
+        let mut last = loop {
+            let node = work.pop_front()?;
+            if is_wanted(node) {
+                break node;
+            }
+            graph.each(node, |next| {
+                if from[next as usize] == NONE {
+                    from[next as usize] = node;
+                    work.push_back(next);
+                }
+            });
+        };
+        let mut blocks = Vec::new();
+        while let Some(b) = graph.block(last) {
+            blocks.push(b);
+            last = from[last as usize];
+        }
+        blocks.reverse();
+        let root = last - 1;
+        let edges = &self.of_roots[self.root_range(root)];
+        let at = edges.iter().find(|e| Some(&e.to) == blocks.first()).map_or(0, |e| e.at);
+        let range = |b: &u32| {
+            let (start, end) = self.table.block(*b);
+            start..end
+        };
+        let blocks = blocks.iter().map(range).collect();
+        Some(Path { root: self.roots[root as usize].clone(), at, blocks })
+    }
+
+    fn root_range(&self, root: u32) -> Range<usize> {
+        let i = root as usize;
+        self.root_starts[i] as usize..self.root_starts[i + 1] as usize
+    }
+}
+
+/// The graph: one node for all roots, then the roots, then the blocks.
+struct Graph<'a>(&'a Heap);
+
+impl Graph<'_> {
+    /// Returns the block that a node is.
+    fn block(&self, node: u32) -> Option<u32> {
+        node.checked_sub(1 + self.0.roots.len() as u32)
+    }
+}
+
+impl Successors for Graph<'_> {
+    fn nodes(&self) -> usize {
+        1 + self.0.roots.len() + self.0.table.len()
+    }
+
+    #[inline]
+    fn successor(&self, node: u32, index: u32) -> Option<u32> {
+        let h = self.0;
+        let roots = h.roots.len() as u32;
+        let behind = 1 + roots;
+        if let Some(b) = node.checked_sub(behind) {
+            let (from, to) = (h.edges.starts[b as usize], h.edges.starts[b as usize + 1]);
+            return (index < to - from).then(|| h.edges.to[(from + index) as usize] + behind);
+        }
+        match node.checked_sub(1) {
+            None => (index < roots).then_some(index + 1),
+            Some(root) => {
+                let edges = &h.of_roots[h.root_range(root)];
+                edges.get(index as usize).map(|e| e.to + behind)
+            }
+        }
+    }
+}
+
+/// Makes the tree that is shown of the dominator tree, whose nodes come parents first.
+struct Builder<'a> {
+    heap: &'a Heap,
+    nodes: Vec<Node>,
+    children: HashMap<(u32, u32), u32>,
+    /// How many blocks of a node begin with a table of virtual functions.
+    classes: HashMap<(u32, u32), u64>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(heap: &'a Heap) -> Self {
+        let mut b =
+            Self { heap, nodes: Vec::new(), children: HashMap::new(), classes: HashMap::new() };
+        b.push(0, Holder::All);
+        b
+    }
+
+    fn push(&mut self, parent: u32, holder: Holder) -> u32 {
+        let none = Sum::default();
+        self.nodes.push(Node { parent, holder, own: none, retained: none, class: None });
+        (self.nodes.len() - 1) as u32
+    }
+
+    fn root(&mut self, root: u32) -> u32 {
+        self.push(0, Holder::Root(root))
+    }
+
+    /// Counts a block below a node, and returns the node that it is part of.
+    fn block(&mut self, above: u32, block: usize) -> u32 {
+        let stack = self.heap.stacks[block];
+        if stack == NONE {
+            return above;
+        }
+        let mut at = above;
+        for _ in 0..ABOVE {
+            let node = &self.nodes[at as usize];
+            if node.holder == Holder::Stack(stack) {
+                return self.count(at, block);
+            }
+            if node.parent == at {
+                break;
+            }
+            at = node.parent;
+        }
+        let known = self.children.get(&(above, stack)).copied();
+        let node = match known {
+            Some(node) => node,
+            None if self.nodes.len() >= MOST_NODES => above,
+            None => {
+                let node = self.push(above, Holder::Stack(stack));
+                self.children.insert((above, stack), node);
+                node
+            }
+        };
+        self.count(node, block)
+    }
+
+    fn count(&mut self, node: u32, block: usize) -> u32 {
+        self.nodes[node as usize].own += self.heap.sum(block);
+        let class = self.heap.edges.classes.get(block).copied().unwrap_or(edges::NONE);
+        if class != edges::NONE {
+            *self.classes.entry((node, class)).or_default() += 1;
+        }
+        node
+    }
+
+    fn finish(mut self) -> Held {
+        for ((node, class), n) in self.classes {
+            let known = &mut self.nodes[node as usize].class;
+            let table = self.heap.edges.tables[class as usize];
+            // Of two that are equally frequent the lower one is chosen, so that the answer is always the same.
+            if known.is_none_or(|(t, m)| (n, t) > (m, table)) {
+                *known = Some((table, n));
+            }
+        }
+        for i in (0..self.nodes.len()).rev() {
+            let own = self.nodes[i].own;
+            self.nodes[i].retained += own;
+            let (parent, all) = (self.nodes[i].parent as usize, self.nodes[i].retained);
+            if parent != i {
+                self.nodes[parent].retained += all;
+            }
+        }
+        Held { nodes: self.nodes, unreachable: Sum::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table;
+    use std::collections::BTreeSet;
+
+    /// A heap of blocks of 16 bytes each, with pointers between them and from roots; a block's stack is its number modulo
+    /// this.
+    fn heap(n: u32, edges: &[(u32, u32)], roots: &[(u64, u32)], stacks: u32) -> Heap {
+        let t = table::of((0..n).map(|i| (u64::from(i) * 16 + 0x1000, 16)));
+        let mut sorted = edges.to_vec();
+        sorted.sort_unstable();
+        let starts = (0..=n).map(|b| sorted.partition_point(|e| e.0 < b) as u32).collect();
+        let to = sorted.iter().map(|e| e.1).collect();
+        let mut numbers: Vec<u64> = roots.iter().map(|r| r.0).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let of = |(address, to): &(u64, u32)| {
+            let root = numbers.partition_point(|n| n < address) as u32;
+            RootEdge { root, to: *to, at: *address }
+        };
+        let mut of_roots: Vec<RootEdge> = roots.iter().map(of).collect();
+        of_roots.sort_unstable();
+        let roots = numbers.iter().map(|n| Root::Global(*n)).collect();
+        let edges = Edges { starts, to, roots, of_roots, classes: Vec::new(), tables: Vec::new() };
+        Heap::new(t, edges, &[], |address| {
+            let group = ((address - 0x1000) / 16) as u32 % stacks;
+            Some(Block { address, size: 10, time: 0, group })
+        })
+    }
+
+    /// Returns what is reached without some roots and some blocks.
+    fn reached(
+        edges: &[(u32, u32)],
+        roots: &[(u64, u32)],
+        no_root: Option<u64>,
+        no_block: impl Fn(u32) -> bool,
+    ) -> BTreeSet<u32> {
+        let mut work: Vec<u32> =
+            roots.iter().filter(|r| Some(r.0) != no_root).map(|r| r.1).collect();
+        let mut found = BTreeSet::new();
+        while let Some(b) = work.pop() {
+            if !no_block(b) && found.insert(b) {
+                work.extend(edges.iter().filter(|e| e.0 == b).map(|e| e.1));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_retained_is_what_is_not_reached_without() {
+        let mut x = 0x2545_f491_4f6c_dd1du64;
+        let mut random = move |n: u64| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 11) % n
+        };
+        for _ in 0..200 {
+            let (n, stacks) = (2 + random(30) as u32, 1 + random(6) as u32);
+            let edges: Vec<(u32, u32)> = (0..random(60))
+                .map(|_| (random(n.into()) as u32, random(n.into()) as u32))
+                .collect();
+            let roots: Vec<(u64, u32)> = (0..1 + random(5))
+                .map(|_| (8 * (1 + random(4)), random(n.into()) as u32))
+                .collect();
+            let h = heap(n, &edges, &roots, stacks);
+            let held = h.held();
+            let all = reached(&edges, &roots, None, |_| false);
+            assert_eq!(held.nodes[0].retained.blocks, all.len() as u64);
+            assert_eq!(held.unreachable.blocks, u64::from(n) - all.len() as u64);
+            for node in &held.nodes {
+                if let Holder::Root(r) = node.holder {
+                    let Root::Global(address) = h.roots()[r as usize] else { panic!("a root") };
+                    let without = reached(&edges, &roots, Some(address), |_| false);
+                    assert_eq!(node.retained.blocks, (all.len() - without.len()) as u64);
+                }
+            }
+            let own: u64 = held.nodes.iter().map(|n| n.own.blocks).sum();
+            assert_eq!(own, all.len() as u64);
+            for s in 0..stacks {
+                let without = reached(&edges, &roots, None, |b| b % stacks == s);
+                let exact = h.retained_by(&held, |other| other == s).blocks;
+                assert_eq!(exact, (all.len() - without.len()) as u64);
+                // What single blocks retain is at most what they retain together.
+                let of = |n: &&Node| n.holder == Holder::Stack(s);
+                let single: u64 = held.nodes.iter().filter(of).map(|n| n.retained.blocks).sum();
+                assert!(single <= exact, "{single} of {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn ways_are_shortest_and_blocks_that_hold_each_other_are_one_node() {
+        // A root to a list of 0, 1, 2, 3, and a short cut from another root to 2.
+        let edges = [(0, 1), (1, 2), (2, 3), (3, 0)];
+        let mut h = heap(5, &edges, &[(8, 0), (16, 2)], 1);
+        let way = h.path(|address, _| address == 0x1030).expect("a way");
+        assert_eq!((way.root, way.at), (Root::Global(16), 16));
+        assert_eq!(way.blocks, [0x1020..0x1030, 0x1030..0x1040]);
+        assert_eq!(h.path(|address, _| address == 0x1040), None);
+        // The first two are the first root's alone only as long as the others don't lead to them.
+        let held = h.held();
+        assert_eq!(held.nodes[0].retained, Sum { bytes: 40, blocks: 4 });
+        assert_eq!(held.unreachable, Sum { bytes: 10, blocks: 1 });
+        h.merge_roots(|_| "one");
+        assert_eq!(h.roots().len(), 1);
+        let held = h.held();
+        let shape: Vec<_> =
+            held.nodes.iter().map(|n| (n.parent, n.holder, n.retained.blocks)).collect();
+        let (root, stack) = (Holder::Root(0), Holder::Stack(0));
+        // All four are of one stack, and so one node.
+        assert_eq!(shape[..2], [(0, Holder::All, 4), (0, root, 4)]);
+        assert!(shape[2..].iter().all(|s| s.0 == 1 && s.1 == stack), "{shape:?}");
+        assert_eq!(shape.len(), 3);
+    }
+}

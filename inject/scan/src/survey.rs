@@ -1,0 +1,221 @@
+//! One look at all pointers of a process: what [`Heap`] is made of.
+
+use crate::edges::{Collector, Root};
+use crate::error::Error;
+use crate::freed::Freed;
+use crate::heap::Heap;
+use crate::kernel::Kept;
+use crate::memory::Places;
+use crate::pass::{Blocks, Scanner};
+use crate::prove::Stop;
+use crate::ranges;
+use crate::table::{Keys, Table};
+use crate::threads::{Threads, has_guard};
+use crate::throttle::Throttle;
+use crate::word::WORD;
+use prof_inject::isolated;
+use prof_inject::stopped::threads::{StopTimes, stop_all};
+use prof_os::clock::thread_ns;
+use prof_os::maps::Map;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Bytes that are read in a second at least, on one core, for an estimate of how long a stop would be.
+const RATE: u64 = 700 << 20;
+
+impl Scanner {
+    /// Reads all pointers to blocks, from blocks and from roots: while the process runs, or in one moment with all threads
+    /// stopped. With [`Stop::Within`] they are stopped if reading the memory takes no longer than that by an estimate.
+    ///
+    /// While the process runs, the pointers are those of different moments. Blocks that are freed meanwhile are left out,
+    /// and so are those that are allocated.
+    ///
+    /// # Errors
+    /// If the process ends, can't be read, or time is up; if a thread does not stop, and a stop is demanded.
+    pub fn survey<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        stop: Stop,
+        until: Instant,
+    ) -> Result<Heap, Error> {
+        self.until = Some(until);
+        blocks.catch_up()?;
+        let mut keys = Keys::default();
+        blocks.each(&mut |address, size| keys.push(address, size));
+        self.in_time()?;
+        let table = Table::new(keys);
+        self.figures.nested = table.nested();
+        self.figures.blocks = table.len() as u64;
+        let places = self.places()?;
+        let all: u64 = places.parts.iter().map(|p| p.end - p.start).sum();
+        let is_stopped = match stop {
+            Stop::Never => false,
+            Stop::Within(most) => Duration::from_secs_f64(all as f64 / RATE as f64) <= most,
+            Stop::Always => true,
+        };
+        let mut collector = Collector::new(&table, self.options.mask, &places.maps);
+        let stopped = match is_stopped {
+            false => Ok(false),
+            true => self.survey_stopped(&mut collector, blocks.freed()).map(|()| true),
+        };
+        match stopped {
+            Ok(true) => {}
+            Err(e) if stop == Stop::Always || !matches!(e, Error::Threads(_)) => return Err(e),
+            Ok(false) | Err(_) => {
+                collector = Collector::new(&table, self.options.mask, &places.maps);
+                self.survey_running(&mut collector, places, blocks.freed())?;
+            }
+        }
+        let edges = collector.finish();
+        // Blocks that were freed, and those at their addresses, were not what was read.
+        let changed = blocks.catch_up()?;
+        Ok(Heap::new(table, edges, &changed, |address| blocks.get(address)))
+    }
+
+    fn survey_stopped(
+        &mut self,
+        collector: &mut Collector<'_>,
+        freed: &Freed,
+    ) -> Result<(), Error> {
+        let began = Instant::now();
+        let cpu = isolated(|| {
+            let before = thread_ns();
+            let mut stopped = stop_all(self.reader.pid(), self.options.patience)?;
+            let read = self.read_stopped(collector, freed, &mut stopped.threads);
+            let mut times = StopTimes::default();
+            stopped.resume(&mut times);
+            self.figures.stop = Some(times.longest);
+            self.figures.longest_stop = self.figures.longest_stop.max(times.longest);
+            read.map(|()| thread_ns() - before)
+        })?;
+        self.end(began, cpu);
+        Ok(())
+    }
+
+    fn read_stopped(
+        &mut self,
+        collector: &mut Collector<'_>,
+        freed: &Freed,
+        threads: &mut [prof_inject::stopped::tracee::Tracee],
+    ) -> Result<(), Error> {
+        let mut places = self.places()?;
+        let threads = Threads::of_stopped(&self.reader, &places, threads);
+        self.collect(collector, &mut places, &threads, freed, 0)
+    }
+
+    fn survey_running(
+        &mut self,
+        collector: &mut Collector<'_>,
+        mut places: Places,
+        freed: &Freed,
+    ) -> Result<(), Error> {
+        let (began, before) = (Instant::now(), thread_ns());
+        let threads = Threads::look(&self.reader, &places, &mut self.sharers)?;
+        self.collect(collector, &mut places, &threads, freed, self.options.max_cpu)?;
+        self.end(began, thread_ns() - before);
+        self.ended()
+    }
+
+    fn collect(
+        &mut self,
+        collector: &mut Collector<'_>,
+        places: &mut Places,
+        threads: &Threads,
+        freed: &Freed,
+        max_cpu: u32,
+    ) -> Result<(), Error> {
+        places.leave_out(&threads.dead(&self.reader, places));
+        collector.learn(&places.maps, &stacks(places, threads));
+        for t in &threads.all {
+            let words = |bytes: &[u8]| -> Vec<u64> {
+                let words = bytes.as_chunks::<WORD>().0.iter();
+                words.map(|w| usize::from_ne_bytes(*w) as u64).collect()
+            };
+            collector.words(&Root::Registers(t.state.tid), words(&t.state.bytes));
+        }
+        let kept = Kept::of(self.reader.pid());
+        collector.words(&Root::Kernel, kept.words);
+        let f = &mut self.figures;
+        (f.rings, f.threads) = (kept.rings, threads.all.len() as u64);
+        f.unread_threads = threads.unread.len() as u64;
+        f.longest_stop = f.longest_stop.max(threads.longest);
+        let throttle = Throttle::new(max_cpu);
+        let (mut buffer, mut lost) = (Vec::new(), 0);
+        for piece in places.pieces(0) {
+            let len = piece.end - piece.start;
+            let mut take = |at: u64, bytes: &[u8]| collector.feed(at, bytes, freed);
+            let missed = ranges::whole(&self.reader, piece, &mut buffer, &mut take).min(len);
+            if missed > 0 {
+                self.ended()?;
+            }
+            lost += missed;
+            self.figures.scanned += len - missed;
+            throttle.rest();
+            self.in_time()?;
+        }
+        self.figures.unreadable = lost + places.devices;
+        self.ended()
+    }
+
+    /// Returns the offset in a block, or in any other memory, of the first word that points into a range; `None`: there is
+    /// none now, or it can't be read.
+    #[must_use]
+    pub fn offset_of(&self, from: Range<u64>, to: &Range<u64>) -> Option<u64> {
+        let mut found = None;
+        let mut buffer = Vec::new();
+        let start = from.start;
+        let mut take = |at: u64, bytes: &[u8]| {
+            let words = bytes.as_chunks::<WORD>().0.iter().enumerate();
+            let mut words = words.map(|(k, w)| (k, usize::from_ne_bytes(*w) as u64));
+            let is_pointer = |w: u64| to.contains(&w) || to.contains(&(w & self.options.mask));
+            if let (None, Some((k, _))) = (found, words.find(|(_, w)| is_pointer(*w))) {
+                found = Some(at + (k * WORD) as u64 - start);
+            }
+        };
+        let len = (from.end - start).min(crate::memory::PIECE);
+        ranges::whole(&self.reader, start..start + len, &mut buffer, &mut take);
+        found
+    }
+
+    /// Returns the name of the class that a table of virtual functions belongs to, as the Itanium C++ ABI (2.9.5) mangles
+    /// it: the word before the table leads to the type's information, whose second word leads to the name.
+    #[must_use]
+    pub fn class_of(&self, table: u64) -> Option<String> {
+        let word = |at: u64| {
+            let mut bytes = [0; WORD];
+            let n = self.reader.read(at, &mut bytes);
+            (n == WORD).then(|| usize::from_ne_bytes(bytes) as u64)
+        };
+        let info = word(table.checked_sub(WORD as u64)?)?;
+        let name = word(info.checked_add(WORD as u64)?)?;
+        // GNU's compiler marks names that are not unique by an asterisk, which is no part of them.
+        let mut bytes = [0; 512];
+        let n = self.reader.read(name, &mut bytes);
+        let end = bytes[..n].iter().position(|b| *b == 0)?;
+        let text = std::str::from_utf8(&bytes[..end]).ok()?;
+        let text = text.strip_prefix('*').unwrap_or(text);
+        let is_type = text.starts_with(|c: char| c.is_ascii_digit() || c == 'N' || c == 'S');
+        let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        (is_type && is_plain).then(|| text.to_owned())
+    }
+}
+
+/// Returns the mappings of the threads' stacks and of their thread-local variables. A thread may run on a fiber's stack: what
+/// is not known to be made for a thread is left out.
+fn stacks(places: &Places, threads: &Threads) -> Vec<(Range<u64>, Root)> {
+    let mut all: Vec<(Range<u64>, Root)> = Vec::new();
+    for t in &threads.all {
+        let of = |address: u64| {
+            let i = places.maps.partition_point(|m| m.start.0 <= address).checked_sub(1)?;
+            let m = places.maps.get(i).filter(|m| address < m.end.0 && m.write && m.inode == 0)?;
+            Some((i, m))
+        };
+        let is_stack = |i: usize| places.maps[i].name == b"[stack]" || has_guard(places, i);
+        let stack = of(t.state.sp).filter(|(i, _)| is_stack(*i));
+        let range = |m: &Map| m.start.0..m.end.0;
+        all.extend(stack.map(|(_, m)| (range(m), Root::Stack(t.state.tid))));
+        let local = of(t.state.thread_pointer).filter(|(i, m)| m.is_anonymous() && !is_stack(*i));
+        all.extend(local.map(|(_, m)| (range(m), Root::ThreadLocal(t.state.tid))));
+    }
+    all
+}

@@ -1,0 +1,151 @@
+//! Names of roots: variables, threads' stacks, mappings.
+
+use crate::term::one_line;
+use prof_analyze::Analysis;
+use prof_analyze::symbols::Variables;
+use prof_os::maps::{self, Map};
+use prof_os::process;
+use prof_scan::Root;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// What kind of root it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RootKind {
+    Variable,
+    Data,
+    Stack,
+    ThreadLocal,
+    Mapping,
+    Kernel,
+    Several,
+}
+
+/// A root with its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub(super) struct RootData {
+    pub kind: RootKind,
+    /// The name for people.
+    pub name: String,
+    /// The variable's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variable: Option<String>,
+    /// The program or library that the variable is in, or the mapping's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// The thread's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<i32>,
+    /// Address of the variable or of the mapping, in hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+}
+
+impl RootData {
+    /// Returns what stands for several roots together.
+    pub(super) fn several() -> Self {
+        let name = "several roots".to_owned();
+        let kind = RootKind::Several;
+        Self { kind, name, variable: None, module: None, thread: None, address: None }
+    }
+}
+
+/// Looks up the names of roots.
+pub(super) struct Roots<'a> {
+    pid: i32,
+    variables: Variables<'a>,
+    maps: Vec<Map>,
+    threads: HashMap<i32, String>,
+}
+
+impl<'a> Roots<'a> {
+    /// Creates the lookup for a process and its recording.
+    pub(super) fn new(pid: i32, analysis: &'a Analysis) -> Self {
+        let maps = maps::of(pid).unwrap_or_default();
+        Self { pid, variables: Variables::new(analysis), maps, threads: HashMap::new() }
+    }
+
+    /// Returns a root with its name.
+    pub(super) fn of(&mut self, root: &Root) -> RootData {
+        let unnamed = |kind, name| RootData {
+            kind,
+            name,
+            variable: None,
+            module: None,
+            thread: None,
+            address: None,
+        };
+        match *root {
+            Root::Global(at) => self.global(at),
+            // What a function has in a register now, it has on the stack at the next call.
+            Root::Stack(tid) | Root::Registers(tid) => RootData {
+                thread: Some(tid),
+                ..unnamed(RootKind::Stack, format!("stack and registers of {}", self.thread(tid)))
+            },
+            Root::ThreadLocal(tid) => RootData {
+                thread: Some(tid),
+                ..unnamed(
+                    RootKind::ThreadLocal,
+                    format!("thread-local variables of {}", self.thread(tid)),
+                )
+            },
+            Root::Mapping(at) => self.mapping(at),
+            Root::Kernel => unnamed(RootKind::Kernel, "the kernel (epoll, timers)".to_owned()),
+        }
+    }
+
+    fn thread(&mut self, tid: i32) -> String {
+        let pid = self.pid;
+        let name = self.threads.entry(tid).or_insert_with(|| {
+            let comm = one_line(&process::comm(tid));
+            if tid == pid {
+                format!("the first thread ({comm})")
+            } else {
+                format!("thread {tid} ({comm})")
+            }
+        });
+        name.clone()
+    }
+
+    fn global(&mut self, at: u64) -> RootData {
+        let data = |module: &str, name, variable, start: u64| RootData {
+            kind: if variable { RootKind::Variable } else { RootKind::Data },
+            name,
+            variable: None,
+            module: Some(module.to_owned()),
+            thread: None,
+            address: Some(format!("{start:#x}")),
+        };
+        let Some(v) = self.variables.at(at) else { return self.mapping(at) };
+        let file = one_line(v.module.rsplit('/').next().unwrap_or(&v.module));
+        match v.name.map(|n| one_line(&n)) {
+            Some(name) => RootData {
+                variable: Some(name.clone()),
+                ..data(&v.module, format!("{name} in {file}"), true, v.start)
+            },
+            None => data(&v.module, format!("data of {file} at {:#x}", v.offset), false, at),
+        }
+    }
+
+    fn mapping(&self, at: u64) -> RootData {
+        let n = self.maps.partition_point(|m| m.start.0 <= at);
+        let map = n.checked_sub(1).and_then(|n| self.maps.get(n)).filter(|m| at < m.end.0);
+        let name = map.map(|m| one_line(&String::from_utf8_lossy(&m.name))).unwrap_or_default();
+        let start = map.map_or(at, |m| m.start.0);
+        let text = match (name.as_str(), map) {
+            (_, None) => format!("memory at {at:#x}, which is not there any more"),
+            ("", _) => format!("memory at {start:#x} that is no recorded block"),
+            ("[heap]", _) => "memory from before the attach, in [heap]".to_owned(),
+            (name, _) => format!("memory of {name}"),
+        };
+        RootData {
+            kind: RootKind::Mapping,
+            name: text,
+            variable: None,
+            module: (!name.is_empty()).then_some(name),
+            thread: None,
+            address: Some(format!("{start:#x}")),
+        }
+    }
+}
