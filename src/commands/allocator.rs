@@ -5,7 +5,7 @@ use super::report::{Format, given, moment, print};
 use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use prof_analyze::allocator::{AllocatorOptions, AllocatorReport, OverheadSort};
 use prof_analyze::report::Style;
 use prof_trace::values::parse::{Time, time};
@@ -28,8 +28,8 @@ pub(crate) struct AllocatorArgs {
     pub top: usize,
 
     /// The order of the call stacks, most first
-    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Overhead)]
-    pub sort: Sort,
+    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = OverheadSort::Overhead)]
+    pub sort: OverheadSort,
 
     /// The moment whose live blocks count [default: the end, or the peak if nothing is live at the end]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -38,21 +38,6 @@ pub(crate) struct AllocatorArgs {
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
-}
-
-/// The sort keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sort {
-    /// Bytes beyond what was asked for
-    Overhead,
-    /// These as a part of what the blocks take
-    Part,
-    /// Bytes that the blocks take
-    Taken,
-    /// Bytes that were asked for
-    Requested,
-    /// Number of blocks
-    Count,
 }
 
 /// Returns the process that was named, if it can be looked at without a recording.
@@ -99,13 +84,7 @@ fn recorded(args: &AllocatorArgs, locate: Locate<'_>) -> Result<AllocatorReport>
     let at = args.at.map(|t| moment(index.analysis(), "--at", t)).transpose()?;
     let options = AllocatorOptions {
         top: args.top,
-        sort: match args.sort {
-            Sort::Overhead => OverheadSort::Overhead,
-            Sort::Part => OverheadSort::Part,
-            Sort::Taken => OverheadSort::Taken,
-            Sort::Requested => OverheadSort::Requested,
-            Sort::Count => OverheadSort::Count,
-        },
+        sort: args.sort,
         at,
         filter: given(&args.input.filter.0),
     };

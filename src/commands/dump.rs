@@ -3,12 +3,13 @@
 use super::export::{self, ExportArgs};
 use super::input::{FilterArgs, IndexArgs, InputArgs, Locate};
 use super::record::pid;
-use super::report::{Of, given};
+use super::report::{self, Of, given};
 use crate::failure::usage;
 use crate::new_file::{local_time, plain_name};
 use crate::session;
 use crate::term;
 use anyhow::{Context, Result};
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use prof_analyze::export::{Cost, Format};
 use prof_analyze::report::{Report, ReportOptions, Style};
@@ -32,7 +33,7 @@ pub(crate) struct DumpArgs {
     #[arg(short, long, value_name = "TEMPLATE")]
     pub report_file: Option<String>,
     /// The format of the file
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DumpFormat::Text)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DumpFormat::Report(report::Format::Text))]
     pub format: DumpFormat,
     /// With text and json: how many call stacks to show; 0 shows all [default: 10]
     #[arg(short = 'n', long, value_name = "N")]
@@ -48,52 +49,45 @@ pub(crate) struct DumpArgs {
     pub filter: FilterArgs,
 }
 
-/// Format of a dump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// Format of a dump: a report's, or one of an export that shows blocks of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DumpFormat {
-    /// The text of `prof report`
-    Text,
-    /// The figures of `prof report`, for programs
-    Json,
-    /// Folded stacks, for flamegraph.pl and its like
-    Folded,
-    /// A flame graph as SVG, for browsers
-    Flamegraph,
-    /// One page for browsers
-    Html,
-    /// For `go tool pprof`
-    Pprof,
-    /// For <https://www.speedscope.app>
-    Speedscope,
-    /// Every block, a line each
-    Csv,
+    /// A report.
+    Report(report::Format),
+    /// An export.
+    Export(Format),
+}
+
+impl ValueEnum for DumpFormat {
+    fn value_variants<'a>() -> &'a [Self] {
+        use Format::{Csv, Flamegraph, Folded, Html, Pprof, Speedscope};
+        &[
+            Self::Report(report::Format::Text),
+            Self::Report(report::Format::Json),
+            Self::Export(Folded),
+            Self::Export(Flamegraph),
+            Self::Export(Html),
+            Self::Export(Pprof),
+            Self::Export(Speedscope),
+            Self::Export(Csv),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Report(format) => format.to_possible_value(),
+            Self::Export(format) => format.to_possible_value(),
+        }
+    }
 }
 
 impl DumpFormat {
-    /// Returns the format of the export; `None`: it is a report.
-    fn export(self) -> Option<Format> {
-        Some(match self {
-            Self::Text | Self::Json => return None,
-            Self::Folded => Format::Folded,
-            Self::Flamegraph => Format::Flamegraph,
-            Self::Html => Format::Html,
-            Self::Pprof => Format::Pprof,
-            Self::Speedscope => Format::Speedscope,
-            Self::Csv => Format::Csv,
-        })
-    }
-
     /// Returns the ending of a file's name.
     fn ending(self) -> &'static str {
         match self {
-            Self::Text => "txt",
-            Self::Json => "json",
-            Self::Folded => "folded",
-            Self::Flamegraph => "svg",
-            Self::Html => "html",
-            Self::Pprof => "pb.gz",
-            Self::Speedscope => "speedscope.json",
-            Self::Csv => "csv",
+            Self::Report(report::Format::Text) => "txt",
+            Self::Report(report::Format::Json) => "json",
+            Self::Export(format) => format.ending(),
         }
     }
 }
@@ -106,8 +100,8 @@ pub(crate) fn run(args: &DumpArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let recording = session::attached(args.pid)?.path;
     let comm = prof_os::process::comm(args.pid);
     let path = args.path(&comm)?;
-    match args.format.export() {
-        Some(format) => {
+    match args.format {
+        DumpFormat::Export(format) => {
             let input = InputArgs {
                 input: Some(recording.to_string_lossy().into_owned()),
                 index: args.index.clone(),
@@ -127,8 +121,8 @@ pub(crate) fn run(args: &DumpArgs, locate: Locate<'_>) -> Result<ExitCode> {
             };
             export::run(&args, locate)?;
         }
-        None => {
-            let text = args.report(&recording)?;
+        DumpFormat::Report(format) => {
+            let text = args.report(format, &recording)?;
             write(&path, text.as_bytes())?;
         }
     }
@@ -138,7 +132,7 @@ pub(crate) fn run(args: &DumpArgs, locate: Locate<'_>) -> Result<ExitCode> {
 
 impl DumpArgs {
     /// Returns the text of a report.
-    fn report(&self, recording: &Path) -> Result<String> {
+    fn report(&self, format: report::Format, recording: &Path) -> Result<String> {
         let index = self.index.open(recording)?;
         let query = prof_analyze::query::Query::new(&index, &self.filter.0)
             .map_err(|e| usage(e.to_string()))?;
@@ -150,9 +144,9 @@ impl DumpArgs {
             ..ReportOptions::default()
         };
         let report = Report::new(&analysis, &options);
-        Ok(match self.format {
-            DumpFormat::Json => report.json() + "\n",
-            _ => report.text(Style { color: false, width: None }),
+        Ok(match format {
+            report::Format::Json => report.json() + "\n",
+            report::Format::Text => report.text(Style { color: false, width: None }),
         })
     }
 

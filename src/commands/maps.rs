@@ -6,7 +6,7 @@ use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
 use clap::error::ErrorKind as ClapError;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use prof_analyze::maps::{FIELDS, MapFilter, MapGroupBy, MapSort, Maps, MapsOptions, MapsReport};
 use prof_analyze::report::{FilterData, Style};
 use std::process::ExitCode;
@@ -30,8 +30,8 @@ pub(crate) struct MapsArgs {
     pub top: Option<usize>,
 
     /// The key to sort by, largest first; time and address: smallest first
-    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Size)]
-    pub sort: Sort,
+    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = MapSort::Size)]
+    pub sort: MapSort,
 
     /// The other way round
     #[arg(long)]
@@ -39,7 +39,7 @@ pub(crate) struct MapsArgs {
 
     /// Group the mappings by this
     #[arg(long, value_name = "WHAT", value_enum)]
-    pub group_by: Option<GroupedBy>,
+    pub group_by: Option<MapGroupBy>,
 
     /// Show all of this mapping: its regions, its use over time, its stacks
     #[arg(long, value_name = "ID", conflicts_with_all = ["group_by", "over_time"])]
@@ -61,45 +61,6 @@ pub(crate) struct MapsArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub filter: MapFilterArgs,
-}
-
-/// The sort keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sort {
-    /// Address space
-    Size,
-    /// Resident memory
-    Rss,
-    /// The most that was seen resident
-    PeakRss,
-    /// When they were made
-    #[value(alias = "timestamp")]
-    Time,
-    /// Address
-    Address,
-}
-
-impl Sort {
-    fn of_report(self) -> MapSort {
-        match self {
-            Self::Size => MapSort::Size,
-            Self::Rss => MapSort::Rss,
-            Self::PeakRss => MapSort::PeakRss,
-            Self::Time => MapSort::Time,
-            Self::Address => MapSort::Address,
-        }
-    }
-}
-
-/// A common property of mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GroupedBy {
-    /// The stack that made them
-    Stack,
-    /// Their file or name
-    File,
-    /// Their kind
-    Kind,
 }
 
 /// The filter options: one for each field.
@@ -152,7 +113,7 @@ impl Args for MapFilterArgs {
 pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     #[cfg(feature = "script")]
     if args.as_script {
-        print(&prof_script::maps_script(&args.filter.0, args.top, args.sort.of_report()))?;
+        print(&prof_script::maps_script(&args.filter.0, args.top, args.sort))?;
         return Ok(ExitCode::SUCCESS);
     }
     let path = resolve(args.input.as_deref(), locate)?;
@@ -176,13 +137,9 @@ pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     };
     let options = MapsOptions {
         top: args.top.unwrap_or(40),
-        sort: args.sort.of_report(),
+        sort: args.sort,
         reverse: args.reverse,
-        group_by: args.group_by.map(|by| match by {
-            GroupedBy::Stack => MapGroupBy::Stack,
-            GroupedBy::File => MapGroupBy::File,
-            GroupedBy::Kind => MapGroupBy::Kind,
-        }),
+        group_by: args.group_by,
         details: args.map.is_some(),
         over_time: args.over_time,
         filter: filter.given().iter().map(given).collect(),

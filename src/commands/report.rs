@@ -391,4 +391,14 @@ mod tests {
             assert_eq!(name.as_deref(), Some(sort.name()));
         }
     }
+
+    #[test]
+    fn every_format_has_the_name_that_the_analysis_gives_it() {
+        use prof_analyze::export::Format;
+        assert_eq!(Format::value_variants(), Format::ALL);
+        for format in Format::ALL {
+            let name = format.to_possible_value().map(|v| v.get_name().to_owned());
+            assert_eq!(name.as_deref(), Some(format.name()));
+        }
+    }
 }

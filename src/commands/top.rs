@@ -39,8 +39,8 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "REGEX", default_value = "", hide_default_value = true)]
     pub filter: String,
     /// Kind of rows at the start
-    #[arg(long, value_name = "VIEW", value_enum, default_value_t = By::Stacks)]
-    pub by: By,
+    #[arg(long, value_name = "VIEW", value_enum, default_value_t = View::Stacks)]
+    pub by: View,
     /// Detach at the end without asking, also from processes that were recorded before
     #[arg(long, conflicts_with = "keep")]
     pub detach: bool,
@@ -53,36 +53,6 @@ pub(crate) struct TopArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub index: IndexArgs,
-}
-
-/// A kind of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum By {
-    /// Stacks
-    Stacks,
-    /// Functions that asked for the memory
-    Functions,
-    /// Modules of these functions
-    Modules,
-    /// Threads that allocated the blocks
-    Threads,
-    /// Calls, from the outermost function inwards
-    Tree,
-    /// Calls, from the function that asked outwards
-    BottomUp,
-}
-
-impl By {
-    fn view(self) -> View {
-        match self {
-            Self::Stacks => View::Stacks,
-            Self::Functions => View::Functions,
-            Self::Modules => View::Modules,
-            Self::Threads => View::Threads,
-            Self::Tree => View::Tree,
-            Self::BottomUp => View::Callers,
-        }
-    }
 }
 
 /// Runs the command.
@@ -126,7 +96,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         leave: args.answer(),
         color: term::color(),
         filter: args.filter.clone(),
-        view: args.by.view(),
+        view: args.by,
     };
     // Lines of the log would be written over the screen.
     let level = log::max_level();
@@ -242,24 +212,12 @@ fn written(source: &Source, format: &Format, path: &Path) -> Result<(), String> 
     Err(said.lines().last().unwrap_or("prof export has failed").to_owned())
 }
 
-/// Returns how the name of a file in a format ends.
-fn suffix(format: &str) -> &'static str {
-    match format {
-        REPORT => "report.txt",
-        "folded" => "folded",
-        "flamegraph" => "svg",
-        "heaptrack" => "heaptrack.zst",
-        "pprof" => "pb.gz",
-        "speedscope" => "speedscope.json",
-        "massif" => "massif",
-        "dhat" => "dhat.json",
-        "csv" => "csv",
-        "json" => "json",
-        "html" => "html",
-        "firefox" => "firefox.json",
-        "replay" => "replay",
-        "parquet" => "parquet",
-        "parquet-stacks" => "stacks.parquet",
-        _ => "out",
+/// Returns the ending of the name of a file in a format.
+fn suffix(name: &str) -> &'static str {
+    match export::Format::ALL.into_iter().find(|f| f.name() == name) {
+        None => "report.txt",
+        // It is long, and its readers take it compressed.
+        Some(export::Format::Heaptrack) => "heaptrack.zst",
+        Some(format) => format.ending(),
     }
 }

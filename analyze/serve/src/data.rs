@@ -48,42 +48,16 @@ pub(crate) fn sort(params: &mut Params) -> Result<SortKey, Failure> {
     Ok(params.one_of("sort", &words)?.unwrap_or_default())
 }
 
-/// An export format.
-pub(crate) struct Export {
-    pub name: &'static str,
-    pub extension: &'static str,
-    pub kind: &'static str,
-    pub format: Format,
+/// Returns the MIME type of an export.
+pub(crate) fn mime(format: Format) -> &'static str {
+    match format {
+        Format::Folded | Format::Massif => crate::reply::TEXT,
+        Format::Flamegraph => "image/svg+xml",
+        Format::Csv => "text/csv; charset=utf-8",
+        Format::Speedscope | Format::Dhat | Format::Json | Format::Firefox => crate::reply::JSON,
+        _ => "application/octet-stream",
+    }
 }
-
-const fn export(
-    name: &'static str,
-    extension: &'static str,
-    kind: &'static str,
-    format: Format,
-) -> Export {
-    Export { name, extension, kind, format }
-}
-
-const BYTES: &str = "application/octet-stream";
-
-/// The export formats.
-pub(crate) const EXPORTS: &[Export] = &[
-    export("folded", "folded", crate::reply::TEXT, Format::Folded),
-    export("flamegraph", "svg", "image/svg+xml", Format::Flamegraph),
-    export("heaptrack", "heaptrack", BYTES, Format::Heaptrack),
-    export("pprof", "pb.gz", BYTES, Format::Pprof),
-    export("speedscope", "speedscope.json", crate::reply::JSON, Format::Speedscope),
-    export("massif", "massif", crate::reply::TEXT, Format::Massif),
-    export("dhat", "dhat.json", crate::reply::JSON, Format::Dhat),
-    export("csv", "csv", "text/csv; charset=utf-8", Format::Csv),
-    export("json", "json", crate::reply::JSON, Format::Json),
-    export("html", "html", BYTES, Format::Html),
-    export("firefox", "firefox.json", crate::reply::JSON, Format::Firefox),
-    export("replay", "replay", BYTES, Format::Replay),
-    export("parquet", "parquet", BYTES, Format::Parquet),
-    export("parquet-stacks", "parquet", BYTES, Format::ParquetStacks),
-];
 
 /// Takes a moment, in ticks.
 pub(crate) fn moment(

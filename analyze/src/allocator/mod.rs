@@ -34,17 +34,18 @@ pub struct AllocatorOptions {
 
 /// The order of stacks, most first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum OverheadSort {
-    /// Bytes that live blocks take beyond what was asked for.
+    /// Bytes beyond what was asked for
     #[default]
     Overhead,
-    /// Overhead as a part of the bytes that the blocks take.
+    /// These as a part of what the blocks take
     Part,
-    /// Bytes that they take.
+    /// Bytes that the blocks take
     Taken,
-    /// Bytes that were asked for.
+    /// Bytes that were asked for
     Requested,
-    /// Number of live blocks.
+    /// Number of blocks
     Count,
 }
 

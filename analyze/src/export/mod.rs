@@ -112,6 +112,62 @@ pub enum Format {
 }
 
 impl Format {
+    /// The formats that the command line offers, in its order.
+    pub const ALL: [Self; 14] = [
+        Self::Folded,
+        Self::Flamegraph,
+        Self::Heaptrack,
+        Self::Pprof,
+        Self::Speedscope,
+        Self::Massif,
+        Self::Dhat,
+        Self::Csv,
+        Self::Json,
+        Self::Html,
+        Self::Firefox,
+        Self::Replay,
+        Self::Parquet,
+        Self::ParquetStacks,
+    ];
+
+    /// Returns the name that the command line has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Folded => "folded",
+            Self::Flamegraph => "flamegraph",
+            Self::Heaptrack => "heaptrack",
+            Self::Pprof => "pprof",
+            Self::Speedscope => "speedscope",
+            Self::Massif => "massif",
+            Self::Dhat => "dhat",
+            Self::Csv => "csv",
+            Self::Json | Self::JsonObjects => "json",
+            Self::Html => "html",
+            Self::Firefox => "firefox",
+            Self::Replay => "replay",
+            Self::Parquet => "parquet",
+            Self::ParquetStacks => "parquet-stacks",
+        }
+    }
+
+    /// Returns the ending of a file's name, without a point in front.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Self::Flamegraph => "svg",
+            Self::Pprof => "pb.gz",
+            Self::Speedscope => "speedscope.json",
+            Self::Dhat => "dhat.json",
+            Self::Firefox => "firefox.json",
+            Self::ParquetStacks => "stacks.parquet",
+            _ => self.name(),
+        }
+    }
+
+    /// Returns whether the format can't express that blocks were left out of the recording.
+    pub fn needs_every_block(self) -> bool {
+        matches!(self, Self::Heaptrack | Self::Massif | Self::Dhat | Self::Replay)
+    }
+
     /// Returns whether this build can write the format.
     pub fn is_built(self) -> bool {
         cfg!(feature = "parquet") || !matches!(self, Format::Parquet | Format::ParquetStacks)
@@ -187,8 +243,7 @@ impl Source<'_> {
 
     /// Returns an error if the format can't have what is asked for.
     fn check(&self, format: Format) -> Result<(), ExportError> {
-        let whole = [Format::Heaptrack, Format::Massif, Format::Dhat, Format::Replay];
-        if whole.contains(&format) && !self.index.analysis().capture().is_everything() {
+        if format.needs_every_block() && !self.index.analysis().capture().is_everything() {
             return Err(ExportError::Partial);
         }
         let what = self.held.map_or(What::Heap, |h| h.what);

@@ -228,31 +228,34 @@ pub struct MapGroupData {
     pub frames: Vec<FrameData>,
 }
 
-/// The order of mappings.
+/// The key that mappings are sorted by: the largest value first; the earliest time and the lowest address first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum MapSort {
-    /// By address space, largest first.
+    /// Address space
     #[default]
     Size,
-    /// By resident memory, most first.
+    /// Resident memory
     Rss,
-    /// By the most that was seen resident, most first.
+    /// The most that was seen resident
     PeakRss,
-    /// By the time when they were made, earliest first.
+    /// When they were made
+    #[cfg_attr(feature = "clap", value(alias = "timestamp"))]
     Time,
-    /// By address.
+    /// Address
     Address,
 }
 
 /// A common property of mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum MapGroupBy {
-    /// The stack that made them.
+    /// The stack that made them
     Stack,
-    /// By the file or name of the mappings.
+    /// Their file or name
     File,
-    /// By the kind of the mappings.
+    /// Their kind
     Kind,
 }
 

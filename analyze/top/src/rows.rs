@@ -9,19 +9,21 @@ use std::collections::HashMap;
 
 /// A kind of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum View {
-    /// Stacks.
+    /// Stacks
     #[default]
     Stacks,
-    /// Functions that asked for the memory.
+    /// Functions that asked for the memory
     Functions,
-    /// Modules of these functions.
+    /// Modules of these functions
     Modules,
-    /// Threads that allocated the blocks.
+    /// Threads that allocated the blocks
     Threads,
-    /// Calls, from the outermost function inwards.
+    /// Calls, from the outermost function inwards
     Tree,
-    /// Calls, from the function that asked outwards.
+    /// Calls, from the function that asked outwards
+    #[cfg_attr(feature = "clap", value(name = "bottom-up"))]
     Callers,
 }
 

@@ -1,7 +1,7 @@
 //! Exports, source lines, and the filter as a command line.
 
 use crate::ask::Ask;
-use crate::data::{self, EXPORTS};
+use crate::data;
 use crate::reply::{Answer, Failure, Writer};
 use prof_analyze::export::{Cost, ExportError, Format, Source};
 use prof_analyze::query::{Filter, Query};
@@ -21,9 +21,6 @@ pub(crate) fn file_name(name: &str, extension: &str) -> String {
     format!("{}.{extension}", if stem.is_empty() { "recording" } else { stem })
 }
 
-/// Formats that can't say that blocks are missing.
-const WHOLE: [Format; 4] = [Format::Heaptrack, Format::Massif, Format::Dhat, Format::Replay];
-
 /// Begins an export of the selected blocks.
 pub(crate) fn export_of(
     ask: Ask,
@@ -38,7 +35,7 @@ pub(crate) fn export_of(
             "this prof was built without Parquet; csv and json have the same columns",
         ));
     }
-    if WHOLE.contains(&format) && !ask.index().analysis().capture().is_everything() {
+    if format.needs_every_block() && !ask.index().analysis().capture().is_everything() {
         return Err(Failure::bad(ExportError::Partial.to_string()));
     }
     let open = ask.open.clone();
@@ -69,16 +66,16 @@ impl std::io::Write for Out<'_> {
 /// An export in one of the formats.
 pub(crate) fn export(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
     let name = ask.variable("format").to_owned();
-    let export = EXPORTS.iter().find(|e| e.name == name).ok_or_else(|| {
-        let all: Vec<_> = EXPORTS.iter().map(|e| e.name).collect();
+    let format = Format::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
+        let all = Format::ALL.map(Format::name);
         Failure::missing(format!("there is no format {name:?}; give one of {}", all.join(", ")))
     })?;
     let words: Vec<(&str, Cost)> = data::METRICS.iter().map(|m| (m.0, m.3)).collect();
     let cost = ask.params.one_of("cost", &words)?.unwrap_or_default();
-    let file = file_name(&ask.recording.name(), export.extension);
+    let file = file_name(&ask.recording.name(), format.ending());
     let at = data::moment(ask.open.index.analysis(), &mut ask.params, "at")?;
     let filter = ask.params.filter()?;
-    let (answer, writer) = export_of(ask, filter, at, (export.format, export.kind), cost)?;
+    let (answer, writer) = export_of(ask, filter, at, (format, data::mime(format)), cost)?;
     Ok((answer.with("content-disposition", format!("attachment; filename=\"{file}\"")), writer))
 }
 

@@ -7,6 +7,7 @@ use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::state::Shared;
 use prof_analyze::Analysis;
+use prof_analyze::export::Format;
 use prof_analyze::query::{FIELDS, Field};
 use prof_analyze::report::{FilterData, Head, SortKey};
 use serde::Serialize;
@@ -47,10 +48,10 @@ pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure>
         .iter()
         .map(|(_, name)| json!({ "name": name, "help": data::sort_help(name) }))
         .collect();
-    let exports: Vec<Value> = data::EXPORTS
-        .iter()
-        .filter(|e| e.format.is_built())
-        .map(|e| json!({ "name": e.name, "extension": e.extension, "mime": e.kind }))
+    let exports: Vec<Value> = Format::ALL
+        .into_iter()
+        .filter(|f| f.is_built())
+        .map(|f| json!({ "name": f.name(), "extension": f.ending(), "mime": data::mime(f) }))
         .collect();
     Answer::json(&json!({
         "fields": filters,
