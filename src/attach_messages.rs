@@ -3,9 +3,8 @@
 use prof_inject::{Installed, StopTimes};
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
-use prof_trace::values::text::{bytes, number};
+use prof_trace::values::text::{bytes, number, time};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Returns the lines for standard error.
 pub(crate) fn describe(installed: &Installed) -> Vec<String> {
@@ -39,8 +38,7 @@ pub(crate) fn captured(c: &Capture) -> String {
 
 /// Describes how long the target was stopped.
 pub(crate) fn stops(times: &StopTimes) -> String {
-    let ms = |d: Duration| format!("{:.2} ms", d.as_secs_f64() * 1e3);
-    let (longest, sum) = (ms(times.longest), ms(times.sum));
+    let (longest, sum) = (time(times.longest), time(times.sum));
     format!(
         "the process was stopped for {longest} at most; {} stops, {sum} in all",
         number(times.count as u64)
@@ -123,6 +121,7 @@ fn not_hooked(list: &[NotHooked]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn long_lists_are_shortened_to_what_people_know() {
@@ -171,7 +170,7 @@ mod tests {
         let us = Duration::from_micros;
         assert_eq!(
             stops(&StopTimes { longest: us(420), sum: us(1100), count: 3 }),
-            "the process was stopped for 0.42 ms at most; 3 stops, 1.10 ms in all"
+            "the process was stopped for 420.0 us at most; 3 stops, 1.1 ms in all"
         );
     }
 }

@@ -17,6 +17,7 @@ use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_trace::records::End;
 use prof_trace::shared::MEMFD_NAME;
+use prof_trace::values::text::{duration, time};
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -113,9 +114,9 @@ pub(crate) fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Sta
             let does = what_it_does(child.id().cast_signed());
             let _ = child.kill();
             let _ = child.wait();
-            let waited = began.elapsed().as_secs();
+            let waited = time(began.elapsed());
             bail!(
-                "the collector of process {pid} has not begun in {waited} s ({does}): this machine has little time \
+                "the collector of process {pid} has not begun in {waited} ({does}): this machine has little time \
                  to give; try again when it has more (prof attach waits as long as --timeout says)"
             );
         }
@@ -139,9 +140,9 @@ fn what_it_does(pid: i32) -> String {
     let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let waits = if matches!(&*waits, "" | "0") { String::new() } else { format!(" in {waits}") };
     format!(
-        "{}{waits}, {} ms of processor time",
+        "{}{waits}, {} of processor time",
         state.trim(),
-        Stat::living(pid).map_or(0, |s| s.cpu_ms())
+        Stat::living(pid).map_or_else(|| duration(0), |s| duration(s.cpu_ms() * 1_000_000))
     )
 }
 

@@ -20,6 +20,7 @@ use prof_arch::native::syscall::SIGSET_LEN;
 use prof_os::status::Status;
 use prof_os::{maps, process};
 use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
+use prof_trace::values::text::time;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
@@ -163,8 +164,8 @@ fn take_out_one(
         ours.iter().cloned().chain(crate::mapped::bridge::range(r.control.bridge)).collect();
     if !wait_outside(r, &inside, timeout, report)? {
         let what = format!(
-            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
-            timeout.as_secs()
+            "a thread is still inside prof's code after {}: the hook stays mapped, without effect; run `prof detach {pid}` again later",
+            time(timeout)
         );
         return Err(Error::Nonsense { pid, what });
     }

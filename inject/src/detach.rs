@@ -23,6 +23,7 @@ use nix::errno::Errno;
 use prof_os::maps::{self, Map};
 use prof_os::process;
 use prof_trace::shared::{Area, Header, MEMFD_NAME, state};
+use prof_trace::values::text::time;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -198,8 +199,8 @@ fn under_way(
     let pid = r.pid;
     if !wait_outside(r, inside, timeout, report)? {
         return Ok(Some(format!(
-            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
-            timeout.as_secs()
+            "a thread is still inside prof's code after {}: the hook stays mapped, without effect; run `prof detach {pid}` again later",
+            time(timeout)
         )));
     }
     let why = wait_for_fibers(r, inside, timeout, report)?;

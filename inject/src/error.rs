@@ -2,7 +2,9 @@
 
 use crate::RemoteAddr;
 use nix::errno::Errno;
+use prof_trace::values::text::{bytes, time};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Reason why prof will not work on a process. After a refused attach, the process is as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -337,19 +339,19 @@ pub enum Error {
     Replaced(i32),
     /// A thread of the target did not stop in time.
     #[error(
-        "thread {tid} of pid {pid} did not stop within {ms} ms (is it stuck in the kernel, in state D?); nothing was changed; try again, or wait longer with --timeout"
+        "thread {tid} of pid {pid} did not stop within {} (is it stuck in the kernel, in state D?); nothing was changed; try again, or wait longer with --timeout", time(*waited)
     )]
     NotStopping {
         /// Process id.
         pid: i32,
         /// Thread id.
         tid: i32,
-        /// Time that prof waited, in milliseconds.
-        ms: u128,
+        /// Time that prof waited.
+        waited: Duration,
     },
     /// A system call of prof's in the target did not end in time.
     #[error(
-        "the system call {what} that prof had thread {tid} of pid {pid} make did not end within {ms} ms (is this machine short of memory?); the thread goes on when it ends; `prof detach {pid}` takes out what is left of prof then"
+        "the system call {what} that prof had thread {tid} of pid {pid} make did not end within {} (is this machine short of memory?); the thread goes on when it ends; `prof detach {pid}` takes out what is left of prof then", time(*waited)
     )]
     Late {
         /// Process id.
@@ -358,12 +360,12 @@ pub enum Error {
         tid: i32,
         /// Name of the system call.
         what: &'static str,
-        /// Time that prof waited, in milliseconds.
-        ms: u128,
+        /// Time that prof waited.
+        waited: Duration,
     },
     /// prof may not create a file of the ring's size.
     #[error(
-        "the ring takes {0} bytes, and prof may not make a file of that size (`ulimit -f`); raise that limit"
+        "the ring takes {}, and prof may not make a file of that size (`ulimit -f`); raise that limit", bytes(*.0 as u64)
     )]
     FileLimit(usize),
     /// The target has no thread that can make a remote call.
@@ -423,7 +425,7 @@ pub enum Error {
     },
     /// The target's address space is limited (`RLIMIT_AS`).
     #[error(
-        "pid {pid} may not map the memory that prof needs: its address space is limited to {limit} bytes{NEEDED}; raise that with `prlimit --pid {pid} --as=unlimited`, or `ulimit -v` before it starts"
+        "pid {pid} may not map the memory that prof needs: its address space is limited to {}{NEEDED}; raise that with `prlimit --pid {pid} --as=unlimited`, or `ulimit -v` before it starts", bytes(*limit)
     )]
     AddressSpace {
         /// Process id.
@@ -457,7 +459,7 @@ pub enum Error {
     },
     /// The target locks all memory that it maps, and may lock no more.
     #[error(
-        "pid {pid} locks all memory that it maps (mlockall MCL_FUTURE), and has locked all of the {limit} bytes that it may; prof needs a page of that for a moment; nothing was changed; raise that with `prlimit --pid {pid} --memlock={more}`", more = limit + (64 << 10)
+        "pid {pid} locks all memory that it maps (mlockall MCL_FUTURE), and has locked all of the {} that it may; prof needs a page of that for a moment; nothing was changed; raise that with `prlimit --pid {pid} --memlock={more}`", bytes(*limit), more = limit + (64 << 10)
     )]
     LockedMemory {
         /// Process id.

@@ -174,7 +174,7 @@ pub(crate) fn hold(pid: i32) -> Result<()> {
             Some('T') => return Ok(()),
             Some('Z' | 'X') | None => return Err(Error::Gone(pid)),
             _ if Instant::now() >= deadline => {
-                return Err(Error::NotStopping { pid, tid: pid, ms: PATIENCE.as_millis() });
+                return Err(Error::NotStopping { pid, tid: pid, waited: PATIENCE });
             }
             _ => std::thread::sleep(Duration::from_micros(200)),
         }

@@ -7,6 +7,7 @@ use crate::session;
 use anyhow::Result;
 use clap::Args;
 use prof_collect::Peek;
+use prof_trace::values::text::time;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -77,10 +78,10 @@ pub(super) fn wait_for_collector(mut peek: Peek) -> Result<()> {
         if peek.heartbeat_age <= FRESH {
             return Ok(());
         }
-        let (collector, age) = (peek.collector.0, peek.heartbeat_age.as_secs());
+        let (collector, age) = (peek.collector.0, time(peek.heartbeat_age));
         if Instant::now() > deadline {
             return Err(refused(format!(
-                "process {pid}: its collector, process {collector}, has not answered for {age} s \
+                "process {pid}: its collector, process {collector}, has not answered for {age} \
                  (stopped, or short of processor?); `kill -CONT {collector}` lets a stopped one go on"
             )));
         }

@@ -26,6 +26,7 @@ use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring;
 use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, state};
 use prof_trace::sieve::Sieve;
+use prof_trace::values::text::duration;
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -394,9 +395,9 @@ impl<'a> Collector<'a> {
     fn put_epochs(&mut self) {
         let per_sec = self.epochs.clock().ticks_per_sec() as f64;
         for e in self.epochs.begun() {
-            let seconds = e.back as f64 / per_sec;
+            let back = duration((e.back as f64 / per_sec * 1e9) as u64);
             log::warn!(
-                "the machine's counter went back by {seconds:.1} s (was it suspended, or moved to another host?); times in the recording go on"
+                "the machine's counter went back by {back} (was it suspended, or moved to another host?); times in the recording go on"
             );
             self.out.put(kind::EPOCH, &e.encode());
         }

@@ -119,7 +119,7 @@ fn try_callers<T>(
             Ok(false) => continue,
             // All candidates together have used up the time.
             Err(Error::NotStopping { .. }) if Instant::now() >= deadline => {
-                return Err(Error::NotStopping { pid, tid, ms: timeout.as_millis() });
+                return Err(Error::NotStopping { pid, tid, waited: timeout });
             }
             Err(e) => {
                 last = e;

@@ -47,8 +47,7 @@ impl Patience {
         release_stuck();
         let now = Instant::now();
         if now >= self.deadline || now - self.since >= self.span {
-            let ms = (now - self.began).as_millis();
-            return Err(Error::NotStopping { pid, tid, ms });
+            return Err(Error::NotStopping { pid, tid, waited: now - self.began });
         }
         if now - self.began > SPIN {
             std::thread::sleep(((now - self.since) / 8).clamp(SLEEPS.0, SLEEPS.1));

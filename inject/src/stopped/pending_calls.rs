@@ -36,7 +36,7 @@ pub(crate) fn await_pending_calls(pid: i32, gadgets: Gadgets, timeout: Duration)
     for tid in process::threads(pid)? {
         while is_on_the_way(pid, tid, deadline, &there)? {
             if Instant::now() >= deadline {
-                return Err(Error::NotStopping { pid, tid, ms: began.elapsed().as_millis() });
+                return Err(Error::NotStopping { pid, tid, waited: began.elapsed() });
             }
             std::thread::sleep(Duration::from_millis(1));
         }

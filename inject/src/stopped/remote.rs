@@ -19,6 +19,7 @@ use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
 use prof_os::maps::{self, Map};
+use prof_trace::values::text::time;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -170,7 +171,7 @@ impl<'a> Caller<'a> {
         // way to has the old mask, should prof die here.
         t.set_signal_mask(syscall::ALL_SIGNALS)?;
         let late = |e| match e {
-            Error::NotStopping { pid, tid, ms } => Error::Late { pid, tid, what, ms },
+            Error::NotStopping { pid, tid, waited } => Error::Late { pid, tid, what, waited },
             e => e,
         };
         syscall_stop(t).map_err(late)?;
@@ -245,7 +246,7 @@ fn wait_for_call(t: &mut Tracee, deadline: Instant) -> Result<Option<Stop>> {
         done => return done,
     }
     if let Err(e) = crate::process::frozen::thawed(t.pid) {
-        log::warn!("{e}; prof waits for that for up to {} s", PATIENCE.as_secs());
+        log::warn!("{e}; prof waits for that for up to {}", time(PATIENCE));
     }
     t.wait(deadline)
 }

@@ -82,10 +82,9 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
                 if !matches!(e, Error::NotStopping { .. }) {
                     return Err(e);
                 }
-                let waited = timeout.as_millis();
                 wait_for(&mut stuck, (Duration::MAX, deadline)).map_err(|e| match e {
                     Error::NotStopping { pid, tid, .. } => {
-                        Error::NotStopping { pid, tid, ms: waited }
+                        Error::NotStopping { pid, tid, waited: timeout }
                     }
                     e => e,
                 })?;

@@ -3,7 +3,7 @@
 use super::KernelArgs;
 use crate::term::{one_line, say};
 use prof_kernel::{Block, Kind, Recorder, Row};
-use prof_trace::values::text::{bytes, number};
+use prof_trace::values::text::{bytes, duration, number};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
@@ -97,9 +97,10 @@ pub(super) fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
     let (count, size) = recorder.outstanding().all();
     let seconds = f.elapsed_ns as f64 / 1e9;
     let mut lines = vec![format!(
-        "{} allocations and {} of their frees in {seconds:.1} s; {} allocations with {} are outstanding",
+        "{} allocations and {} of their frees in {}; {} allocations with {} are outstanding",
         number(f.allocations),
         number(f.frees),
+        duration(f.elapsed_ns),
         number(count),
         bytes(size)
     )];
@@ -141,12 +142,12 @@ pub(super) fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
     let cost = f.events as f64 * f.event_ns as f64 + f.own_ns as f64;
     lines.push(format!(
         "{} events a second; a ring was {:.0} % full at most; recording took about {:.1} % of this machine's processors \
-         ({} ns for each event where it happened, and {:.2} s of prof)",
+         ({} for each event where it happened, and {} of prof)",
         number((f.events as f64 / seconds.max(1e-9)) as u64),
         100.0 * f.fullest as f64 / args.ring_size as f64,
         100.0 * cost / (f.elapsed_ns as f64 * processors as f64).max(1.0),
-        f.event_ns,
-        f.own_ns as f64 / 1e9
+        duration(f.event_ns),
+        duration(f.own_ns)
     ));
     lines
 }

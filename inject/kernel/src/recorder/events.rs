@@ -9,6 +9,7 @@ use crate::sys;
 use crate::tasks::{Scope, threads_of};
 use crate::tracepoints::Tracepoint;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use prof_trace::values::text::bytes;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -35,8 +36,9 @@ impl Rings {
             event.enable().map_err(|e| refused(e, 1))?;
             let ring = Ring::map(&event, len, page).map_err(|e| {
                 let what = format!(
-                    "cannot get {len} bytes of locked memory for the ring of processor {processor}; give a smaller \
-                     --ring-size, or raise `ulimit -l`"
+                    "cannot get {} of locked memory for the ring of processor {processor}; give a smaller \
+                     --ring-size, or raise `ulimit -l`",
+                    bytes(len as u64)
                 );
                 Error::io(what)(e)
             })?;
