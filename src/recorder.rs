@@ -50,7 +50,7 @@ const RETRIES: [Duration; 5] = [
 pub(crate) struct How {
     /// Path of the recording.
     pub path: PathBuf,
-    /// How it writes.
+    /// Options for writing.
     pub writing: Writing,
     /// Time after which to detach.
     pub duration: Option<Duration>,

@@ -29,7 +29,7 @@ pub struct Summary {
     pub complete: bool,
     /// Number of bytes of the file that were read.
     pub bytes: u64,
-    /// Which blocks are recorded.
+    /// The recorded part of the blocks.
     pub capture: Capture,
     /// Whether events are compressed.
     pub compressed: bool,

@@ -1,4 +1,4 @@
-//! Which stacks keep pages, and the breakdown of resident memory.
+//! Tests which stacks keep pages, and the breakdown of resident memory.
 
 mod common;
 

@@ -69,7 +69,7 @@ impl BoundArgs {
     }
 }
 
-/// What to do when a recording reaches a bound.
+/// Reaction to a recording that reaches a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLimit {
     /// Finish the recording, and detach

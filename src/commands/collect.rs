@@ -55,14 +55,14 @@ pub(crate) struct CollectArgs {
     pub no_log: bool,
 }
 
-/// How a collector writes its recording.
+/// Options for writing a recording.
 #[derive(Clone, Debug)]
 pub(crate) struct Writing {
     /// Compression of the events.
     pub compress: Compress,
     /// Bounds of the file.
     pub limits: Limits,
-    /// Which blocks are not written.
+    /// Selects blocks that are not written.
     pub cull: Option<CullOptions>,
 }
 
@@ -81,12 +81,12 @@ impl Writing {
     }
 }
 
-/// What a collector was told about its recording.
+/// A collector's options, as read from its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
     /// Bounds of the file.
     pub limits: Limits,
-    /// Which blocks are not written.
+    /// Selects blocks that are not written.
     pub cull: Option<CullOptions>,
 }
 

@@ -44,7 +44,7 @@ impl SelectArgs {
     }
 }
 
-/// Which processes a command is to work on.
+/// Selects the processes that a command works on.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WhoArgs {
     /// The process, or the folder of a family

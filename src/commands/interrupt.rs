@@ -23,7 +23,7 @@ pub(super) enum Otherwise {
     EndAtNext,
 }
 
-/// How long a script has to end by itself.
+/// Time that a script has to end by itself.
 const PATIENCE: Duration = Duration::from_millis(150);
 
 /// Cancels a job at Ctrl-C, for as long as it is there.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Greatest number of programs that are followed: a program that runs itself endlessly would fill the disk.
 const MOST: usize = 64;
 
-/// Another prof wants to trace the command.
+/// Whether another prof wants to trace the command.
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn let_go(_: i32) {

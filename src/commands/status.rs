@@ -192,7 +192,7 @@ struct Status {
     is_left: bool,
     /// Why the recording is not at its original path.
     displaced: Option<String>,
-    /// What the collector was told, if that is known.
+    /// The collector's options, if they are known.
     told: Option<Told>,
 }
 

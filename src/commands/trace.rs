@@ -116,7 +116,7 @@ impl ShowArgs {
     }
 }
 
-/// How a trace has ended.
+/// Reason for the end of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// As many lines as were asked for, the time is over, or Ctrl-C.

@@ -48,7 +48,7 @@ pub(crate) enum Source {
     Looks(Looks),
 }
 
-/// When to look.
+/// Schedule of looks.
 #[derive(Debug)]
 pub(crate) struct Looks {
     newest: Option<String>,

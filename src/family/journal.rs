@@ -71,7 +71,7 @@ pub(crate) struct Last {
     pub comm: String,
     /// Description of the event.
     pub what: String,
-    /// Nothing is known of it since recording began.
+    /// Whether nothing is known of it since recording began.
     pub open: bool,
 }
 

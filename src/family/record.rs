@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Greatest number of looks for processes that appeared while others were attached to.
 const LOOKS: usize = 20;
 
-/// How the processes are recorded.
+/// Options for recording the processes.
 #[derive(Clone, Debug)]
 pub(crate) struct How {
     /// The options of each recording; the path of its file is not used.

@@ -32,7 +32,7 @@ const ENDS: Duration = Duration::from_secs(30);
 pub(crate) struct Follow {
     /// The family.
     pub which: Which,
-    /// How its processes are recorded.
+    /// Options for recording the family's processes.
     pub how: How,
     /// A process that somebody else records through its execs.
     pub except: Option<i32>,
@@ -99,7 +99,7 @@ fn become_supervisor(keep: i32) {
 struct Member {
     seen: Seen,
     program: Program,
-    /// When it is to be attached to; `None`: that was tried.
+    /// Time of the attach; `None`: it was tried.
     due: Option<Instant>,
     /// The process's present program is recorded.
     recorded: bool,

@@ -1,4 +1,4 @@
-//! What one does on a page: ranges, filters, sorting, addresses, the keyboard. The figures are those of the command line.
+//! Operates a page: ranges, filters, sorting, addresses, the keyboard. The figures are those of the command line.
 
 use crate::browser::Browser;
 use crate::common::Scene;

@@ -256,7 +256,7 @@ impl Work {
     }
 }
 
-/// One who waits for a turn.
+/// A request that waits for a turn.
 struct Given {
     receiver: Option<oneshot::Receiver<()>>,
     line: Arc<Mutex<Line>>,
@@ -274,7 +274,7 @@ impl Drop for Given {
     }
 }
 
-/// One who waits for a piece of work, which ends with the last of them.
+/// A request that waits for a piece of work; the work ends with the last of them.
 pub(crate) struct Waiter {
     work: Arc<Work>,
     key: String,

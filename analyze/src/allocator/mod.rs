@@ -173,7 +173,7 @@ pub struct ArenaData {
 pub struct OverheadReport {
     /// The moment of the live blocks, in nanoseconds since the start.
     pub at_ns: u64,
-    /// How the sizes are known: `headers` of glibc's blocks, `size-classes` of the allocator, or `unknown`.
+    /// Source of the sizes: `headers` of glibc's blocks, `size-classes` of the allocator, or `unknown`.
     pub how: &'static str,
     /// The allocator whose size classes were used, and of whose blocks the headers were.
     pub allocator: String,

@@ -34,7 +34,7 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// Of a frame.
+    /// Returns the place of a frame.
     pub(crate) fn of(f: &'a Frame) -> Self {
         Self {
             function: f.function.as_deref(),

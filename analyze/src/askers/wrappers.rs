@@ -34,11 +34,11 @@ const PART: f64 = 0.1;
 struct Place {
     /// Index of its code address in the stack, and of the frame among those of that address.
     at: (usize, usize),
-    /// All frames further in are allocators or wrappers.
+    /// Whether all frames further in are allocators or wrappers.
     is_direct: bool,
 }
 
-/// How a function uses the allocator, summed over its stacks.
+/// A function's use of the allocator, summed over its stacks.
 #[derive(Default)]
 struct Use {
     calls: u64,

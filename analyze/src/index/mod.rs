@@ -41,7 +41,7 @@ pub use format::reseal;
 pub use rows::{Block, Column, flags};
 pub use scan::ScanError;
 
-/// When to write an index to a file.
+/// Condition for writing an index to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     /// For recordings so long that it pays.
@@ -56,7 +56,7 @@ pub enum Keep {
 /// Options for opening an index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IndexOptions {
-    /// When to write the index.
+    /// Condition for writing the index to a file.
     pub keep: Keep,
     /// Options for loading the recording.
     pub load: LoadOptions,

@@ -125,7 +125,7 @@ pub struct LeakData {
     pub held: Vec<u64>,
     /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
-    /// Who asked for the blocks; `None` for a stack without frames.
+    /// The function that asked for the blocks; `None` for a stack without frames.
     pub asked_by: Option<AskedData>,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,

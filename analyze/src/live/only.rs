@@ -22,7 +22,7 @@ const TAKEN: [&str; 12] = [
     "suppressions",
 ];
 
-/// Which live blocks are wanted.
+/// Selects live blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Only {
     filter: Filter,

@@ -23,7 +23,7 @@ pub enum Order {
 /// Options of a look.
 #[derive(Clone, Debug, Default)]
 pub struct OutstandingOptions {
-    /// Which blocks count.
+    /// Selects the blocks that count.
     pub only: Only,
     /// Least age in nanoseconds of the blocks that count, unless the filter names one.
     pub older_ns: u64,

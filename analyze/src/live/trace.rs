@@ -33,7 +33,7 @@ pub enum What {
 /// Options of a trace.
 #[derive(Clone, Debug, Default)]
 pub struct TraceOptions {
-    /// Which events have lines: by size, thread and stack.
+    /// Selects the events that get lines, by size, thread and stack.
     pub only: Only,
     /// The kinds that have lines; empty: all.
     pub kinds: Vec<What>,
@@ -64,7 +64,7 @@ pub struct LineData {
     /// Bytes before `realloc` or `mremap`, if they are known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_size: Option<u64>,
-    /// How long the block that has ended lived, in nanoseconds, if it was allocated since the trace began.
+    /// Lifetime of the block that has ended, in nanoseconds, if it was allocated since the trace began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lived_ns: Option<u64>,
     /// Error number of a call that has failed.

@@ -5,7 +5,7 @@ use prof_trace::records::{Pass, Target};
 /// Kept samples are at least 1/`SPACING` of a second apart, so that the microseconds between reading the two clocks are
 /// negligible.
 const SPACING: u64 = 4;
-/// When this many samples are kept, every other one is dropped.
+/// Number of samples at which every other one is dropped.
 const MOST: usize = 4096;
 
 /// Maps ticks to `CLOCK_MONOTONIC`, from the collector's readings of both: linearly between the samples, at the nominal

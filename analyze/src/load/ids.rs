@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// IDs below this are always indices of the vector.
 const SMALL: usize = 1 << 16;
-/// So are IDs below this many times the number of IDs.
+/// IDs below this many times the number of IDs are dense, too.
 const SPREAD: usize = 128;
 
 /// A map keyed by the hook's numbers: a vector for the numbers of a real recording, and a hash map for others, so that

@@ -42,7 +42,7 @@ const MOST: usize = 2048;
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSeen {
     samples: Vec<Sample>,
-    /// One of 2^`every` moments is kept.
+    /// Keeps one of 2^`every` moments.
     every: u32,
     seen: u64,
     last: Option<Sample>,

@@ -47,7 +47,7 @@ pub trait Sink {
     fn take_calls(&mut self, _calls: &[MapEvent]) {}
 }
 
-/// How the part of a file that was read ends.
+/// The end of the part of a file that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// With a whole chunk.

@@ -266,7 +266,7 @@ pub struct MapsOptions {
     pub top: usize,
     /// Order.
     pub sort: MapSort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reverse: bool,
     /// Show groups.
     pub group_by: Option<MapGroupBy>,

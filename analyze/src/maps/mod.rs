@@ -189,13 +189,13 @@ pub struct Usage {
     pub rss: u64,
     /// Resident and anonymous.
     pub anonymous: u64,
-    /// Of several processes, and as in the file.
+    /// Bytes of several processes that are as in the file.
     pub shared_clean: u64,
-    /// Of several processes, and written to.
+    /// Bytes of several processes that were written to.
     pub shared_dirty: u64,
-    /// Of this process alone, and as in the file.
+    /// Bytes of this process alone that are as in the file.
     pub private_clean: u64,
-    /// Of this process alone, and written to.
+    /// Bytes of this process alone that were written to.
     pub private_dirty: u64,
     /// Swapped out.
     pub swap: u64,

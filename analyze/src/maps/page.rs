@@ -8,7 +8,7 @@ use crate::Analysis;
 pub struct PageAsk {
     /// Order.
     pub sort: MapSort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reverse: bool,
     /// Number of mappings to pass over.
     pub skip: usize,

@@ -102,7 +102,7 @@ pub(crate) fn in_order<E: Entry, F: From<ScanError>>(
     in_order_of(index, select, until, MOST, take)
 }
 
-/// As [`in_order`], but sorts about `most` entries at a time.
+/// Does the same as [`in_order`], but sorts about `most` entries at a time.
 fn in_order_of<E: Entry, F: From<ScanError>>(
     index: &Index,
     select: impl Select,
@@ -346,7 +346,7 @@ impl Query<'_> {
         self.in_order_of(until, MOST, take)
     }
 
-    /// As [`Self::in_order`], but sorts about `most` events at a time.
+    /// Does the same as [`Self::in_order`], but sorts about `most` events at a time.
     ///
     /// # Errors
     /// If the index can't be read.

@@ -86,7 +86,7 @@ pub struct GroupData {
     pub peak_at_ns: u64,
     /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
-    /// Who asked for the blocks; `None` for a stack without frames.
+    /// The function that asked for the blocks; `None` for a stack without frames.
     pub asked_by: Option<AskedData>,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,

@@ -60,7 +60,7 @@ pub struct RecordingData {
     pub implied_frees: u64,
     /// Number of calls that signal handlers made while their thread was in the hook; these are not recorded.
     pub reentered: u64,
-    /// Which blocks are recorded; `None`: all.
+    /// The recorded part of the blocks; `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureData>,
     /// Number of stacks that were unwound both with and without the memo (`--verify-stacks`).
@@ -81,7 +81,7 @@ pub struct RecordingData {
     pub notes: Vec<String>,
 }
 
-/// Which blocks are recorded.
+/// The recorded part of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CaptureData {
     /// Average number of allocated bytes per recorded block; 0: not sampled by bytes.
@@ -89,7 +89,7 @@ pub struct CaptureData {
     /// Least and greatest average, if it follows the allocation rate of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_bytes_range: Option<[u64; 2]>,
-    /// One of this many consecutive allocations of a thread is recorded; 0 or 1: not sampled by count.
+    /// Distance of recorded allocations, counted in allocations of a thread; 0 or 1: not sampled by count.
     pub sample_every: u64,
     /// Least size of recorded blocks.
     pub min_size: u64,

@@ -26,7 +26,7 @@ const FRONT: usize = 1 << 22;
 /// No entry of the queue.
 const NONE: u32 = u32::MAX;
 
-/// Which blocks are left out.
+/// Selects the blocks that are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CullOptions {
     /// Blocks that lived shorter than this are not written, in nanoseconds.
@@ -237,7 +237,7 @@ struct Held {
     /// Address of the block that was passed to `realloc`, and when.
     old: u64,
     before: u64,
-    /// When the first block of its chain began, and that one's place in time.
+    /// Begin of the first block of its chain, and that one's place in time.
     chain: (u64, u64),
     node: u32,
     thread_index: u32,

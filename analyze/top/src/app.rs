@@ -59,7 +59,7 @@ pub struct Process {
     pub figures: Box<dyn Figures>,
     /// The snapshot that is shown.
     pub shown: Option<Arc<Snapshot>>,
-    /// How it went until then.
+    /// The values up to then.
     pub course: Vec<Moment>,
     /// From where growth is counted.
     pub baseline: Baseline,
@@ -139,7 +139,7 @@ pub struct Format {
     pub help: String,
 }
 
-/// How the timeline is drawn.
+/// The timeline's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeline {
     /// As there is room.

@@ -34,7 +34,7 @@ pub struct Source {
     pub collector: (u32, u64),
 }
 
-/// How a recording is followed.
+/// Options for following a recording.
 #[derive(Clone, Debug)]
 pub struct FeedOptions {
     /// Time between two snapshots.

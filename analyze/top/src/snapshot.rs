@@ -69,7 +69,7 @@ pub struct Moment {
     pub rss: u64,
 }
 
-/// How a recording ended.
+/// The end of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// The reason, as a sentence without a full stop.

@@ -63,7 +63,7 @@ pub struct Shown {
 /// Options of the view.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How recordings are followed.
+    /// Options for following the recordings.
     pub feed: FeedOptions,
     /// The answer to the question whether to detach.
     pub leave: Option<Leave>,

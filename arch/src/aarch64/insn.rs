@@ -11,7 +11,7 @@ use crate::patch::Lead;
 pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
 
-/// How an instruction uses its own address.
+/// An instruction's use of its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PcUse {
     /// `b`: branches to this address.

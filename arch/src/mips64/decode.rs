@@ -5,7 +5,7 @@
 
 use super::variant::{BREAK, Variant};
 
-/// How an instruction uses its own address.
+/// An instruction's use of its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PcUse {
     /// `j`, `b`, `bc`: branches to this address.

@@ -112,7 +112,7 @@ pub struct Collector<'a> {
     /// The recording was continued, so counts do not include its earlier events.
     continued: bool,
     fineness: Chooser,
-    /// When the last look at the target's memory ended that a detach had asked for.
+    /// End of the last look at the target's memory that a detach had asked for.
     looked: Option<Instant>,
 }
 

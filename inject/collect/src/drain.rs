@@ -302,7 +302,7 @@ impl Drain {
 /// The calls of a thread that a collector has not written before it died, though it has written events behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// When the thread's last recorded call ended, in ticks of the recording; `None`: none was recorded.
+    /// End of the thread's last recorded call, in ticks of the recording; `None`: none was recorded.
     pub after: Option<u64>,
     /// Offset of the recording's times to those in the ring.
     pub offset: u64,

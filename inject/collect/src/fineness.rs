@@ -1,4 +1,4 @@
-//! How fine a sample is: the distance between its points follows what the program allocates.
+//! Adapts the fineness of a sample: the distance between its points follows what the program allocates.
 //!
 //! A leak of 100 MiB an hour shows in two minutes only if some fifty of its blocks are sampled, so the distance must be
 //! 64 KiB or less. The cost of recording must stay small, so the distance must grow with the allocation rate.

@@ -144,7 +144,7 @@ impl Limits {
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub limits: Limits,
-    /// When the file system was looked at last, and the length at which it is looked at again.
+    /// Time of the last look at the file system, and the length of the recording at which the next is due.
     looked: Option<(Instant, u64)>,
     /// Why the recording may not grow further.
     pub reached: Option<String>,

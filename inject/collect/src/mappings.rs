@@ -30,7 +30,7 @@ pub(crate) struct Mapped {
     used: Vec<Used>,
     ours: Vec<(u64, u64)>,
     stacks: Vec<(u64, u64, u64)>,
-    /// Nothing has been written.
+    /// Whether nothing has been written yet.
     new: bool,
     gap: Duration,
 }

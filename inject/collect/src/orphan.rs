@@ -126,7 +126,7 @@ struct Left {
     toggles: u64,
     /// The last events of each thread, by serial.
     last: HashMap<u32, Last>,
-    /// When the last recorded call that changes mappings ended, by the serial of its thread, in ticks.
+    /// End of the last recorded call that changes mappings, in ticks, by the serial of its thread.
     last_call: HashMap<u32, u64>,
     /// The highest stack node ID.
     last_node: u32,

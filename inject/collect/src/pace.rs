@@ -40,9 +40,9 @@ pub(crate) struct Brought {
 #[derive(Debug)]
 pub(crate) struct Pace {
     sleep: Duration,
-    /// When the last slow tasks ended, and how long they took.
+    /// End of the last slow tasks, and their duration.
     second: (Instant, Duration),
-    /// When the last look for ended threads ended, and how long it took; less if it found many.
+    /// End of the last look for ended threads, and its duration; less if it found many.
     buried: (Instant, Duration),
     /// Shortest time from that look to the next.
     gap: Duration,

@@ -33,7 +33,7 @@ pub struct Peek {
     pub heartbeat_age: Duration,
     /// The hook has switched recording off, as there was no collector.
     pub orphaned: bool,
-    /// Which blocks are recorded.
+    /// The recorded part of the blocks.
     pub capture: Capture,
     /// The toggle signal; 0: none.
     pub signal: u32,

@@ -23,7 +23,7 @@ const MAX_LIST: usize = 8192;
 /// Address of the last entry of the linker's list when it was last followed.
 static TAIL: AtomicU64 = AtomicU64::new(0);
 
-/// How memory is read.
+/// The way in which memory is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// By system calls, which do not fault.

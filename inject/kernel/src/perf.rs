@@ -89,7 +89,7 @@ pub(crate) enum Of<'a> {
 pub(crate) struct Wanted {
     /// Number of the tracepoint.
     pub id: u64,
-    /// One of so many is reported.
+    /// Number of events for each that is reported.
     pub period: u64,
     /// Whether it comes with the kernel's stack.
     pub stack: bool,

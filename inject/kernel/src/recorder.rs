@@ -41,7 +41,7 @@ pub struct Options {
     pub min_size: u64,
     /// Largest size in bytes.
     pub max_size: u64,
-    /// One of so many allocations is recorded.
+    /// Number of allocations for each that is recorded.
     pub sample_every: u64,
     /// Bytes of each processor's ring: a power of two, and at least a page.
     pub ring: usize,

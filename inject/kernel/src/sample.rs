@@ -32,7 +32,7 @@ pub(crate) struct Sample<'a> {
 pub(crate) enum Record<'a> {
     /// An allocation or a free.
     Sample(Sample<'a>),
-    /// So many samples were lost.
+    /// Number of samples that were lost.
     Lost(u64),
     /// A thread has a new name.
     Name(u32, &'a [u8]),

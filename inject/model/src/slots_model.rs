@@ -23,7 +23,7 @@ struct Target {
     first: usize,
     states: Vec<UnsafeCell<u32>>,
     next_thread: AtomicU32,
-    /// How many threads with the ids 5 and 6 the kernel has, as `/proc` shows them, and the serials under
+    /// Number of threads with the ids 5 and 6 that the kernel has, as `/proc` shows them, and the serials under
     /// which events of them can be seen.
     alive: [AtomicU32; 2],
     serials: [AtomicU32; 2],

@@ -26,7 +26,7 @@ pub fn same_memory(a: i32, b: i32) -> Option<bool> {
 
 /// Lowest process id that the kernel assigns after the ids wrap around (`RESERVED_PIDS`).
 const FIRST_AGAIN: i32 = 300;
-/// How many ids before the last one are checked again: after the first look, and after later ones. A process
+/// Number of ids before the last one that are checked again: after the first look, and after later ones. A process
 /// gets its id some time before `/proc` shows it.
 const BEFORE: (i32, i32) = (4096, 32);
 

@@ -5,7 +5,7 @@ const GRAIN: u64 = 8;
 /// Bytes of the address space, from the beginning on, that are kept account of.
 const MOST: u64 = 64 << 30;
 
-/// Which memory of a range of addresses is freed.
+/// The freed memory of a range of addresses.
 ///
 /// That is asked of the heap that grows by `brk` alone: elsewhere an allocator gives memory back, and others get it
 /// without anybody's notice.

@@ -22,7 +22,7 @@ const DOUBTED: usize = 1 << 22;
 /// Pointers in advance that the place of their blocks is fetched.
 const AHEAD: usize = 12;
 
-/// Whose words are read.
+/// Origin of the words that are read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Words<'f> {
     /// A word in a block of the table belongs to that block. Any other word is a root, unless it lies in freed memory.
@@ -47,7 +47,7 @@ pub(crate) struct Marker<'a> {
     work: Vec<u32>,
     /// Blocks that are reached, and are to be read again.
     again: Vec<u32>,
-    /// Where in a piece there are words that may be pointers.
+    /// Places in a piece of words that may be pointers.
     found: Vec<u32>,
     /// Pointers in memory that is freed as far as is known, and where; nothing: they don't count.
     doubted: Option<Vec<(u64, u32)>>,

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// A block that is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Its address.
+    /// Address of the block's first byte.
     pub address: u64,
     /// Bytes requested.
     pub size: u64,
@@ -51,7 +51,7 @@ pub trait Blocks: Send {
     fn freed(&self) -> &Freed;
 }
 
-/// How passes are made.
+/// Options of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bits of a word that are an address, if it is a pointer.
@@ -70,7 +70,7 @@ impl Default for Options {
     }
 }
 
-/// What passes have cost, and what they did not see.
+/// Cost of the passes, and the memory that they did not see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Number of passes.
@@ -99,7 +99,7 @@ pub struct Figures {
     pub took: Duration,
     /// Processor time that it took.
     pub cpu: Duration,
-    /// The same of the first pass, which marks every block.
+    /// Processor time of the first pass, which marks every block.
     pub first_cpu: Duration,
     /// The longest stop of a single thread, or of all.
     pub longest_stop: Duration,
@@ -135,7 +135,7 @@ pub struct Scanner {
     pub(crate) options: Options,
     /// The moment at which a pass is given up.
     pub(crate) until: Option<Instant>,
-    /// What was spent so far.
+    /// Cost so far.
     pub figures: Figures,
 }
 

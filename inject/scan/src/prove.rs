@@ -25,7 +25,7 @@ pub enum Stop {
     Always,
 }
 
-/// How much is done for a verdict.
+/// Effort for a verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Number of passes in a row that have to agree before the one with all threads stopped.

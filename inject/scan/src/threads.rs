@@ -33,7 +33,7 @@ const WORD: u64 = size_of::<usize>() as u64;
 /// A thread as it was at a moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadLook {
-    /// Its registers.
+    /// The thread's registers.
     pub state: ThreadState,
     /// The end of its stack that is in use: an address, and bytes.
     pub stack: (u64, Vec<u8>),

@@ -21,7 +21,7 @@ const MOST_CALLERS: usize = 8;
 /// `KCMP_FILES`: has `kcmp` compare two threads' tables of descriptors.
 const KCMP_FILES: i32 = 2;
 
-/// How suitable a thread is for being stopped, best first.
+/// Suitability of a thread for being stopped, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fitness {
     /// The thread sleeps in a call that continues by itself after a stop.

@@ -19,7 +19,7 @@ pub struct Gadgets {
     other: Option<RemoteAddr>,
     /// Words that the code behind either takes off the stack.
     popped: usize,
-    /// How to get to `rt_sigreturn`.
+    /// The way to `rt_sigreturn`.
     pub sigreturn: Sigreturn,
 }
 

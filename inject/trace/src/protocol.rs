@@ -1,5 +1,5 @@
-//! What is done to the control page while a process is recorded, by more than one party: turning recording on and off,
-//! and publishing the stacks.
+//! Changes of the control page by more than one party while a process is recorded: turning recording on and off, and
+//! publishing the stacks.
 //!
 //! Whoever turns recording on or off follows one rule, in this order:
 //!

@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Least time between two signs of life that the collector gives while a write keeps it busy.
 const BEATS: Duration = Duration::from_millis(450);
 
-/// What the recording says beside the live blocks: which memory is freed, and what has changed of late.
+/// Facts of the recording beside the live blocks: the freed memory, and the latest changes.
 #[derive(Default)]
 pub(crate) struct Noted {
     freed: Freed,

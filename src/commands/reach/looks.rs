@@ -1,4 +1,4 @@
-//! What earlier looks at the same process have shown: between which two of them the last pointer to a block went.
+//! Results of earlier looks at the same process: they tell between which two of them the last pointer to a block went.
 
 use prof_scan::Block;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ pub(super) struct Went {
 pub(super) struct Looks {
     /// Unreachable blocks by address and time of allocation.
     seen: HashMap<(u64, u64), Went>,
-    /// When the last look began that has come to an end.
+    /// Begin of the last look that has come to an end, in nanoseconds.
     last_began_ns: Option<u64>,
     /// Number of looks that were counted.
     pub number: u64,

@@ -32,7 +32,7 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// The longest stop that nobody has asked for.
 pub(crate) const SHORT: Duration = Duration::from_millis(250);
 
-/// How the last look at the process is taken.
+/// The way in which the last look at the process is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Snapshot {
     /// As `stop` where a pass takes no longer than 250 ms, else as `none`
@@ -181,7 +181,7 @@ pub(crate) fn run(args: &ReachArgs) -> Result<ExitCode> {
     }
 }
 
-/// What the limits say of a look.
+/// Outcome of comparing a look with the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
     Fine,

@@ -1,4 +1,4 @@
-//! What `prof reach` says: unreachable blocks by stack, and what the scan did not see.
+//! The report of `prof reach`: unreachable blocks by stack, and the memory that the scan did not see.
 
 use super::ledger::Ledger;
 use super::looks::{self, Looks, Went};
@@ -26,7 +26,7 @@ impl Sum {
     }
 }
 
-/// What is unreachable, as LeakSanitizer counts it.
+/// Unreachable memory, as LeakSanitizer counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Unreachable {
     /// All of it.
@@ -106,7 +106,7 @@ pub(super) struct ReachData {
     pub top: Vec<StackData>,
 }
 
-/// How the report is made.
+/// Input of the report.
 pub(super) struct ReportOptions<'a> {
     pub only: &'a Only,
     pub top: usize,

@@ -156,7 +156,7 @@ pub(crate) fn blocks(ask: &mut Ask) -> Result<Answer, Failure> {
     }))
 }
 
-/// One block, with its chain and its neighbours.
+/// Answers with one block, its chain and its neighbours.
 pub(crate) fn block(ask: &mut Ask) -> Result<Answer, Failure> {
     let missing = || Failure::missing("there is no such block in this recording");
     let number: u64 = ask.variable("n").parse().map_err(|_| missing())?;
@@ -192,7 +192,7 @@ fn view<T: serde::Serialize>(
     serde_json::to_value(make(&asked)?).map_err(|e| Failure::internal(e.to_string()))
 }
 
-/// One stack, with all that is known of it.
+/// Answers with one stack and all that is known of it.
 pub(crate) fn one_stack(ask: &mut Ask) -> Result<Answer, Failure> {
     let missing = || Failure::missing("there is no such stack in this recording");
     let node: u32 = ask.variable("n").parse().map_err(|_| missing())?;

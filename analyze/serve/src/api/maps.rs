@@ -101,7 +101,7 @@ fn put_stack(ask: &Ask, data: &MapData, stacks: &mut serde_json::Map<String, Val
     }
 }
 
-/// One mapping, with its regions and its use over time.
+/// Answers with one mapping, its regions and its use over time.
 pub(crate) fn map(ask: &mut Ask) -> Result<Answer, Failure> {
     let missing = || Failure::missing("there is no such mapping in this recording");
     let id: u32 = ask.variable("n").parse().map_err(|_| missing())?;

@@ -272,7 +272,7 @@ pub(super) fn backtraces(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
     Ok((Answer::new(JSON, ""), writer))
 }
 
-/// One stack.
+/// Answers with one stack.
 pub(super) fn backtrace(ask: &mut Ask) -> Result<Answer, Failure> {
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
     let missing = || Failure::missing("there is no such backtrace");

@@ -142,7 +142,7 @@ fn rows(_: &Ask, _: &str) -> Result<Arc<RowSet>, Failure> {
 #[cfg(not(feature = "script"))]
 const NO_SCRIPTS: &str = "this prof was built without scripts";
 
-/// As [`take`], of a recording of that time.
+/// Does the same as [`take`] for a recording of that time.
 pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure> {
     let mut filter = Filter::default();
     let is_field = |name: &str| query::find(name).is_some();

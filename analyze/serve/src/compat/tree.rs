@@ -260,7 +260,7 @@ pub(super) fn constants(ask: &mut Ask) -> Result<Answer, Failure> {
     Answer::json(&json_of(&initialised(ask, What::Constants)))
 }
 
-/// As [`constants`], as text.
+/// Answers with [`constants`] as text.
 pub(super) fn constants_text(ask: &mut Ask) -> Result<Answer, Failure> {
     Ok(Answer::new(TEXT, text_of(&initialised(ask, What::Constants))))
 }
@@ -270,7 +270,7 @@ pub(super) fn statics(ask: &mut Ask) -> Result<Answer, Failure> {
     Answer::json(&json_of(&initialised(ask, What::Statics)))
 }
 
-/// As [`statics`], as text.
+/// Answers with [`statics`] as text.
 pub(super) fn statics_text(ask: &mut Ask) -> Result<Answer, Failure> {
     Ok(Answer::new(TEXT, text_of(&initialised(ask, What::Statics))))
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 /// For how long a file is taken to be missing on all servers: the file's name, and the seconds if it isn't there.
 const MISSING: (&str, u64) = ("cache_miss_s", 600);
-/// How often the folder is cleaned.
+/// Interval at which the folder is cleaned, in seconds.
 const CLEANED: (&str, u64) = ("cache_clean_interval_s", 86400);
 /// For how long nobody must have used a file.
 const UNUSED: (&str, u64) = ("max_unused_age_s", 604_800);

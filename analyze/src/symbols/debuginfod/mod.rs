@@ -23,13 +23,13 @@ pub(super) struct Settings {
     urls: Vec<String>,
     /// `None`: there is no folder that is safe to use.
     folder: Option<PathBuf>,
-    /// How long a server may be silent, or too slow.
+    /// Longest time that a server may be silent, or too slow.
     timeout: Option<Duration>,
-    /// How long one file may take.
+    /// Longest time that one file may take.
     max_time: Option<Duration>,
     /// The most bytes of a file.
     max_size: Option<u64>,
-    /// Each download is said, also where no terminal shows a bar.
+    /// Whether each download gets a line, also where no terminal shows a bar.
     progress: bool,
 }
 

@@ -110,7 +110,7 @@ fn u64_at(bytes: &[u8], at: u32) -> Option<u64> {
 /// A hooked function, as far as all builds describe it alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookedFunction {
-    /// Its number in [`Kind`](crate::shared::Kind) of the build that has attached.
+    /// The function's number in [`Kind`](crate::shared::Kind) of the build that has attached.
     pub kind: u32,
     /// Address of the word that tells whether the patch is in the code.
     pub patched_at: u64,

@@ -22,7 +22,7 @@ record! {
         /// For each stack: node, ticks of its first and last block and of its peak, eight values, eight
         /// standard errors.
         groups: ints,
-        /// How the blocks were removed: one of the constants of this type.
+        /// The way in which the blocks were removed: one of the constants of this type.
         how: later,
         /// Number of blocks that are recorded though they lived short, as too many were held back.
         early: later,

@@ -13,7 +13,7 @@ record! {
         function: text,
         /// Path of its module.
         module: text,
-        /// How the function was hooked: `inline` or `got`.
+        /// Method of hooking: `inline` or `got`.
         method: text,
     }
 }

@@ -120,7 +120,7 @@ pub struct Control {
     pub vdso_clock: u64,
     /// Address of the dynamic linker's `r_debug`, 0 if there is none.
     pub r_debug: AtomicU64,
-    /// How long threads wait for a free segment before they drop events, in ns from when none was free.
+    /// Longest time that threads wait for a free segment before they drop events, in ns from when none was free.
     pub wait_ns: AtomicU64,
     /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off. With [`flags::ADAPTS`] the collector changes it.
     pub sample_bytes: AtomicU64,
@@ -174,7 +174,7 @@ pub struct Control {
     pub first_segments: AtomicU64,
     /// 1 if prof was in the target's own cgroup at the attach, so that the ring counts there; else 0.
     pub ring_beside: u64,
-    /// How many of the segments behind those may be taken: about as many as threads hold open. So the ring
+    /// Number of the segments behind those that may be taken: about as many as threads hold open. So the ring
     /// has as much room with a thousand idle threads as with one.
     pub more_segments: AtomicU64,
     /// Number of times that the collector has freed slots.

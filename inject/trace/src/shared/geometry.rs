@@ -35,7 +35,7 @@ pub const STATE_SIZE: usize = 400 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub(super) segments: usize,
-    /// How many of the segments are for threads beyond those that the others suffice for.
+    /// Number of the segments that are for threads beyond those that the others suffice for.
     more_segments: usize,
     pub(super) states: usize,
     more: usize,
