@@ -62,8 +62,8 @@ impl Audit {
     }
 
     /// Logs that the recording of a process is not at its original path.
-    pub(crate) fn displaced(self, pid: i32, said: &str) {
-        self.write(&format!("{}: {said}", process(pid)));
+    pub(crate) fn displaced(self, pid: i32, message: &str) {
+        self.write(&format!("{}: {message}", process(pid)));
     }
 
     fn write(self, text: &str) {

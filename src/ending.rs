@@ -23,7 +23,7 @@ pub(crate) struct Detached {
     /// Remains of prof stay for as long as the process runs this program.
     pub stays: bool,
     /// Messages for the user.
-    pub said: Vec<String>,
+    pub messages: Vec<String>,
     /// The process has ended by itself, or runs another program, and so has nothing of prof's any more.
     pub gone: bool,
     /// The unfinished recording, until [`Detached::finish`].
@@ -47,9 +47,9 @@ impl Detached {
     }
 
     /// Creates the result of a detach from a process that is not recorded itself.
-    pub(crate) fn without_recording(pid: i32, left: Vec<String>, said: Vec<String>) -> Self {
+    pub(crate) fn without_recording(pid: i32, left: Vec<String>, messages: Vec<String>) -> Self {
         let path = PathBuf::new();
-        Self { path, pid, left, stays: false, said, gone: false, ending: None, whole: true }
+        Self { path, pid, left, stays: false, messages, gone: false, ending: None, whole: true }
     }
 
     /// Creates the result of a detach in whose midst the process has departed: see [`departed`]. `children`: prof was to be
@@ -57,15 +57,15 @@ impl Detached {
     pub(crate) fn from_departed(
         pid: i32,
         path: PathBuf,
-        mut said: Vec<String>,
+        mut messages: Vec<String>,
         ending: Option<Ending>,
         children: bool,
     ) -> Self {
         if children {
-            said.push("processes that were forked from it were not looked at: `prof detach` of each takes prof's patches out of it".into());
+            messages.push("processes that were forked from it were not looked at: `prof detach` of each takes prof's patches out of it".into());
         }
         let (left, stays) = (Vec::new(), false);
-        Self { path, pid, left, stays, said, gone: true, ending, whole: !children }
+        Self { path, pid, left, stays, messages, gone: true, ending, whole: !children }
     }
 
     /// Waits until the recording is finished, and adds messages about that.
@@ -84,19 +84,19 @@ impl Detached {
         };
         if !recorder::wait(collector, waits) {
             self.whole = false;
-            self.said.push(format!(
+            self.messages.push(format!(
                 "the collector (process {id}) is still writing {}, which is complete when it has ended",
                 self.path.display()
             ));
         } else if let Some(displaced) = kept.and_then(|kept| {
             let here: Vec<_> = std::env::current_dir().ok().into_iter().collect();
-            kept.settle(&here)
+            kept.save_displaced(&here)
         }) {
             self.whole = false;
-            self.said.push(displaced.said);
+            self.messages.push(displaced.message);
             self.path = displaced.path.unwrap_or_default();
         }
-        self.said.extend(orphans::end(self.pid, collector));
+        self.messages.extend(orphans::end(self.pid, collector));
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Location of a recording's file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// At its original path.
     There,
     /// It was renamed.
@@ -35,7 +35,7 @@ pub(crate) struct Displaced {
     /// Present path of the recording; `None` if it is lost.
     pub path: Option<PathBuf>,
     /// Message for the user.
-    pub said: String,
+    pub message: String,
     /// It was renamed, so that nothing had to be saved.
     pub moved: bool,
 }
@@ -81,20 +81,20 @@ impl Kept {
     }
 
     /// Finds out where the file is.
-    pub(crate) fn place(&self) -> Place {
-        let Ok(held) = self.file.metadata() else { return Place::There };
+    pub(crate) fn place(&self) -> Location {
+        let Ok(held) = self.file.metadata() else { return Location::There };
         let is_at = |p: &Path| {
             fs::symlink_metadata(p).is_ok_and(|m| (m.dev(), m.ino()) == (held.dev(), held.ino()))
         };
         if is_at(&self.path) {
-            return Place::There;
+            return Location::There;
         }
         if held.nlink() == 0 {
-            return Place::Deleted;
+            return Location::Deleted;
         }
         match fs::read_link(self.link()) {
-            Ok(now) if is_at(&now) => Place::Moved(now),
-            _ => Place::Unmounted,
+            Ok(now) if is_at(&now) => Location::Moved(now),
+            _ => Location::Unmounted,
         }
     }
 
@@ -106,35 +106,35 @@ impl Kept {
     /// Describes why it is not at its original path.
     pub(crate) fn describe(&self) -> Option<String> {
         match self.place() {
-            Place::There => None,
-            Place::Moved(to) => Some(format!("moved to {}", to.display())),
-            Place::Deleted => Some("deleted".into()),
-            Place::Unmounted => Some("its file system was unmounted".into()),
+            Location::There => None,
+            Location::Moved(to) => Some(format!("moved to {}", to.display())),
+            Location::Deleted => Some("deleted".into()),
+            Location::Unmounted => Some("its file system was unmounted".into()),
         }
     }
 
     /// Saves a file that has no visible name any more: at its original path, in one of these folders, or among
     /// temporary files. Returns `None` if it is at its original path.
-    pub(crate) fn settle(&self, folders: &[PathBuf]) -> Option<Displaced> {
+    pub(crate) fn save_displaced(&self, folders: &[PathBuf]) -> Option<Displaced> {
         let why = match self.place() {
-            Place::There => return None,
-            Place::Moved(to) => {
-                let said =
+            Location::There => return None,
+            Location::Moved(to) => {
+                let message =
                     format!("the recording {} was moved to {}", self.path.display(), to.display());
-                return Some(Displaced { path: Some(to), said, moved: true });
+                return Some(Displaced { path: Some(to), message, moved: true });
             }
-            Place::Deleted => "was deleted while it was being written",
-            Place::Unmounted => "went with its file system, which was unmounted",
+            Location::Deleted => "was deleted while it was being written",
+            Location::Unmounted => "went with its file system, which was unmounted",
         };
         let was = format!("the recording {} {why}", self.path.display());
         Some(match self.save(folders) {
             Ok(path) => {
-                let said = format!("{was}; saved it as {}", path.display());
-                Displaced { path: Some(path), said, moved: false }
+                let message = format!("{was}; saved it as {}", path.display());
+                Displaced { path: Some(path), message, moved: false }
             }
             Err(e) => {
-                let said = format!("{was}, and can't be saved: {e}");
-                Displaced { path: None, said, moved: false }
+                let message = format!("{was}, and can't be saved: {e}");
+                Displaced { path: None, message, moved: false }
             }
         })
     }
@@ -180,7 +180,7 @@ impl Displaced {
     /// Encodes it for a pipe.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let path = self.path.as_ref().map_or(OsStr::new(""), |p| p.as_os_str());
-        [&[self.moved.into()], path.as_bytes(), &[0], self.said.as_bytes()].concat()
+        [&[self.moved.into()], path.as_bytes(), &[0], self.message.as_bytes()].concat()
     }
 
     /// Decodes it; `None` if there is nothing.
@@ -188,8 +188,8 @@ impl Displaced {
         let (moved, bytes) = bytes.split_first()?;
         let end = bytes.iter().position(|b| *b == 0)?;
         let path = (end > 0).then(|| OsString::from_vec(bytes[..end].to_vec()).into());
-        let said = String::from_utf8_lossy(&bytes[end + 1..]).into_owned();
-        Some(Self { path, said, moved: *moved != 0 })
+        let message = String::from_utf8_lossy(&bytes[end + 1..]).into_owned();
+        Some(Self { path, message, moved: *moved != 0 })
     }
 }
 
@@ -249,25 +249,25 @@ mod tests {
         let file = create_recording(&path).expect("a file");
         file.write_all_at(b"events", 0).expect("write");
         let kept = Kept::new(file, path.clone());
-        assert!(kept.settle(&[]).is_none());
+        assert!(kept.save_displaced(&[]).is_none());
         let moved = inner.join("b.prof");
         fs::rename(&path, &moved).expect("rename");
         fs::write(&path, "somebody else's").expect("write");
-        assert_eq!(kept.place(), Place::Moved(moved.clone()));
-        assert_eq!(kept.settle(&[]).and_then(|d| d.path), Some(moved.clone()));
+        assert_eq!(kept.place(), Location::Moved(moved.clone()));
+        assert_eq!(kept.save_displaced(&[]).and_then(|d| d.path), Some(moved.clone()));
         fs::remove_file(&moved).expect("remove");
-        assert_eq!(kept.place(), Place::Deleted);
-        let saved = kept.settle(&[]).expect("displaced");
+        assert_eq!(kept.place(), Location::Deleted);
+        let saved = kept.save_displaced(&[]).expect("displaced");
         assert_eq!(saved.path, Some(inner.join("a.prof.2")));
         assert_eq!(fs::read(inner.join("a.prof.2")).expect("read"), b"events");
         assert_eq!(fs::read(&path).expect("read"), b"somebody else's");
         fs::remove_dir_all(&inner).expect("remove");
         // A symbolic link in the place of a folder is not followed.
         std::os::unix::fs::symlink(&dir, &inner).expect("link");
-        let saved = kept.settle(std::slice::from_ref(&dir)).expect("displaced");
+        let saved = kept.save_displaced(std::slice::from_ref(&dir)).expect("displaced");
         assert_eq!(saved.path, Some(dir.join("a.prof")));
         let read = Displaced::decode(&saved.encode()).expect("something");
-        assert_eq!((read.path, read.said), (saved.path, saved.said));
+        assert_eq!((read.path, read.message), (saved.path, saved.message));
         assert!(Displaced::decode(b"").is_none());
         fs::remove_dir_all(&dir).expect("remove");
     }

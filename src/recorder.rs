@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::commands::collect::{CollectArgs, Writing};
 use crate::daemon::{become_daemon, open_descriptors};
-use crate::kept::{Displaced, Kept, Place};
+use crate::kept::{Displaced, Kept, Location};
 use crate::notes;
 use crate::session;
 use anyhow::{Context, Result, bail};
@@ -170,9 +170,9 @@ impl Started {
     /// Waits for its end; returns its message about a recording that is not at its original path.
     pub(crate) fn wait(&mut self) -> Option<Displaced> {
         self.process.wait().ok()?;
-        let mut said = Vec::new();
-        self.told.read_to_end(&mut said).ok()?;
-        Displaced::decode(&said)
+        let mut bytes = Vec::new();
+        self.told.read_to_end(&mut bytes).ok()?;
+        Displaced::decode(&bytes)
     }
 
     pub(crate) fn kill(&mut self) {
@@ -325,7 +325,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         // For the process that has started this one and waits.
         let _ = ready.write_all(&displaced.encode());
         if !displaced.moved {
-            audit.displaced(args.pid as i32, &displaced.said);
+            audit.displaced(args.pid as i32, &displaced.message);
             return Ok(ExitCode::FAILURE);
         }
     }
@@ -337,10 +337,10 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
 
 /// Saves a recording whose file has no visible name any more, unless the process that detaches does that.
 fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
-    if kept.place() == Place::There || !kept.lock() {
+    if kept.place() == Location::There || !kept.lock() {
         return None;
     }
-    kept.settle(&folder.map(Path::to_owned).into_iter().collect::<Vec<_>>())
+    kept.save_displaced(&folder.map(Path::to_owned).into_iter().collect::<Vec<_>>())
 }
 
 /// Takes this collector's recording out of its target; returns false if something is left. A recording by another

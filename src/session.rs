@@ -69,7 +69,7 @@ pub(crate) struct Attached {
     /// The collector of the recording.
     pub collector: Started,
     /// Messages: what was hooked, and how long the target was stopped.
-    pub said: Vec<String>,
+    pub messages: Vec<String>,
     /// Runtimes in the target that take memory from the kernel themselves.
     pub runtimes: Vec<Runtime>,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Began {
     /// The collector of the recording.
     pub collector: Started,
     /// Messages: what was hooked, and how long the target was stopped.
-    pub said: Vec<String>,
+    pub messages: Vec<String>,
     /// Runtimes in the target that take memory from the kernel themselves.
     pub runtimes: Vec<Runtime>,
 }
@@ -150,10 +150,10 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     let began = install(&target, record, &options(record, choice, &absolute))
         .and_then(|i| activate(i, file, record.writing(), choice.duration, Audit::of(record)));
     match began {
-        Ok(Began { collector, said, runtimes }) => {
-            let said =
-                prof_inject::process::translated::note(pid).into_iter().chain(said).collect();
-            Ok(Attached { pid, path, collector, said, runtimes })
+        Ok(Began { collector, messages, runtimes }) => {
+            let messages =
+                prof_inject::process::translated::note(pid).into_iter().chain(messages).collect();
+            Ok(Attached { pid, path, collector, messages, runtimes })
         }
         Err(e) => {
             let _ = fs::remove_file(&absolute);
@@ -272,7 +272,7 @@ pub(crate) fn activate(
     let hooked: Vec<_> =
         installed.hooked.iter().map(|h| (h.function.clone(), h.module.clone())).collect();
     audit.attached(pid, &hooked, &installed.options.path);
-    Ok(Began { collector, said: attach_messages::describe(&installed), runtimes })
+    Ok(Began { collector, messages: attach_messages::describe(&installed), runtimes })
 }
 
 /// Takes prof out of a process, and waits until its recording is finished.
@@ -305,9 +305,9 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
         Ok(peek) => peek,
         // An attach that was killed before it wrote its state leaves mappings behind, too.
         Err(_) if prof_inject::preflight(pid).is_ok() && clean(pid, timeout) => {
-            let said = vec!["removed what an interrupted attach had left".into()];
+            let messages = vec!["removed what an interrupted attach had left".into()];
             audit.detached(pid, &[], &[]);
-            return Ok(Detached::without_recording(pid, Vec::new(), said));
+            return Ok(Detached::without_recording(pid, Vec::new(), messages));
         }
         // The process has ended meanwhile.
         Err(_) if prof_os::process::has_ended(pid) => return Err(ended(pid)),
@@ -318,7 +318,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
     };
     // An attach or detach that is in progress may be another prof's.
     prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     // An attach that was refused in the middle has no recording.
     let begun = !peek.path.as_os_str().is_empty()
         && peek.collector.0 != 0
@@ -327,12 +327,12 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
         // Events after the last look at the ring would be lost.
         let _ = prof_inject::pause(pid);
         match drain_orphan(pid as u32, &peek.path) {
-            Ok(d) => said.push(format!(
+            Ok(d) => messages.push(format!(
                 "the collector had died; saved what it had left: {} events",
                 text::number(d.events)
             )),
             Err(_) if peek.counters.events == 0 => {}
-            Err(e) => said.push(rest_is_lost(&peek, &e)),
+            Err(e) => messages.push(rest_is_lost(&peek, &e)),
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
@@ -346,30 +346,30 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
         failed => match departed(&program, pid)? {
             Some(how) => {
                 audit.detached(pid, &last.functions, &[]);
-                said.push(how);
+                messages.push(how);
                 let ending = lives.then_some(Ending { collector: peek.collector, kept });
-                return Ok(Detached::from_departed(pid, peek.path, said, ending, children));
+                return Ok(Detached::from_departed(pid, peek.path, messages, ending, children));
             }
             None => return Err(self::failed(pid, failed.err().unwrap_or(Error::Gone(pid)))),
         },
     };
     audit.detached(pid, &last.functions, &report.left);
-    said.extend(report.notes);
+    messages.extend(report.notes);
     if last.orphaned {
-        said.push("recording had turned itself off, as nobody emptied the ring".into());
+        messages.push("recording had turned itself off, as nobody emptied the ring".into());
     }
     if last.counters.lost > 0 {
         let lost = text::number(last.counters.lost);
-        said.push(format!(
+        messages.push(format!(
             "{lost} events were lost: the ring was full, or there were more threads than it has room for (--ring-size); blocks whose frees are among them count as live"
         ));
     }
-    said.push(attach_messages::stops(&report.stops));
+    messages.push(attach_messages::stops(&report.stops));
     // While a thread is still in the hook, the recording goes on.
     let ends = report.left.is_empty() && lives;
     let ending = ends.then_some(Ending { collector: peek.collector, kept });
     let (path, left, stays) = (peek.path, report.left, report.stays);
-    Ok(Detached { path, pid, left, stays, said, gone: false, ending, whole: true })
+    Ok(Detached { path, pid, left, stays, messages, gone: false, ending, whole: true })
 }
 
 /// Takes prof out of a process that was forked while its parent was recorded. Returns `None` if it is no such process,
@@ -381,12 +381,12 @@ fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option
     let report = prof_inject::children::take_out_alone(pid, timeout).map_err(|e| failed(pid, e))?;
     let Some(report) = report else { return Ok(None) };
     audit.detached(pid, &[], &report.left);
-    let mut said = vec![format!(
+    let mut messages = vec![format!(
         "process {pid} was forked while its parent was recorded: prof's patches are removed from it"
     )];
-    said.extend(report.notes);
-    said.push(attach_messages::stops(&report.stops));
-    Ok(Some(Detached::without_recording(pid, report.left, said)))
+    messages.extend(report.notes);
+    messages.push(attach_messages::stops(&report.stops));
+    Ok(Some(Detached::without_recording(pid, report.left, messages)))
 }
 
 /// Installs the hook in a process; removes the hook of its parent first, if it was forked while that was recorded.
@@ -395,7 +395,7 @@ fn install(target: &Target, record: &RecordArgs, options: &Options) -> Result<In
     match prof_inject::install(target, options) {
         Err(Error::Refused(Refusal::Inherited(..))) => {
             let rid = take_out_of_child(pid, options.timeout, Audit::of(record))?;
-            rid.iter().flat_map(|d| &d.said).for_each(|line| say(line));
+            rid.iter().flat_map(|d| &d.messages).for_each(|line| say(line));
             prof_inject::install(target, options)
         }
         installed => installed,
@@ -499,7 +499,7 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     if !old.path.as_os_str().is_empty() {
         say(&format!("finished an earlier recording, {}", old.path.display()));
     }
-    old.said.iter().for_each(|s| say(s));
+    old.messages.iter().for_each(|s| say(s));
     if old.is_clean() {
         return Ok(());
     }

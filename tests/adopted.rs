@@ -10,14 +10,14 @@ const NONE: &str = "done 0 strangers, 0 signals, no more";
 
 /// Runs prof as a descendant of the target, which so becomes the collector's parent; returns the standard error.
 fn below(scene: &Scene, target: &mut Target, args: &str) -> String {
-    let (script, said) = (scene.path("script"), scene.path("said"));
+    let (script, message) = (scene.path("script"), scene.path("message"));
     let prof = Scene::binary().display();
-    let line = format!("{prof} {args} --timeout 20s 2>{}; exit $?\n", said.display());
+    let line = format!("{prof} {args} --timeout 20s 2>{}; exit $?\n", message.display());
     std::fs::write(&script, line).expect("written");
     let answer = target.ask(&format!("run sh {}", script.display()));
-    let said = std::fs::read_to_string(said).expect("what prof has said");
-    assert_eq!(answer, "done 0", "{args}: {said}");
-    said
+    let message = std::fs::read_to_string(message).expect("what prof has message");
+    assert_eq!(answer, "done 0", "{args}: {message}");
+    message
 }
 
 fn attach(scene: &Scene, target: &mut Target, name: &str, more: &str) -> String {
@@ -37,8 +37,8 @@ fn a_detach_takes_the_collector_away_unnoticed() {
     let mut target = Target::start(&program("adopts.c"), &[]);
     for by_itself in [true, false] {
         let name = format!("{by_itself}.prof");
-        let said = attach(&scene, &mut target, &name, "");
-        assert!(said.contains("may adopt orphans"), "{said}");
+        let message = attach(&scene, &mut target, &name, "");
+        assert!(message.contains("may adopt orphans"), "{message}");
         let child = children(target.pid);
         assert_eq!(child.len(), 1, "{child:?}");
         // The name that ps shows.

@@ -34,7 +34,7 @@ fn start(library: Option<&str>, variables: &[(&str, &str)]) -> Target {
 }
 
 /// Returns a value that the program has said.
-fn said(answer: &str, name: &str) -> u64 {
+fn answer_of(answer: &str, name: &str) -> u64 {
     let pair = answer.split_whitespace().find_map(|w| w.strip_prefix(name)?.strip_prefix('='));
     pair.unwrap_or_else(|| panic!("no {name} in {answer}")).parse().expect("a number")
 }
@@ -65,11 +65,11 @@ fn check_blocks(r: &Report, answer: &str, header: u64) {
     for (marker, count) in [("even", 1000), ("odd", 1000), ("large", 10)] {
         let s = &stack(r, marker)["live"];
         let n = |name: &str| s[name].as_u64().expect("a number");
-        let usable = said(answer, &format!("{marker}_usable"));
+        let usable = answer_of(answer, &format!("{marker}_usable"));
         // Each of the large blocks has a mapping of its own, with a header of two words.
         let header = if marker == "large" { 2 * header } else { header };
         assert_eq!(n("count"), count, "{s:#}");
-        assert_eq!(n("requested_bytes"), said(answer, marker), "{s:#}");
+        assert_eq!(n("requested_bytes"), answer_of(answer, marker), "{s:#}");
         assert_eq!(n("requested_bytes") + n("rounding_bytes"), usable, "{marker}: {s:#}");
         assert_eq!(n("header_bytes"), count * header, "{marker}: {s:#}");
         assert_eq!(n("taken_bytes"), usable + count * header, "{marker}: {s:#}");
@@ -232,7 +232,11 @@ fn jemallocs_settings_and_its_calls_are_told() {
     assert_eq!(r.at("/overhead/how"), "size-classes");
     for marker in ["even", "odd", "large"] {
         let live = &stack(&r, marker)["live"];
-        assert_eq!(live["taken_bytes"], said(&answer, &format!("{marker}_usable")), "{live:#}");
+        assert_eq!(
+            live["taken_bytes"],
+            answer_of(&answer, &format!("{marker}_usable")),
+            "{live:#}"
+        );
     }
     assert!(list(&r, "/unknown").iter().any(|u| u["allocator"] == "jemalloc"), "{:#}", r.0);
 }
@@ -291,7 +295,7 @@ fn other_allocators_are_known_as_far_as_they_show() {
         if name == "mimalloc" {
             for marker in ["even", "odd"] {
                 let live = &stack(&r, marker)["live"];
-                assert_eq!(live["taken_bytes"], said(&answer, &format!("{marker}_usable")));
+                assert_eq!(live["taken_bytes"], answer_of(&answer, &format!("{marker}_usable")));
             }
         } else {
             assert_eq!(r.at("/overhead/how"), "unknown");

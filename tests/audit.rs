@@ -53,16 +53,16 @@ fn attach_and_detach_are_logged() {
     let of = format!("process {pid} ({})", name.trim_end());
 
     prof(&scene, path, &["attach", &pid, "-o", "a.prof"]).ok("attach");
-    let said = line().expect("a line at the attach");
-    assert!(said.starts_with("<85>prof["), "authpriv, notice: {said}");
+    let message = line().expect("a line at the attach");
+    assert!(message.starts_with("<85>prof["), "authpriv, notice: {message}");
     for word in ["uid 0", "sudo by ada?lovelace", "attached to", &of, "malloc", "free", "a.prof"] {
-        assert!(said.contains(word), "{word:?} is not in {said:?}");
+        assert!(message.contains(word), "{word:?} is not in {message:?}");
     }
     assert_eq!(line(), None, "one line");
     prof(&scene, path, &["detach", &pid]).ok("detach");
-    let said = line().expect("a line at the detach");
+    let message = line().expect("a line at the detach");
     for word in ["detached from", &of, "malloc", "bytes as before"] {
-        assert!(said.contains(word), "{word:?} is not in {said:?}");
+        assert!(message.contains(word), "{word:?} is not in {message:?}");
     }
 
     prof(&scene, path, &["attach", &pid, "--no-log", "-o", "b.prof"]).ok("attach");

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Returns the outputs of the two commands after the recording has ended.
 #[track_caller]
-fn said(scene: &Scene, pid: i32, recording: &Path) -> [Output; 2] {
+fn messages(scene: &Scene, pid: i32, recording: &Path) -> [Output; 2] {
     until("the collector lets go of the recording", || writers(recording).is_empty());
     let pid = pid.to_string();
     let mut all = [Vec::new(), Vec::new()];
@@ -20,20 +20,20 @@ fn said(scene: &Scene, pid: i32, recording: &Path) -> [Output; 2] {
         all = ["status", "detach"].map(|c| vec![scene.prof(&[c, &pid])]);
         !all.iter().flatten().any(|o| o.stderr.contains("still writing"))
     });
-    let said = all.map(|mut o| o.remove(0));
-    for out in &said {
+    let messages = all.map(|mut o| o.remove(0));
+    for out in &messages {
         assert_eq!(out.code, 3, "{out:#?}");
         let name = recording.file_name().and_then(|n| n.to_str()).expect("UTF-8");
         assert!(out.stderr.contains(name) && out.stderr.contains("ended"), "{out:#?}");
     }
-    assert!(said[1].stdout.trim_end().ends_with(".prof"), "{:#?}", said[1]);
-    said
+    assert!(messages[1].stdout.trim_end().ends_with(".prof"), "{:#?}", messages[1]);
+    messages
 }
 
 /// Checks that both outputs contain one of these texts.
 #[track_caller]
-fn assert_why(said: &[Output; 2], why: &[&str]) {
-    for out in said {
+fn assert_why(messages: &[Output; 2], why: &[&str]) {
+    for out in messages {
         let ago = ["ended just now: ", " s ago: ", " min ago: "];
         assert!(ago.iter().any(|w| out.stderr.contains(w)), "{out:#?}");
         assert!(why.iter().any(|w| out.stderr.contains(w)), "{why:?}: {out:#?}");
@@ -47,7 +47,7 @@ fn of_a_process_that_has_ended() {
     let recording = scene.attach(&target);
     target.ask("alloc 25");
     target.quit();
-    let out = said(&scene, target.pid, &recording);
+    let out = messages(&scene, target.pid, &recording);
     // The kernel tells how it ended only until the parent has waited for it.
     assert_why(&out, &["the process has exited", "the process has ended"]);
     let pid = target.pid.to_string();
@@ -60,7 +60,7 @@ fn of_a_process_that_has_ended() {
     let recording = scene.attach(&target);
     target.signal(Signal::SIGKILL);
     assert_eq!(target.wait(), 128 + 9);
-    let out = said(&scene, target.pid, &recording);
+    let out = messages(&scene, target.pid, &recording);
     assert_why(&out, &["the process was killed by signal 9", "the process has ended"]);
 }
 
@@ -71,14 +71,14 @@ fn of_a_process_that_runs_another_program() {
     let recording = scene.attach(&target);
     target.send("go");
     target.expect("second life");
-    let out = said(&scene, target.pid, &recording);
+    let out = messages(&scene, target.pid, &recording);
     assert_why(&out, &["the process has run another program in its place (exec)"]);
     // The note must not be taken for the new recording's.
     scene.attach_with(&target, &["-o", "second.prof"]);
     let status = scene.prof(&["status", &target.pid.to_string()]).ok("prof status");
     assert!(!status.stderr.contains("ended"), "{status:#?}");
     scene.detach(&target);
-    let out = said(&scene, target.pid, &scene.path("second.prof"));
+    let out = messages(&scene, target.pid, &scene.path("second.prof"));
     assert_why(&out, &["prof was detached"]);
     target.quit();
 }
@@ -93,7 +93,7 @@ fn of_a_file_that_can_grow_no_more() {
     // SAFETY: the call reads `limit`, and the pointer for the old limit may be null.
     let set = unsafe { libc::prlimit(collector, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
     assert_eq!(set, 0);
-    let out = said(&scene, target.pid, &recording);
+    let out = messages(&scene, target.pid, &recording);
     assert_why(&out, &["it could not be written any further: File too large"]);
     for o in &out {
         assert!(o.stderr.contains("what was written is readable"), "{o:#?}");

@@ -175,9 +175,9 @@ fn allocations_that_fail_one_by_one() {
     counted.args(["attach", &pid, "--ring-size", "1MiB", "-o", "count.prof", "--look", "0s"]);
     counted.env("COUNT", "1");
     counted.env("LD_PRELOAD", &library).current_dir(&scene.dir).stdin(Stdio::null());
-    let said = run(counted).ok("an attach that is counted").stderr;
+    let message = run(counted).ok("an attach that is counted").stderr;
     scene.detach(&target);
-    let all = said.lines().find_map(|l| l.strip_prefix("allocations ")?.parse().ok());
+    let all = message.lines().find_map(|l| l.strip_prefix("allocations ")?.parse().ok());
     let all: u64 = all.expect("a count");
     let mut series = Series::new(&scene, &target);
     // The first allocations are those of Rust's start-up code.

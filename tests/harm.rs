@@ -201,13 +201,13 @@ fn end_of(scene: &Scene, how: &str, recorded: bool) -> (i32, String, String) {
     target.expect("ready");
     let recording = recorded.then(|| scene.attach(&target));
     target.send("go");
-    let said = target.line_within(common::DEADLINE / 3).unwrap_or_default();
+    let message = target.line_within(common::DEADLINE / 3).unwrap_or_default();
     let code = target.wait();
     if let Some(file) = recording {
         scene.finished(&file);
         std::fs::remove_file(file).unwrap();
     }
-    (code, said, std::fs::read_to_string(&stderr).unwrap())
+    (code, message, std::fs::read_to_string(&stderr).unwrap())
 }
 
 #[test]

@@ -15,7 +15,7 @@ const HOLE: &str = if WORD == 8 { "3016" } else { "3012" };
 /// Usable bytes and kind of the blocks, by address and size.
 type Blocks = HashMap<(u64, u64), (u64, String)>;
 
-fn said(text: &str) -> Blocks {
+fn answer_of(text: &str) -> Blocks {
     let mut blocks = Blocks::new();
     for line in text.lines().filter(|l| l.starts_with("0x")) {
         let f: Vec<&str> = line.split(' ').collect();
@@ -32,7 +32,7 @@ fn usable_sizes_arenas_and_mappings_are_what_the_program_sees() {
     let mut c = Command::new(Scene::binary());
     c.args(["run", "-o", "r.prof", "--"]).arg(program("headers.c"));
     let out = scene.run(c).ok("prof run");
-    let blocks = said(&out.stdout);
+    let blocks = answer_of(&out.stdout);
     assert!(blocks.len() > 450, "{}", blocks.len());
     let json = scene.prof(&["export", "json", "--json-version", "1", "r.prof"]).ok("an export");
     let json: Value = serde_json::from_str(&json.stdout).expect("JSON");

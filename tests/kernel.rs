@@ -45,11 +45,11 @@ impl Running {
         c.arg("kernel").args(args).current_dir(&scene.dir).stdin(Stdio::null());
         let child = c.stdout(file(&stdout)).stderr(file(&stderr)).spawn().expect("prof kernel");
         let running = Self { child, stderr, stdout };
-        until("prof kernel records", || running.said().contains("recording the kernel"));
+        until("prof kernel records", || running.messages().contains("recording the kernel"));
         running
     }
 
-    fn said(&self) -> String {
+    fn messages(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
@@ -119,7 +119,7 @@ fn what_a_program_makes_the_kernel_allocate_is_there_to_the_byte() {
     target.ask("eventfds 10000");
     target.ask("pipes 5");
     until("a summary shows all of it", || prof.printed().contains("in 10000 allocations"));
-    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.said());
+    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
     let recording = scene.path("k.prof");
     let report = scene.finished(&recording);
     let show = || report.askers();
@@ -173,8 +173,12 @@ fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
     let mut prof =
         Running::start(&scene, &["60s", "--ring-size", "4KiB", "-o", "full.prof", "--quiet"]);
     target.ask("eventfds 5000");
-    assert_eq!(prof.end(Signal::SIGTERM), 0, "{}", prof.said());
-    assert!(prof.said().contains("were lost, as a ring of 4.0 KiB was full"), "{}", prof.said());
+    assert_eq!(prof.end(Signal::SIGTERM), 0, "{}", prof.messages());
+    assert!(
+        prof.messages().contains("were lost, as a ring of 4.0 KiB was full"),
+        "{}",
+        prof.messages()
+    );
     assert!(scene.report(&scene.path("full.prof")).number("/recording/lost_events") > 0);
 
     let mut prof = Running::start(&scene, &["60s", "-o", "killed.prof", "--quiet"]);
@@ -213,7 +217,7 @@ fn options_select_what_is_recorded() {
     let sizes = ["60s", "--pid", &pid, "--slab", "-z", &filp, "-Z", &filp, "-o", "z.prof"];
     let mut prof = Running::start(&scene, &sizes);
     target.ask("eventfds 400");
-    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.said());
+    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
     let report = scene.report(&scene.path("z.prof"));
     assert_eq!(of(&report, &["filp", "do_eventfd"]).0, 400, "{}", report.askers());
     assert_eq!(asked_by(&report, "do_eventfd").0, 0, "{}", report.askers());
@@ -222,7 +226,7 @@ fn options_select_what_is_recorded() {
     let rate = ["60s", "--pid", &pid, "--slab", "-s", "10", "-o", "s.prof"];
     let mut prof = Running::start(&scene, &rate);
     target.ask("eventfds 4000");
-    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.said());
+    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
     let report = scene.report(&scene.path("s.prof"));
     // Each tracepoint and processor counts to 10 by itself, and each descriptor takes several objects of three caches.
     let (_, _, all) = of(&report, &["kmem_cache_alloc", "do_eventfd"]);
@@ -232,14 +236,14 @@ fn options_select_what_is_recorded() {
     let mut prof = Running::start(&scene, &combined);
     target.ask("eventfds 300");
     until("a summary", || prof.printed().contains("in 300 allocations from stack"));
-    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.said());
-    assert!(!prof.said().contains("recorded to"), "{}", prof.said());
+    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
+    assert!(!prof.messages().contains("recorded to"), "{}", prof.messages());
 
     let each = ["300ms", "--pid", &pid, "-a", "--older", "0", "-o", "a.prof"];
     let mut prof = Running::start(&scene, &each);
     target.ask("eventfds 2");
     until("each block is shown", || prof.printed().contains(&format!("size = {filp}\n")));
-    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.said());
+    assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
     assert!(prof.printed().contains("\taddr = ffff"), "{}", prof.printed());
     target.quit();
 }
@@ -270,7 +274,7 @@ fn a_cgroup_is_told_from_the_rest() {
     inside.quit();
     outside.quit();
     until("the cgroup is empty", || fs::remove_dir(&folder).is_ok());
-    assert_eq!(code, 0, "{}", prof.said());
+    assert_eq!(code, 0, "{}", prof.messages());
     let report = scene.report(&scene.path("c.prof"));
     assert_eq!(of(&report, &["filp", "do_eventfd"]).0, 700, "{}", report.askers());
 }

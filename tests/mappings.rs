@@ -27,7 +27,7 @@ struct Recorded {
     meta: Meta,
     analysis: Analysis,
     /// Values that the program has printed.
-    said: HashMap<String, u64>,
+    answers: HashMap<String, u64>,
 }
 
 impl Recorded {
@@ -38,11 +38,11 @@ impl Recorded {
         let analysis = Analysis::from_file(path, &LoadOptions::default()).expect("a recording");
         let pair =
             |w: &str| w.split_once('=').map(|(k, v)| (k.into(), v.parse().expect("a number")));
-        Self { all, meta, analysis, said: answers.split(' ').filter_map(pair).collect() }
+        Self { all, meta, analysis, answers: answers.split(' ').filter_map(pair).collect() }
     }
 
-    fn said(&self, name: &str) -> u64 {
-        *self.said.get(name).unwrap_or_else(|| panic!("no {name}: {:?}", self.said))
+    fn answer_of(&self, name: &str) -> u64 {
+        *self.answers.get(name).unwrap_or_else(|| panic!("no {name}: {:?}", self.answers))
     }
 
     /// Returns the functions, with lines, of a stack, innermost first.
@@ -104,25 +104,31 @@ fn regions_are_recorded_to_the_byte() {
     let r = recorded(&scene, &[], &[], &["regions"]);
     let p = page();
     let e = &r.one(CallKind::Mmap, "anonymous").call;
-    assert_eq!((e.addr, e.len, e.prot, e.flags), (r.said("anonymous"), 3 * p, RW, ANON));
+    assert_eq!((e.addr, e.len, e.prot, e.flags), (r.answer_of("anonymous"), 3 * p, RW, ANON));
     assert_eq!((e.fd, e.offset, e.errno, e.file), (-1, 0, 0, 0));
     assert!(e.begin <= e.end);
     let e = &r.one(CallKind::Mprotect, "mprotect").call;
-    assert_eq!((e.addr, e.len, e.prot), (r.said("anonymous") + p, p, libc::PROT_READ as u32));
+    assert_eq!((e.addr, e.len, e.prot), (r.answer_of("anonymous") + p, p, libc::PROT_READ as u32));
     let e = &r.one(CallKind::Madvise, "madvise").call;
-    assert_eq!((e.addr, e.len, e.flags), (r.said("anonymous"), p, libc::MADV_DONTNEED as u32));
+    assert_eq!((e.addr, e.len, e.flags), (r.answer_of("anonymous"), p, libc::MADV_DONTNEED as u32));
     let e = &r.one(CallKind::Mremap, "mremap").call;
-    assert_eq!((e.old_addr, e.old_len), (r.said("anonymous"), 3 * p));
-    assert_eq!((e.addr, e.len, e.flags), (r.said("grown"), 64 * p, libc::MREMAP_MAYMOVE as u32));
+    assert_eq!((e.old_addr, e.old_len), (r.answer_of("anonymous"), 3 * p));
+    assert_eq!(
+        (e.addr, e.len, e.flags),
+        (r.answer_of("grown"), 64 * p, libc::MREMAP_MAYMOVE as u32)
+    );
     // The fifth argument of mremap reaches the kernel, and the mapping has moved there.
     let moved = r.of(CallKind::Mremap)[1];
-    assert_eq!((moved.call.old_addr, moved.call.addr), (r.said("grown"), r.said("place")));
-    assert_eq!(r.said("moved"), r.said("place"));
+    assert_eq!(
+        (moved.call.old_addr, moved.call.addr),
+        (r.answer_of("grown"), r.answer_of("place"))
+    );
+    assert_eq!(r.answer_of("moved"), r.answer_of("place"));
     let name = &r.of(CallKind::NameVma)[0].call;
-    assert_eq!((name.addr, name.len), (r.said("moved"), 64 * p));
+    assert_eq!((name.addr, name.len), (r.answer_of("moved"), 64 * p));
     assert_eq!(name.name, "a name of my own");
     let e = &r.one(CallKind::Munmap, "munmap").call;
-    assert_eq!((e.addr, e.len, e.errno), (r.said("moved") + p, p, 0));
+    assert_eq!((e.addr, e.len, e.errno), (r.answer_of("moved") + p, p, 0));
     // All came in their order.
     assert!(r.all.windows(2).all(|w| w[0].call.at() <= w[1].call.at()));
     let thread = r.all[0].thread;
@@ -135,14 +141,14 @@ fn mapped_files_have_their_names() {
     let r = recorded(&scene, &[], &[], &["files"]);
     let e = r.one(CallKind::Mmap, "file");
     let p = page();
-    assert_eq!((e.call.addr, e.call.len, e.call.offset), (r.said("file"), 2 * p, p));
+    assert_eq!((e.call.addr, e.call.len, e.call.offset), (r.answer_of("file"), 2 * p, p));
     assert_eq!((e.call.prot, e.call.flags), (libc::PROT_READ as u32, libc::MAP_PRIVATE as u32));
-    assert_eq!(e.call.fd as u64, r.said("fd"));
+    assert_eq!(e.call.fd as u64, r.answer_of("fd"));
     let file = e.file.as_ref().expect("the file");
     let own = std::fs::metadata(program(SOURCE)).expect("the program");
     assert_eq!(file.inode, std::os::unix::fs::MetadataExt::ino(&own));
     assert_eq!(Path::new(&file.path), program(SOURCE).canonicalize().expect("its path"));
-    let at = r.said("memfd");
+    let at = r.answer_of("memfd");
     let e = r.of(CallKind::Mmap).into_iter().find(|e| e.call.addr == at).expect("the memfd");
     assert_eq!(e.call.flags, libc::MAP_SHARED as u32);
     assert!(e.file.as_ref().is_some_and(|f| f.path.starts_with("/memfd:of my own")), "{e:?}");
@@ -165,7 +171,7 @@ fn failed_calls_have_their_errors() {
 fn the_break_is_followed() {
     let scene = Scene::new("breaks");
     let r = recorded(&scene, &[], &[], &["breaks"]);
-    let (at, p) = (r.said("break"), page());
+    let (at, p) = (r.answer_of("break"), page());
     let moves: Vec<_> = r.all.iter().map(|e| (e.call.kind, e.call.old_addr, e.call.addr)).collect();
     let wanted = [
         (CallKind::Sbrk, at, at + 4 * p),
@@ -182,9 +188,9 @@ fn shared_segments_are_recorded() {
     let scene = Scene::new("shared");
     let r = recorded(&scene, &[], &[], &["shared"]);
     let e = &r.one(CallKind::Shmat, "shmat").call;
-    assert_eq!((e.addr, e.fd as u64, e.errno), (r.said("segment"), r.said("shmid"), 0));
+    assert_eq!((e.addr, e.fd as u64, e.errno), (r.answer_of("segment"), r.answer_of("shmid"), 0));
     let e = &r.one(CallKind::Shmdt, "shmdt").call;
-    assert_eq!((e.addr, e.errno), (r.said("segment"), 0));
+    assert_eq!((e.addr, e.errno), (r.answer_of("segment"), 0));
 }
 
 #[test]
@@ -195,10 +201,10 @@ fn the_allocators_own_calls_are_inside_of_it() {
     // M_MMAP_THRESHOLD is -3.
     assert_eq!((e.flags as i32, e.value, e.result), (-3, 1 << 20, 1));
     let e = &r.one(CallKind::MallocTrim, "malloc_trim").call;
-    assert_eq!((e.len, e.result), (12345, r.said("trimmed")));
+    assert_eq!((e.len, e.result), (12345, r.answer_of("trimmed")));
     // The block's own mapping, with malloc in its stack; and the block itself.
     let e = r.one(CallKind::Mmap, "block");
-    let block = r.said("block");
+    let block = r.answer_of("block");
     assert!(e.call.addr < block && block < e.call.addr + page(), "{e:?}");
     assert_eq!(e.call.len, ((64 << 20) + 2 * size_of::<usize>() as u64).next_multiple_of(page()));
     let stack = r.stack(e.call.node);
@@ -221,10 +227,10 @@ fn a_static_program_is_recorded_from_its_beginning() {
     c.current_dir(&scene.dir).args(["-c", "exec \"$0\" run -o r.prof -- \"$1\" <commands"]);
     c.arg(Scene::binary()).arg(&program);
     let out = scene.run(c).ok("prof run");
-    let said = out.stdout.lines().find(|l| l.starts_with("done")).expect("an answer");
-    let r = Recorded::read(&scene.path("r.prof"), said);
+    let answer_of = out.stdout.lines().find(|l| l.starts_with("done")).expect("an answer");
+    let r = Recorded::read(&scene.path("r.prof"), answer_of);
     let e = &r.one(CallKind::Mmap, "anonymous").call;
-    assert_eq!((e.addr, e.len), (r.said("anonymous"), 3 * page()));
+    assert_eq!((e.addr, e.len), (r.answer_of("anonymous"), 3 * page()));
     r.one(CallKind::Mremap, "mremap");
     r.one(CallKind::Munmap, "munmap");
     let not_hooked = &r.meta.hooks.not_hooked;

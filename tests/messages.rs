@@ -306,8 +306,8 @@ fn a_recording_that_ends_by_itself_says_what_its_signal_does_then() {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let pid = target.pid.to_string();
     let args = ["attach", &pid, "-o", "r.prof", "--duration", "100ms"];
-    let said = scene.prof(&args).ok("attach").stderr;
-    assert!(said.contains("USR1 means what it meant before"), "{said}");
+    let message = scene.prof(&args).ok("attach").stderr;
+    assert!(message.contains("USR1 means what it meant before"), "{message}");
     scene.finished(&scene.path("r.prof"));
     until("prof is out", || !target.proc("maps").contains("prof-ring"));
     for command in ["pause", "resume"] {

@@ -135,10 +135,10 @@ fn a_uprobe_that_was_there_before_is_left_and_both_see_each_call() {
         let (mut malloc, mut free) = (p.probe(0, at_return), p.probe(1, at_return));
         p.target.ask("go");
         assert_eq!((malloc.hits(), free.hits()), (200, 200));
-        let (said, recording) = p.attach(&[]);
+        let (message, recording) = p.attach(&[]);
         assert!(
-            said.contains("breakpoint stands at the entry of") && said.contains("malloc"),
-            "{said}"
+            message.contains("breakpoint stands at the entry of") && message.contains("malloc"),
+            "{message}"
         );
         p.target.ask("go");
         assert_eq!((malloc.hits(), free.hits()), (400, 400));
@@ -173,16 +173,16 @@ fn a_uprobe_that_comes_later_neither_kills_nor_takes_calls_away() {
         p.target.ask("go");
         first.into_iter().enumerate().for_each(|(n, probe)| p.away(n, probe));
         let before = Snapshot::of(&p.target);
-        let (said, recording) = p.attach(&[]);
-        let without_room = said.split("perf probe) on ").nth(1).unwrap_or_default();
+        let (message, recording) = p.attach(&[]);
+        let without_room = message.split("perf probe) on ").nth(1).unwrap_or_default();
         let names = without_room.split(" while").next().unwrap_or_default().split(", ");
         let has_room = |name: &str| !["malloc", "free", "calloc", "realloc"].contains(&name);
-        assert!(names.clone().all(has_room), "{said}");
+        assert!(names.clone().all(has_room), "{message}");
         if cfg!(target_arch = "x86_64") {
             // Those of malloc's family have room. System calls begin with their number, which has none.
             let only_calls =
                 without_room.is_empty() || without_room.contains(" that change mappings while");
-            assert!(only_calls, "libc's functions have room: {said}");
+            assert!(only_calls, "libc's functions have room: {message}");
         }
         p.target.ask("go");
         let mut malloc = p.probe(0, at_return);
@@ -227,8 +227,8 @@ fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     before.assert_same(&Snapshot::of(&p.target));
 
     // The probe is put there after the attach, and is still there at the detach.
-    let (said, recording) = p.attach(&["--symbols-prefix", "odd_"]);
-    assert!(said.contains("no uprobe") && said.contains("odd_malloc"), "{said}");
+    let (message, recording) = p.attach(&["--symbols-prefix", "odd_"]);
+    assert!(message.contains("no uprobe") && message.contains("odd_malloc"), "{message}");
     let status = p.status();
     assert!(status.contains("no uprobe") && status.contains("odd_malloc"), "{status}");
     p.target.ask("go");
@@ -282,8 +282,8 @@ fn another_tools_jump_is_named() {
     let out = p.scene.prof(&["attach", &pid, "--symbols-prefix", "odd_"]);
     assert_eq!(out.code, 3, "{out:?}");
     assert!(out.stderr.contains("odd_malloc") && out.stderr.contains("jump to 0x"), "{out:?}");
-    let (said, recording) = p.attach(&["--alloc-fn", "probed:odd_malloc(1)"]);
-    assert!(said.contains("odd_malloc") && said.contains("another tool"), "{said}");
+    let (message, recording) = p.attach(&["--alloc-fn", "probed:odd_malloc(1)"]);
+    assert!(message.contains("odd_malloc") && message.contains("another tool"), "{message}");
     file.write_all_at(&own, p.at[2]).unwrap();
     p.target.ask("go");
     p.scene.detach(&p.target);

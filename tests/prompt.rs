@@ -155,10 +155,10 @@ fn an_interrupted_script_ends_by_the_signal_and_leaves_no_file_behind() {
     child.stdout.as_mut().expect("piped").read_exact(&mut begun).expect("a line");
     // SAFETY: the child is not reaped yet, so that its id is its own.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
-    let mut said = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
-    assert_eq!(wait(&mut child, DEADLINE), Some(128 + libc::SIGINT), "{said}");
-    assert!(said.contains("the script was stopped"), "{said}");
+    let mut message = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut message).expect("UTF-8");
+    assert_eq!(wait(&mut child, DEADLINE), Some(128 + libc::SIGINT), "{message}");
+    assert!(message.contains("the script was stopped"), "{message}");
     let left = std::fs::read_dir(&scene.dir).expect("a folder").flatten().map(|f| f.file_name());
     let parts: Vec<_> = left.filter(|f| f.to_string_lossy().ends_with(".part")).collect();
     assert!(parts.is_empty(), "{parts:?}");

@@ -31,8 +31,8 @@ fn a_stripped_recording_has_the_same_totals_in_less() {
     let scene = Scene::new("strip");
     record(&scene, &program("leaks.c"), &[], &["3000"]);
     let args = ["strip", "r.prof", "-o", "s.prof", "--threshold", "100ms"];
-    let said = scene.prof(&args).ok("prof strip").stdout;
-    assert!(said.contains("left out"), "{said}");
+    let message = scene.prof(&args).ok("prof strip").stdout;
+    assert!(message.contains("left out"), "{message}");
     let (before, after) = (report(&scene, "r.prof", &[]), report(&scene, "s.prof", &[]));
     assert_eq!(figures(&before), figures(&after));
     let notes = after.at("/recording/notes").to_string();
@@ -112,8 +112,8 @@ fn a_packed_recording_needs_nothing_else() {
     let both = scene.prof(&["pack", "r.prof", "-o", "x", "--files", "--anonymize", "full"]);
     assert!(both.code == 2 && both.stderr.contains("give one of them"), "{both:#?}");
 
-    let said = scene.prof(&["extract", "files.prof", "-o", "out"]).ok("prof extract").stdout;
-    assert!(said.contains("libc.so") && said.contains("/gone"), "{said}");
+    let message = scene.prof(&["extract", "files.prof", "-o", "out"]).ok("prof extract").stdout;
+    assert!(message.contains("libc.so") && message.contains("/gone"), "{message}");
     let taken = scene.path("out/files").join(own.strip_prefix("/").expect("a path"));
     let (a, b) = (std::fs::read(taken), std::fs::read(program("figures.c")));
     assert_eq!(a.expect("taken out"), b.expect("the program"));

@@ -33,8 +33,8 @@ fn a_handler_that_chains_to_profs_works_on_after_the_detach() {
     assert_eq!(target.ask("install"), "done 1", "there was a handler from before: prof's");
     target.ask("raise");
     assert_eq!(target.ask("own"), "done 1");
-    let said = detach(&scene, &target);
-    assert!(said.contains("keeps it") && said.contains("stays mapped"), "{said}");
+    let message = detach(&scene, &target);
+    assert!(message.contains("keeps it") && message.contains("stays mapped"), "{message}");
     for _ in 0..3 {
         target.ask("raise");
     }
@@ -58,8 +58,8 @@ fn a_pointer_to_the_handler_that_was_only_asked_for_stays_callable() {
     let mut target = chained("");
     scene.attach(&target);
     assert_eq!(target.ask("ask"), "done 1");
-    let said = detach(&scene, &target);
-    assert!(said.contains("stays mapped"), "{said}");
+    let message = detach(&scene, &target);
+    assert!(message.contains("stays mapped"), "{message}");
     assert!(!catches(&target), "the disposition is the old one");
     for _ in 0..3 {
         target.ask("call");
@@ -76,8 +76,8 @@ fn nothing_stays_where_nobody_has_asked() {
     scene.attach(&target);
     target.ask("raise");
     target.ask("raise");
-    let said = detach(&scene, &target);
-    assert!(!said.contains("stays mapped"), "{said}");
+    let message = detach(&scene, &target);
+    assert!(!message.contains("stays mapped"), "{message}");
     before.assert_same(&Snapshot::of(&target));
     target.quit();
 }

@@ -15,12 +15,12 @@ use std::process::{Child, Command, Stdio};
 struct Trace {
     child: Child,
     lines: std::path::PathBuf,
-    said: std::path::PathBuf,
+    messages: std::path::PathBuf,
 }
 
 impl Trace {
     fn start(scene: &Scene, args: &[&str]) -> Self {
-        let (lines, said) = (scene.path("lines"), scene.path("said"));
+        let (lines, messages) = (scene.path("lines"), scene.path("messages"));
         let file = |path| File::create(path).expect("a file");
         let child = Command::new(Scene::binary())
             .arg("trace")
@@ -28,24 +28,24 @@ impl Trace {
             .current_dir(&scene.dir)
             .stdin(Stdio::null())
             .stdout(file(&lines))
-            .stderr(file(&said))
+            .stderr(file(&messages))
             .spawn()
             .expect("prof trace");
-        Self { child, lines, said }
+        Self { child, lines, messages }
     }
 
     fn text(&self) -> String {
         fs::read_to_string(&self.lines).unwrap_or_default()
     }
 
-    fn said(&self) -> String {
-        fs::read_to_string(&self.said).unwrap_or_default()
+    fn messages(&self) -> String {
+        fs::read_to_string(&self.messages).unwrap_or_default()
     }
 
     fn ended(&mut self) -> String {
         let code = common::wait(&mut self.child, common::DEADLINE);
-        assert_eq!(code, Some(0), "{}", self.said());
-        self.said()
+        assert_eq!(code, Some(0), "{}", self.messages());
+        self.messages()
     }
 }
 
@@ -84,8 +84,8 @@ fn a_running_recording_is_traced_from_now_on_and_goes_on() {
     });
     target.ask("free 110");
     target.ask("alloc 30");
-    let said = trace.ended();
-    assert!(said.contains("15 events shown"), "{said}");
+    let messages = trace.ended();
+    assert!(messages.contains("15 events shown"), "{messages}");
     let all = lines(&trace.text());
     assert_eq!(all.len(), 15);
     for l in of(&all, "alloc") {
@@ -112,17 +112,17 @@ fn frees_name_the_block_and_filters_hold_for_them() {
     let pid = target.pid.to_string();
     let args = ["--only", "alloc,free", "--function", "toggled_block", "--duration", "3s"];
     let mut trace = Trace::start(&scene, &[&[&*pid], &args[..]].concat());
-    until("the attach", || trace.said().contains("until this ends"));
+    until("the attach", || trace.messages().contains("until this ends"));
     target.ask("alloc 7");
     target.ask("free 3");
-    let said = trace.ended();
+    let messages = trace.ended();
     let text = trace.text();
     let has = |words: &str| text.lines().filter(|l| l.contains(words)).count();
     assert_eq!((has(" alloc  "), has(" free  ")), (7, 3), "{text}");
     assert_eq!(has("toggled_block toggle.c:"), 10, "{text}");
     assert_eq!(has(" lived "), 3, "{text}");
-    assert!(said.contains("10 events shown") && said.contains("0 lost"), "{said}");
-    assert!(said.contains("the process is as it was before"), "{said}");
+    assert!(messages.contains("10 events shown") && messages.contains("0 lost"), "{messages}");
+    assert!(messages.contains("the process is as it was before"), "{messages}");
     assert!(!is_recorded(&target));
     let wrong = scene.prof(&["trace", &pid, "--function", "("]);
     assert!(wrong.code == 2 && !is_recorded(&target), "{wrong:?}");
@@ -134,17 +134,17 @@ fn a_reader_that_leaves_and_a_ctrl_c_end_it() {
     let scene = Scene::new("trace-closed");
     let mut target = Target::start(&program("toggle.c"), &[]);
     let pid = target.pid.to_string();
-    let said = scene.path("said");
+    let messages = scene.path("messages");
     let mut child = Command::new(Scene::binary())
         .args(["trace", &pid])
         .current_dir(&scene.dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(File::create(&said).expect("a file"))
+        .stderr(File::create(&messages).expect("a file"))
         .spawn()
         .expect("prof trace");
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    until("the attach", || read(&said).contains("until this ends"));
+    until("the attach", || read(&messages).contains("until this ends"));
     target.ask("alloc 1000");
     let mut reader = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut line = String::new();
@@ -155,10 +155,10 @@ fn a_reader_that_leaves_and_a_ctrl_c_end_it() {
     assert_eq!(code, Some(0));
     assert!(!is_recorded(&target) && !line.is_empty(), "{line}");
     let mut trace = Trace::start(&scene, &[&pid]);
-    until("the attach", || trace.said().contains("until this ends"));
+    until("the attach", || trace.messages().contains("until this ends"));
     kill(Pid::from_raw(trace.child.id().cast_signed()), Signal::SIGINT).expect("sent");
-    let said = trace.ended();
-    assert!(said.contains("0 events shown") && !is_recorded(&target), "{said}");
+    let messages = trace.ended();
+    assert!(messages.contains("0 events shown") && !is_recorded(&target), "{messages}");
     target.quit();
 }
 

@@ -21,7 +21,7 @@ fn status(scene: &Scene, target: &Target) -> Value {
 
 /// Returns the text of `prof status`, `prof report` and `prof leaks`.
 #[track_caller]
-fn said(scene: &Scene, target: &Target) -> [String; 3] {
+fn messages(scene: &Scene, target: &Target) -> [String; 3] {
     let pid = target.pid.to_string();
     let text = |args: &[&str]| scene.prof(args).ok("prof").stdout;
     [text(&["status", &pid]), text(&["report", &pid]), text(&["leaks", &pid])]
@@ -65,7 +65,7 @@ fn memory_that_the_program_maps_itself_is_said_to_be_unseen() {
     assert!((2 * MIB..3 * MIB).contains(&number("recorded_bytes")), "{unseen:#}");
     assert!(unseen["hooked"].as_array().is_some_and(|h| !h.is_empty()), "{unseen:#}");
     until_recorded(&scene, &target);
-    for text in said(&scene, &target) {
+    for text in messages(&scene, &target) {
         assert!(has(&text, "unseen") && text.contains("--alloc-fn"), "{text}");
     }
     // A recording of some blocks only gets no such report.
@@ -87,7 +87,7 @@ fn growth_by_recorded_blocks_is_no_reason_for_doubt() {
     }
     let now = status(&scene, &target);
     assert!(now["unseen"].is_null() && now["workers"].is_null(), "{now:#}");
-    for text in said(&scene, &target) {
+    for text in messages(&scene, &target) {
         assert!(!has(&text, "unseen") && !has(&text, "workers"), "{text}");
     }
     scene.detach(&target);
@@ -108,7 +108,7 @@ fn what_is_known_of_the_allocator_is_said_and_how_to_switch_it_off() {
         attach(&scene, &target, "0s");
         target.ask("map 16");
         until("status knows of the growth", || !status(&scene, &target)["unseen"].is_null());
-        let [text, ..] = said(&scene, &target);
+        let [text, ..] = messages(&scene, &target);
         assert_eq!(text.contains("USE_ZEND_ALLOC=0"), !off, "{text}");
         assert_eq!(text.contains("--alloc-fn"), off, "{text}");
         scene.detach(&target);
@@ -150,7 +150,7 @@ fn the_workers_of_a_master_are_named_with_their_growth() {
         first["pid"] == workers[1] && first["grown_bytes"].as_u64() >= Some(8 * MIB)
     });
     until("the recording has it", || {
-        said(&scene, &target).iter().all(|text| records(text, workers[1]))
+        messages(&scene, &target).iter().all(|text| records(text, workers[1]))
     });
     // The command in the message works.
     let own = scene.prof(&["attach", &workers[1].to_string(), "-o", "worker.prof"]);
@@ -182,7 +182,7 @@ fn pymalloc_is_named_where_it_takes_the_memory() {
         if names {
             until("status knows of the growth", || !status(&scene, &target)["unseen"].is_null());
         }
-        let [text, ..] = said(&scene, &target);
+        let [text, ..] = messages(&scene, &target);
         assert_eq!(text.contains("PYTHONMALLOC=malloc"), names, "{text}");
         assert_eq!(has(&text, "unseen"), names, "{text}");
         scene.detach(&target);

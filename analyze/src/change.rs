@@ -1,6 +1,6 @@
 //! Differences of figures: those of two recordings, or of two moments of one.
 
-use crate::model::Figures;
+use crate::heap::BlockStats;
 use serde::Serialize;
 
 /// Differences: after minus before.
@@ -34,7 +34,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub(crate) fn add(&mut self, f: &Figures) {
+    pub(crate) fn add(&mut self, f: &BlockStats) {
         self.live_bytes = self.live_bytes.wrapping_add(f.live_bytes);
         self.live_count += f.live_count;
         self.allocated_bytes = self.allocated_bytes.wrapping_add(f.allocated_bytes);

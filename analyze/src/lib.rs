@@ -1,7 +1,7 @@
 //! Reads the recordings of prof and reports who holds the memory.
 //!
 //! * [`load`]: a recording as a stream of operations in the order of time, and its records about the target;
-//! * [`model`]: replays operations: live blocks, totals, figures by stack;
+//! * [`heap`]: replays operations: live blocks, totals, figures by stack;
 //! * [`analysis`]: the figures and records of a whole recording;
 //! * [`index`]: a row for each block, in a file beside the recording;
 //! * [`query`]: filters, and the figures of the selected blocks;
@@ -32,6 +32,7 @@ pub mod diff;
 mod error;
 pub mod export;
 pub mod fragmentation;
+pub mod heap;
 mod history;
 pub mod index;
 pub mod info;
@@ -40,7 +41,6 @@ pub mod leaks;
 pub mod live;
 pub mod load;
 pub mod maps;
-pub mod model;
 pub mod progress;
 pub mod query;
 pub mod report;

@@ -1,7 +1,7 @@
 //! The present figures of a recording and of its target, without stacks.
 
+use crate::heap::Totals;
 use crate::load::{LoadOptions, Sample};
-use crate::model::Totals;
 use crate::unseen::{self, Unseen, WorkerData};
 use crate::{Analysis, Error};
 use prof_os::workers::Worker;

@@ -80,11 +80,11 @@ fn what_is_left_out_while_recording_is_what_strip_leaves_out() {
         assert_eq!((a.totals(), by_node(a.groups())), (b.totals(), by_node(b.groups())), "{seed}");
         assert_eq!(blocks(&got), blocks(&wanted), "seed {seed}, threshold {threshold}");
         assert!(b.complete() && a.duration_ns() == b.duration_ns());
-        let said = (full.rows() - got.rows(), 0, None);
+        let expected = (full.rows() - got.rows(), 0, None);
         let Some(Note::Culled { blocks, early, until_ns, .. }) = note(&got) else {
             panic!("no note: {:?}", b.notes());
         };
-        assert_eq!((*blocks, *early, *until_ns), said);
+        assert_eq!((*blocks, *early, *until_ns), expected);
     }
 }
 
@@ -175,13 +175,13 @@ fn a_recording_that_is_made_says_what_its_figures_count() {
     let (before, after) = (cull(false), cull(true));
     assert!(matches!(note(&before), Some(Note::Culled { until_ns: Some(0), .. })));
     assert_eq!(before.analysis().totals().figures.allocations, 1);
-    let said = note(&after);
-    assert!(matches!(said, Some(Note::Culled { until_ns: Some(3), blocks: 1, .. })), "{said:?}");
+    let found = note(&after);
+    assert!(matches!(found, Some(Note::Culled { until_ns: Some(3), blocks: 1, .. })), "{found:?}");
     assert_eq!(after.analysis().totals().figures.allocations, 2);
     // No process has this recording any more, and its end is missing.
-    let said = said.expect("a note").to_string();
-    assert!(said.contains("killed: the figures are those at 3 ns, and"), "{said}");
-    let said = note(&before).expect("a note").to_string();
-    assert!(said.contains("killed before it had written figures"), "{said}");
-    assert!(said.contains("before it was killed are missing"), "{said}");
+    let found = found.expect("a note").to_string();
+    assert!(found.contains("killed: the figures are those at 3 ns, and"), "{found}");
+    let found = note(&before).expect("a note").to_string();
+    assert!(found.contains("killed before it had written figures"), "{found}");
+    assert!(found.contains("before it was killed are missing"), "{found}");
 }

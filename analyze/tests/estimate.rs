@@ -4,7 +4,7 @@ mod common;
 
 use common::{Maker, Random, alloc, free, realloc, target};
 use prof_analyze::Analysis;
-use prof_analyze::model::{Errors, Figures, probability};
+use prof_analyze::heap::{BlockStats, Errors, probability};
 use prof_analyze::report::{Report, ReportOptions, SortKey, Style};
 use prof_trace::capture::Capture;
 use prof_trace::event::Event;
@@ -45,12 +45,12 @@ fn world(seed: u64, steps: usize) -> Vec<Event> {
 fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     let mut known = std::collections::HashSet::new();
     let mut count = 0;
-    let mut said = 0;
+    let mut last_rate = 0;
     // Where the distance changes, the thread says so with the next block that it picks.
     let mut picked = |size: u64| {
         count += 1;
         let rate = if c.adapts { 7 + (count / 97 % 9) as u8 } else { 0 };
-        let sized = if rate == said { size } else { with_rate(size, Header::default(), rate) };
+        let sized = if rate == last_rate { size } else { with_rate(size, Header::default(), rate) };
         if !(c.min_size..=c.max_size).contains(&size) {
             return None;
         }
@@ -60,7 +60,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
             (0, n) => (count + r.0 % n).is_multiple_of(n),
             _ => (r.below(1 << 40) as f64) < probability(c, size, rate) * (1u64 << 40) as f64,
         };
-        said = if is_picked { rate } else { said };
+        last_rate = if is_picked { rate } else { last_rate };
         is_picked.then_some(sized)
     };
     let mut out = Vec::new();
@@ -98,7 +98,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
 }
 
 /// Returns the estimated figures with their errors.
-fn figures(f: &Figures, e: &Errors) -> Vec<(f64, f64)> {
+fn figures(f: &BlockStats, e: &Errors) -> Vec<(f64, f64)> {
     [
         (f.live_count, e.live_count),
         (f.live_bytes, e.live_bytes),

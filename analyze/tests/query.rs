@@ -4,8 +4,8 @@ mod common;
 
 use common::world::{Block, World, describe, functions, make, write};
 use common::{Maker, Random, START};
+use prof_analyze::heap::BlockStats;
 use prof_analyze::index::{IndexOptions, Keep};
-use prof_analyze::model::Figures;
 use prof_analyze::query::{FIELDS, Field, Filter, Query, QueryError};
 use prof_analyze::{Analysis, Index};
 use prof_trace::pack::Compress;
@@ -216,7 +216,7 @@ fn peak(blocks: &[Block]) -> (u64, u64, u64) {
 }
 
 /// Returns the figures of some blocks at a moment.
-fn figures(blocks: &[Block], at: u64) -> Figures {
+fn figures(blocks: &[Block], at: u64) -> BlockStats {
     let until: Vec<Block> = blocks
         .iter()
         .filter(|b| b.begin <= at)
@@ -225,7 +225,7 @@ fn figures(blocks: &[Block], at: u64) -> Figures {
     let live: Vec<_> = until.iter().filter(|b| b.end.is_none()).collect();
     let (peak_count, peak_bytes, _) = peak(&until);
     let again = until.iter().filter(|b| b.position > 0).count() as u64;
-    Figures {
+    BlockStats {
         live_count: live.len() as u64,
         live_bytes: live.iter().map(|b| b.size).sum(),
         peak_count,
@@ -276,7 +276,7 @@ fn value(r: &mut Random, w: &World, name: &str, kind: &str, runtime: u64) -> Str
     }
 }
 
-fn by_node(a: &Analysis) -> BTreeMap<u32, Figures> {
+fn by_node(a: &Analysis) -> BTreeMap<u32, BlockStats> {
     a.groups().iter().map(|g| (g.node, g.figures)).collect()
 }
 
@@ -301,7 +301,7 @@ fn check(index: &Index, truth: &Truth<'_>, given: &[(&str, String)], at: Option<
     for b in selected.iter().filter(|b| b.begin <= until) {
         expected.entry(b.node).or_default().push(*b);
     }
-    let expected: BTreeMap<u32, Figures> =
+    let expected: BTreeMap<u32, BlockStats> =
         expected.into_iter().map(|(n, blocks)| (n, figures(&blocks, until))).collect();
     assert_eq!(by_node(&got), expected, "{given:?} at {at:?}");
     assert_eq!(got.totals().figures, figures(&selected, until), "{given:?} at {at:?}");

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Maker, alloc, free, realloc};
 use prof_analyze::Analysis;
-use prof_analyze::model::{Figures, Group, Totals};
+use prof_analyze::heap::{BlockStats, Group, Totals};
 use prof_analyze::report::Head;
 use prof_trace::records::{Counters, Hook, Hooks, Target, kind};
 
@@ -13,9 +13,9 @@ fn group(a: &Analysis, node: u32) -> Group {
 }
 
 fn check_sums(a: &Analysis) {
-    let sum = |f: fn(&Figures) -> u64| a.groups().iter().map(|g| f(&g.figures)).sum::<u64>();
+    let sum = |f: fn(&BlockStats) -> u64| a.groups().iter().map(|g| f(&g.figures)).sum::<u64>();
     let t = a.totals();
-    let all: [fn(&Figures) -> u64; 6] = [
+    let all: [fn(&BlockStats) -> u64; 6] = [
         |f| f.live_count,
         |f| f.live_bytes,
         |f| f.allocations,

@@ -6,7 +6,7 @@ use common::remade::{blocks, by_node, open};
 use common::world::{make, write};
 use common::{Maker, Random, Temp, alloc, free, realloc};
 use prof_analyze::export::{Cost, Format, Source};
-use prof_analyze::model::Totals;
+use prof_analyze::heap::Totals;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::rewrite::{
     Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,

@@ -8,7 +8,7 @@ use common::{Maker, Random, START, Temp, target};
 use prof_analyze::index::IndexOptions;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{
-    Ask, FiguresData, GroupBy, Grouped, Histogram, Merged, NodeData, RowData, SortKey, Style,
+    Ask, BlockStatsData, GroupBy, Grouped, Histogram, Merged, NodeData, RowData, SortKey, Style,
     SumData, Tree, ViewOptions,
 };
 use prof_analyze::{Analysis, Index};
@@ -109,7 +109,7 @@ fn count<'a>(blocks: impl Iterator<Item = &'a Block>, until: u64) -> Count {
     c
 }
 
-fn figures(f: &FiguresData) -> Count {
+fn figures(f: &BlockStatsData) -> Count {
     Count {
         live: (f.live_count, f.live_bytes),
         peak: (f.peak_count, f.peak_bytes),
@@ -369,7 +369,7 @@ fn samples_are_estimated_with_their_errors() {
     };
     for by in [GroupBy::Function, GroupBy::Thread, GroupBy::Module] {
         let g = Grouped::new(&ask, by).expect("rows");
-        let sum = |of: fn(&FiguresData) -> u64| g.rows.iter().map(|r| of(&r.row.figures)).sum();
+        let sum = |of: fn(&BlockStatsData) -> u64| g.rows.iter().map(|r| of(&r.row.figures)).sum();
         near(sum(|f| f.live_bytes), totals.live_bytes, g.rows.len());
         near(sum(|f| f.allocations), totals.allocations, g.rows.len());
         near(sum(|f| f.allocated_bytes), totals.allocated_bytes, g.rows.len());

@@ -203,8 +203,8 @@ void __start(void) {
 fn sh(command: &mut Command) -> Vec<u8> {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let text = String::from_utf8_lossy(&out.stderr);
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success(), "{command:?}: {}: {said}{text}", out.status);
+    let output = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{command:?}: {}: {output}{text}", out.status);
     out.stdout
 }
 

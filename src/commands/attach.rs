@@ -91,7 +91,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         on_interrupt()?;
     }
     let mut attached = session::attach(pid, &args.record, &choice)?;
-    attached.said.iter().for_each(|line| crate::term::say(line));
+    attached.messages.iter().for_each(|line| crate::term::say(line));
     if args.duration.is_some() && args.signal != 0 {
         let name = record::signal_name(args.signal);
         crate::term::say(&format!(
@@ -173,7 +173,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     };
     bar.finish_and_clear();
     if let Some(displaced) = attached.collector.wait() {
-        crate::term::say(&displaced.said);
+        crate::term::say(&displaced.message);
         return Ok(ExitCode::from(crate::failure::FAILED));
     }
     if let Some(why) = crate::look::limit(&attached.path) {

@@ -60,7 +60,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
     let record = RecordArgs::unlogged(path.clone(), 64 << 20);
     line(&format!("$ prof attach {pid}        # a live process: a small server with a leak"));
     let mut attached = session::attach(pid, &record, &Choice::default())?;
-    attached.said.iter().for_each(|line| crate::term::say(line));
+    attached.messages.iter().for_each(|line| crate::term::say(line));
     line(&format!("{}", path.display()));
     std::thread::sleep(TIME);
     line(&format!("$ prof detach {pid}        # after {} s", TIME.as_secs()));

@@ -87,9 +87,9 @@ fn one(args: &DetachArgs, pid: i32) -> Result<ExitCode> {
     })?;
     // Report on the process first, as users wait for that; its recording may take longer.
     say(&detached);
-    detached.said.clear();
+    detached.messages.clear();
     detached.finish();
-    detached.said.iter().for_each(|line| say_line(line));
+    detached.messages.iter().for_each(|line| say_line(line));
     if !detached.path.as_os_str().is_empty() {
         crate::term::path(&detached.path);
     }
@@ -102,7 +102,7 @@ fn one(args: &DetachArgs, pid: i32) -> Result<ExitCode> {
 
 /// Reports the result of a detach.
 pub(crate) fn say(d: &Detached) {
-    d.said.iter().for_each(|line| say_line(line));
+    d.messages.iter().for_each(|line| say_line(line));
     if d.gone {
         return;
     }

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         let _ = waitpid(Pid::from_raw(pid), None);
         undo(e)
     })?;
-    began.said.iter().for_each(|line| log::info!("{line}"));
+    began.messages.iter().for_each(|line| log::info!("{line}"));
     prof_inject::process::translated::note(pid).iter().for_each(|line| crate::term::say(line));
     let mut parts = Parts {
         args,
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     for (k, collector) in parts.collectors.iter_mut().enumerate() {
         // Recordings of earlier programs were renamed by this process itself.
         let Some(displaced) = collector.wait().filter(|d| k == last || !d.moved) else { continue };
-        crate::term::say(&displaced.said);
+        crate::term::say(&displaced.message);
         if k == last {
             path = displaced.path.unwrap_or(path);
         }

@@ -165,10 +165,10 @@ fn probes(all: &[Probe]) -> Vec<String> {
     let delicate = |effect: Probed| {
         names(&|p| !is_over(p) && uprobe(p.offset as u64, &p.before, p.addr) == effect)
     };
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     let mut say = |names: String, what: &dyn Fn(&str) -> String| {
         if !names.is_empty() {
-            said.push(what(&names));
+            messages.push(what(&names));
         }
     };
     say(names(&in_front), &|n| {
@@ -180,7 +180,7 @@ fn probes(all: &[Probe]) -> Vec<String> {
     for effect in [Probed::Breaks, Probed::Hides] {
         say(delicate(effect), &|n| prof_inject::no_uprobes(n, effect));
     }
-    said
+    messages
 }
 
 struct Status {

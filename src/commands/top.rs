@@ -208,8 +208,8 @@ fn written(source: &Source, format: &Format, path: &Path) -> Result<(), String> 
         return Ok(());
     }
     let _ = std::fs::remove_file(path);
-    let said = String::from_utf8_lossy(&out.stderr);
-    Err(said.lines().last().unwrap_or("prof export has failed").to_owned())
+    let errors = String::from_utf8_lossy(&out.stderr);
+    Err(errors.lines().last().unwrap_or("prof export has failed").to_owned())
 }
 
 /// Returns the ending of the name of a file in a format.

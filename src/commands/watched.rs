@@ -94,7 +94,7 @@ impl Watched {
     /// If the process can't be recorded.
     fn attach(pid: i32, record: &RecordArgs) -> Result<Self> {
         let attached = session::attach(pid, record, &Choice::default())?;
-        attached.said.iter().for_each(|line| term::say(line));
+        attached.messages.iter().for_each(|line| term::say(line));
         Ok(Self::began(pid, attached.path, false))
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn one(
     }
     match &attached {
         Ok(a) => {
-            a.said.iter().for_each(|line| log::info!("{}: {line}", seen.pid));
+            a.messages.iter().for_each(|line| log::info!("{}: {line}", seen.pid));
             note["recording"] = a.path.file_name().map(|n| n.to_string_lossy()).into();
             journal.note("attached", Some(seen), note);
         }

@@ -5,9 +5,9 @@
 //! Each frame has new figures, so that rows are made, ordered and drawn. Times are processor time of this process.
 
 use prof_analyze::live::Book;
-use prof_top::app::{App, Figures as Source, Process};
+use prof_top::app::{App, Process, SnapshotSource};
 use prof_top::rows::View;
-use prof_top::snapshot::{Figures, Moment, Snapshot};
+use prof_top::snapshot::{Moment, RowStats, Snapshot};
 use prof_top::view;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -25,7 +25,7 @@ struct Made {
     book: RwLock<Book>,
 }
 
-impl Source for Made {
+impl SnapshotSource for Made {
     fn latest(&self) -> Option<Arc<Snapshot>> {
         self.all.get(self.at.get() % self.all.len()).cloned()
     }
@@ -55,13 +55,13 @@ fn snapshot(stacks: u64, seed: u64) -> Snapshot {
     };
     let figures = (0..stacks).map(|_| {
         let live = next() % 100_000_000;
-        Figures {
+        RowStats {
             live,
             blocks: live / 100,
             peak: live * 2,
             growth: 10.0,
             rate: 5.0,
-            ..Figures::default()
+            ..RowStats::default()
         }
     });
     Snapshot { at_ns: seed << 30, is_on: true, stacks: figures.collect(), ..Snapshot::default() }

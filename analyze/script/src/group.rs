@@ -3,7 +3,7 @@
 use crate::error::{Fault, fault};
 use crate::list::AllocationList;
 use crate::sort;
-use prof_analyze::model::Group;
+use prof_analyze::heap::Group;
 use std::rc::Rc;
 
 /// The blocks of one stack.

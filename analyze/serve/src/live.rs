@@ -169,7 +169,7 @@ fn top(follower: &Follower) -> Value {
     groups.select_nth_unstable_by_key(n - 1, |g| std::cmp::Reverse((g.figures.live_bytes, g.node)));
     groups.truncate(n);
     groups.sort_by_key(|g| std::cmp::Reverse((g.figures.live_bytes, g.node)));
-    let row = |g: &prof_analyze::model::Group| {
+    let row = |g: &prof_analyze::heap::Group| {
         json!({
             "stack": g.node,
             "live_bytes": g.figures.live_bytes,

@@ -2,7 +2,7 @@
 
 use prof_analyze::Analysis;
 use prof_analyze::export::Profile;
-use prof_analyze::model::Figures;
+use prof_analyze::heap::BlockStats;
 use prof_analyze::report::FrameData;
 use prof_analyze::symbols::Frame;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 /// A function in a module, as trees and flame graphs show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct ModuleFunction {
     /// The function or, if that is not known, the address in the module's file, or the address itself.
     pub name: String,
     /// Path of the module.
@@ -28,14 +28,14 @@ pub(crate) struct Stack {
 /// The names of all stacks of a recording.
 pub(crate) struct Names {
     pub profile: Profile,
-    pub places: Vec<Place>,
+    pub places: Vec<ModuleFunction>,
     stacks: HashMap<u32, Stack>,
     by_node: HashMap<u32, usize>,
 }
 
-fn place(f: &Frame) -> Place {
+fn place(f: &Frame) -> ModuleFunction {
     let f = FrameData::new(f);
-    Place { name: f.function.or(f.offset).unwrap_or(f.address), module: f.module }
+    ModuleFunction { name: f.function.or(f.offset).unwrap_or(f.address), module: f.module }
 }
 
 impl Names {
@@ -47,7 +47,7 @@ impl Names {
         let mut by_node = HashMap::new();
         for (i, s) in profile.stacks.iter().enumerate() {
             let of = profile.frames(s).map(|f| {
-                *ids.entry(place(f)).or_insert_with_key(|p: &Place| {
+                *ids.entry(place(f)).or_insert_with_key(|p: &ModuleFunction| {
                     places.push(p.clone());
                     places.len() as u32 - 1
                 })
@@ -79,7 +79,7 @@ impl Names {
 
 /// Figures as JSON has them.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct FiguresOf {
+pub(crate) struct BlockStatsOf {
     pub live_bytes: u64,
     pub live_count: u64,
     pub peak_bytes: u64,
@@ -90,8 +90,8 @@ pub(crate) struct FiguresOf {
     pub temporary: u64,
 }
 
-impl From<&Figures> for FiguresOf {
-    fn from(f: &Figures) -> Self {
+impl From<&BlockStats> for BlockStatsOf {
+    fn from(f: &BlockStats) -> Self {
         Self {
             live_bytes: f.live_bytes,
             live_count: f.live_count,

@@ -2,8 +2,8 @@
 
 use super::{Analysis, Source};
 use crate::Error;
+use crate::heap::{Block, Course, Group, Replay, Totals, Watch, restore};
 use crate::load::{Kernel, LoadOptions, MapEvent, Meta, Op, OpKind, Sink, Stream, open_file};
-use crate::model::{Block, Course, Group, Replay, Totals, Watch, restore};
 use crate::query::{Span, Timeline, by_course, resident};
 use prof_trace::capture::Capture;
 use std::path::Path;

@@ -5,9 +5,9 @@ mod follow;
 pub use follow::{Follower, Progress, Seen};
 
 use crate::Error;
+use crate::heap::{Group, Replay, Totals, restore};
 use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail, open_file};
-use crate::model::{Group, Replay, Totals, restore};
-use crate::symbols::{Named, SymbolOptions};
+use crate::symbols::{RecordedNames, SymbolOptions};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::records::{Stripped, Symbols};
@@ -247,7 +247,7 @@ pub(crate) struct Source {
     /// The events are compressed.
     pub packed: bool,
     /// Names of the code addresses that were symbolised when the recording was packed.
-    pub named: OnceLock<Named>,
+    pub named: OnceLock<RecordedNames>,
 }
 
 impl Source {
@@ -488,11 +488,11 @@ impl Analysis {
     }
 
     /// Returns the code addresses that were symbolised when the recording was packed.
-    pub(crate) fn named(&self) -> &Named {
+    pub(crate) fn named(&self) -> &RecordedNames {
         self.source.named.get_or_init(|| {
             let chunks = self.source.meta.frames.iter();
             let chunks = chunks.filter_map(|at| Frames::decode(&self.payload(at)?));
-            Named::new(chunks.collect())
+            RecordedNames::new(chunks.collect())
         })
     }
 }

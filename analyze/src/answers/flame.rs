@@ -1,8 +1,8 @@
 //! Flame graphs: trees of functions with the figures of the stacks that go through them, pruned, in columns.
 
 use crate::Index;
+use crate::heap::Group;
 use crate::index::ScanError;
-use crate::model::Group;
 use crate::query::{By, Query};
 use crate::stacks::{FunctionData, Stacks};
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! Blocks by stack, function, file, module, thread or size: sorted, and a part of the rows.
 
 use crate::Index;
+use crate::heap::{Group, Totals};
 use crate::index::ScanError;
-use crate::model::{Group, Totals};
 use crate::query::{By, Query, SIZE_CLASSES, Span};
 use crate::report::{
     Adder, Ask, RestRowsData, Row, RowData, SortKey, SumData, ViewOptions, by_class, order,

@@ -3,8 +3,8 @@
 
 use super::{Askers, Kind, Seen, names};
 use crate::Analysis;
+use crate::heap::Group;
 use crate::load::Pc;
-use crate::model::Group;
 use crate::symbols::Symbolizer;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ const PART: f64 = 0.1;
 
 /// The innermost frame of a stack that is not passed over.
 #[derive(Clone, Copy)]
-struct Place {
+struct Innermost {
     /// Index of its code address in the stack, and of the frame among those of that address.
     at: (usize, usize),
     /// Whether all frames further in are allocators or wrappers.
@@ -122,7 +122,7 @@ fn uses(
 }
 
 impl Use {
-    fn add(&mut self, place: Place, caller: u64, calls: u64, bytes: u64, offset: Option<u64>) {
+    fn add(&mut self, place: Innermost, caller: u64, calls: u64, bytes: u64, offset: Option<u64>) {
         self.calls += calls;
         if self.callers.len() < CALLERS && !self.callers.contains(&caller) {
             self.callers.push(caller);
@@ -145,7 +145,7 @@ fn follow(
     stack: &[Pc],
     symbols: &mut Symbolizer<'_>,
     known: &mut Known,
-) -> Option<Place> {
+) -> Option<Innermost> {
     let mut is_direct = true;
     for (i, pc) in stack.iter().enumerate() {
         let (asks, direct) = *known.entry(*pc).or_insert_with(|| {
@@ -157,7 +157,7 @@ fn follow(
         });
         is_direct &= direct;
         if let Some(j) = asks {
-            return Some(Place { at: (i, j), is_direct });
+            return Some(Innermost { at: (i, j), is_direct });
         }
     }
     None

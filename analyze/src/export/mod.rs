@@ -20,9 +20,9 @@ mod rows;
 mod speedscope;
 mod timeline;
 
+use crate::heap::weight;
 use crate::index::ScanError;
 use crate::maps::{Held, HeldGroup, What};
-use crate::model::weight;
 use crate::query::Query;
 use crate::report::FilterData;
 use crate::{Analysis, Index};

@@ -3,9 +3,9 @@
 use super::Cost;
 use crate::analysis::Analysis;
 use crate::askers::{Askers, Seen};
+use crate::heap::{BlockStats, Totals};
 use crate::load::Pc;
 use crate::maps::HeldGroup;
-use crate::model::{Figures, Totals};
 use crate::progress::Step;
 use crate::symbols::{Frame, Symbolizer};
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ pub struct Stack {
     pub truncated: bool,
     /// Counts and bytes of its blocks. Of mappings: live bytes are the resident ones, allocations the mappings made, and
     /// allocated bytes their address space.
-    pub figures: Figures,
+    pub figures: BlockStats,
     /// The stack is one of mappings, not of blocks.
     pub of_maps: bool,
 }
@@ -70,14 +70,14 @@ impl Profile {
         let mut totals = if blocks { *analysis.totals() } else { Totals::default() };
         for g in maps {
             step.add(1);
-            let figures = Figures {
+            let figures = BlockStats {
                 live_count: g.sums.count,
                 live_bytes: g.sums.rss,
                 peak_count: g.sums.count,
                 peak_bytes: g.sums.peak_rss,
                 allocations: g.sums.made,
                 allocated_bytes: g.sums.made_bytes,
-                ..Figures::default()
+                ..BlockStats::default()
             };
             totals.figures.live_count += figures.live_count;
             totals.figures.live_bytes =
@@ -114,7 +114,7 @@ struct Locator<'a> {
 }
 
 impl Locator<'_> {
-    fn stack(&mut self, analysis: &Analysis, node: u32, figures: Figures) -> Stack {
+    fn stack(&mut self, analysis: &Analysis, node: u32, figures: BlockStats) -> Stack {
         let Self { symbols, known, locations, .. } = self;
         let mut locate = |pc: Pc| {
             *known.entry(pc).or_insert_with(|| {

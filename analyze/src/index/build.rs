@@ -6,8 +6,8 @@ use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
 use crate::analysis::{Source, read_all};
+use crate::heap::{Block, Course, End, Fate, Group, Live, Replay, Totals, Value, Watch};
 use crate::load::{BATCH, LoadOptions, Op, OpKind, Sink, Stream, open_file};
-use crate::model::{Block, Course, End, Fate, Group, Live, Replay, Totals, Value, Watch};
 use prof_trace::capture::Capture;
 use std::fs::File;
 use std::io;
@@ -191,7 +191,7 @@ pub(super) fn build(
     let Replayed { mut totals, mut groups, chains, before, course } = replayed;
     let mut writer = written;
     if let Some(s) = &stream.meta().stripped {
-        crate::model::restore(s, &mut totals, &mut groups);
+        crate::heap::restore(s, &mut totals, &mut groups);
     }
     let thread_numbers = (0..).map_while(|thread_index| stream.thread_of(thread_index)).collect();
     let source = Source::new(stream, file);

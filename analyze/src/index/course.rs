@@ -5,7 +5,7 @@
 
 use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
 use super::format::{bytes_of, words_of};
-use crate::model::{Bucket, Counts, Course, Extent};
+use crate::heap::{Bucket, Counts, Course, Extent};
 use prof_trace::chunk::checksum;
 
 /// Number of values of a bucket.
@@ -83,7 +83,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Course> {
     let (head, mut rest) = bytes.split_at_checked(HEAD)?;
     let words = words_of(head);
     let ([start, shift, count], packed) = words.split_first_chunk::<FRONT>()?;
-    let count = usize::try_from(*count).ok().filter(|n| *n <= crate::model::BUCKETS)?;
+    let count = usize::try_from(*count).ok().filter(|n| *n <= crate::heap::BUCKETS)?;
     let mut all = vec![[0; VALUES]; count];
     let mut column = Vec::new();
     for (i, w) in packed.as_chunks::<PACKED_WORDS>().0.iter().enumerate() {

@@ -14,8 +14,8 @@
 //! is made anew, and so is one in which anything is wrong.
 
 use super::before::Before;
+use crate::heap::{BlockStats, Course, Errors, Group, Totals};
 use crate::load::Tail;
-use crate::model::{Course, Errors, Figures, Group, Totals};
 use prof_trace::chunk::checksum;
 use std::fs::File;
 use std::io;
@@ -73,7 +73,7 @@ pub(super) struct Summary {
 
 const FIGURES: usize = 8;
 
-fn figures_words(f: &Figures) -> [u64; FIGURES] {
+fn figures_words(f: &BlockStats) -> [u64; FIGURES] {
     [
         f.live_count,
         f.live_bytes,
@@ -86,7 +86,7 @@ fn figures_words(f: &Figures) -> [u64; FIGURES] {
     ]
 }
 
-fn figures_of(w: &[u64; FIGURES]) -> Figures {
+fn figures_of(w: &[u64; FIGURES]) -> BlockStats {
     let [
         live_count,
         live_bytes,
@@ -97,7 +97,7 @@ fn figures_of(w: &[u64; FIGURES]) -> Figures {
         allocated_bytes,
         temporary,
     ] = *w;
-    Figures {
+    BlockStats {
         live_count,
         live_bytes,
         peak_count,

@@ -22,8 +22,8 @@ mod rows;
 mod scan;
 
 use crate::analysis::{Analysis, Source};
+use crate::heap::Course;
 use crate::load::{LoadOptions, open_file};
-use crate::model::Course;
 use crate::stacks::Stacks;
 use crate::symbols::SymbolOptions;
 use crate::{Error, Note};

@@ -4,8 +4,8 @@
 //! size, as allocators keep free blocks by size.
 
 use super::series::{MOMENTS, Moments, NOTHING, Row, Series};
+use crate::heap::weight;
 use crate::index::{Before, Block, Column, Index, ScanError, flags};
-use crate::model::weight;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 use std::collections::{BTreeMap, HashMap};

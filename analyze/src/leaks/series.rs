@@ -1,8 +1,8 @@
 //! Computes the bytes that each stack held over time.
 
+use crate::heap::weight;
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Part;
-use crate::model::weight;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 

@@ -15,7 +15,7 @@ const MOST: usize = 32 << 20;
 
 /// The frames of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct StackFrames {
     /// Ids of the frames, innermost first.
     pub frames: Box<[u32]>,
     /// Index among them of the frame that asked for the memory.
@@ -35,7 +35,7 @@ pub struct Book {
     texts: Vec<Arc<str>>,
     text_ids: HashMap<Arc<str>, u32>,
     by_pc: HashMap<Pc, Box<[u32]>>,
-    stacks: Vec<Option<Named>>,
+    stacks: Vec<Option<StackFrames>>,
     named: usize,
     frames_held: usize,
     left_out: usize,
@@ -45,7 +45,7 @@ pub struct Book {
 
 impl Book {
     /// Returns the names of a stack, given the index of its group; `None` if they are not known yet.
-    pub fn stack(&self, group: u32) -> Option<&Named> {
+    pub fn stack(&self, group: u32) -> Option<&StackFrames> {
         self.stacks.get(group as usize)?.as_ref()
     }
 
@@ -106,7 +106,7 @@ impl Book {
         }
         self.frames_held += frames.len();
         let asker = self.asker(&frames, askers);
-        self.stacks[at] = Some(Named { frames: frames.into(), asker, cut: stack.cut });
+        self.stacks[at] = Some(StackFrames { frames: frames.into(), asker, cut: stack.cut });
         self.named += 1;
     }
 

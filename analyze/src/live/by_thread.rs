@@ -1,7 +1,7 @@
 //! Figures by thread of a recording that grows.
 
+use crate::heap::{Block, End, Watch, weight};
 use crate::load::Op;
-use crate::model::{Block, End, Watch, weight};
 use prof_trace::capture::Capture;
 
 /// Figures of the blocks that a thread has allocated. They are estimates if the recording is a sample.
@@ -81,8 +81,8 @@ impl Watch for StatsByThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heap::Fate;
     use crate::load::OpKind;
-    use crate::model::Fate;
 
     #[test]
     fn a_block_counts_for_the_thread_that_allocated_it() {

@@ -11,7 +11,7 @@ mod outstanding;
 mod pace;
 mod trace;
 
-pub use book::{Book, Named, Namer, Unnamed, read};
+pub use book::{Book, Namer, StackFrames, Unnamed, read};
 pub use by_thread::{StatsByThread, ThreadStats};
 pub use names::{NamedStack, Names};
 pub use only::{Only, Threads};

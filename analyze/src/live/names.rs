@@ -2,7 +2,7 @@
 
 use crate::analysis::Follower;
 use crate::askers::Askers;
-use crate::model::Watch;
+use crate::heap::Watch;
 use crate::report::{AskedData, FrameData, asked_by, asked_line, frame_lines, frames_of};
 use crate::style::{Style, printable};
 use crate::symbols::{SymbolOptions, Symbolizer};

@@ -3,7 +3,7 @@
 use super::{Names, Only};
 use crate::Error;
 use crate::analysis::Follower;
-use crate::model::weight;
+use crate::heap::weight;
 use crate::report::{AskedData, FrameData, frame_lines};
 use crate::style::{Style, printable};
 use serde::Serialize;
@@ -218,7 +218,7 @@ fn combined(follower: &Follower) -> Vec<Held> {
 fn each(
     follower: &Follower,
     options: &OutstandingOptions,
-    mut take: impl FnMut(u64, &crate::model::Block),
+    mut take: impl FnMut(u64, &crate::heap::Block),
 ) {
     let (clock, now) = (&follower.meta().clock, follower.now_ticks());
     let older = options.only.older_ns(follower.now_ns()).unwrap_or(options.older_ns);

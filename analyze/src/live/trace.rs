@@ -3,8 +3,8 @@
 use super::{Names, Only};
 use crate::Error;
 use crate::analysis::{Follower, Progress, Seen};
+use crate::heap::Block;
 use crate::load::OpKind;
-use crate::model::Block;
 use crate::report::{AskedData, FrameData, frame_lines};
 use crate::style::{Style, base, printable};
 use prof_trace::records::Call;

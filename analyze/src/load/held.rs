@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// Location of a chunk's payload.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Payload {
     /// In memory.
     Here(Vec<u8>),
     /// In the file: offset and length.
@@ -27,7 +27,7 @@ pub(crate) enum Waiting {
         /// Number of events.
         count: u32,
         /// The events, or the chunk that holds only them.
-        place: Place,
+        place: Payload,
     },
     /// A run of a packed chunk.
     Run {
@@ -132,7 +132,7 @@ impl<V: Visit> Visit for Counted<'_, V> {
 /// A packed chunk with waiting runs.
 #[derive(Debug)]
 struct PackedChunk {
-    place: Place,
+    place: Payload,
     runs: Vec<Unpacked>,
     waiting: usize,
 }
@@ -170,7 +170,7 @@ impl Pending {
     }
 
     /// Adds a packed chunk; returns its key.
-    pub(crate) fn add(&mut self, runs: usize, place: Place) -> u64 {
+    pub(crate) fn add(&mut self, runs: usize, place: Payload) -> u64 {
         let key = self.next;
         self.next += 1;
         self.hold(&place);
@@ -180,8 +180,8 @@ impl Pending {
     }
 
     /// Adds a payload in memory to `bytes`.
-    pub(crate) fn hold(&mut self, place: &Place) {
-        if let Place::Here(b) = place {
+    pub(crate) fn hold(&mut self, place: &Payload) {
+        if let Payload::Here(b) = place {
             self.bytes += b.len();
         }
     }
@@ -191,11 +191,11 @@ impl Pending {
         match w {
             Waiting::Plain { codec, count, place } => {
                 let bytes = match place {
-                    Place::Here(b) => {
+                    Payload::Here(b) => {
                         self.bytes -= b.len();
                         Some(b)
                     }
-                    Place::There(at, len) => {
+                    Payload::There(at, len) => {
                         load(at, len).and_then(|p| Events::decode(&p)).map(|e| e.bytes)
                     }
                 };
@@ -227,7 +227,7 @@ impl Pending {
         chunk.waiting -= 1;
         if chunk.waiting > 0 {
             self.chunks.insert(key, chunk);
-        } else if let Place::Here(b) = &chunk.place {
+        } else if let Payload::Here(b) = &chunk.place {
             self.bytes -= b.len();
         }
         events
@@ -243,8 +243,8 @@ impl Pending {
     ) -> Option<Vec<Event>> {
         let loaded;
         let payload = match &chunk.place {
-            Place::Here(b) => b,
-            Place::There(at, len) => {
+            Payload::Here(b) => b,
+            Payload::There(at, len) => {
                 loaded = load(*at, *len)?;
                 &loaded
             }

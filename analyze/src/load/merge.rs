@@ -218,9 +218,9 @@ impl Carried {
 
     #[cold]
     fn unusual(&mut self, size: u64) -> (u64, u16) {
-        let said = size::rate(size);
-        if said != 0 {
-            self.rate = said;
+        let rate = size::rate(size);
+        if rate != 0 {
+            self.rate = rate;
         }
         let (size, header) = size::apart(size);
         let Some(header) = header else { return (size.min(MAX_SIZE), 0) };

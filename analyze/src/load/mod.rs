@@ -18,7 +18,7 @@ pub use calls::{MapEvent, calls};
 pub use clock::Clock;
 pub use file::is_recording;
 pub(crate) use file::{ChunkFile, Item, open_file};
-pub(crate) use held::{Place, Waiting};
+pub(crate) use held::{Payload, Waiting};
 pub use ids::IdMap;
 pub(crate) use merge::Merge;
 pub use merge::{Op, OpKind};

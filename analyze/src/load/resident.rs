@@ -1,6 +1,6 @@
 //! Keeps the resident set and the address space of the target over time.
 
-use crate::model::Extent;
+use crate::heap::Extent;
 
 /// Readings of the resident set and of the address space: one, or several that follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

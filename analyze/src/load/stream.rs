@@ -1,7 +1,7 @@
 //! Reads a recording as a stream of operations, and its other records beside them.
 
 use super::file::{ChunkFile, Item};
-use super::held::{Place, Waiting};
+use super::held::{Payload, Waiting};
 use super::merge::Merge;
 use super::{MapEvent, Meta, Op, calls};
 use crate::Error;
@@ -324,11 +324,11 @@ impl Stream {
     }
 
     /// Decides where bytes wait: in memory, if they fit into this part of the limit, or in the file.
-    fn place(&self, bytes: Vec<u8>, at: u64, len: usize, part: usize) -> Place {
+    fn place(&self, bytes: Vec<u8>, at: u64, len: usize, part: usize) -> Payload {
         if self.merge.pending.bytes + bytes.len() <= self.options.pending_bytes / part {
-            Place::Here(bytes)
+            Payload::Here(bytes)
         } else {
-            Place::There(at, len)
+            Payload::There(at, len)
         }
     }
 

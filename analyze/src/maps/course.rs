@@ -1,8 +1,8 @@
 //! The sums over all mappings, in columns of a timeline.
 
 use super::{Kind, Maps, Totals};
+use crate::heap::Extent;
 use crate::load::Clock;
-use crate::model::Extent;
 use crate::query::{Band, Span};
 
 /// The sums over all mappings but prof's own over time, in bytes. Each band has a value for each column of the span. A

@@ -128,7 +128,7 @@ impl<'a> Looks<'a> {
     fn put_away(&mut self) {
         let Self { table, past, ours, ours_before, stacks, stacks_before, .. } = self;
         table.take_ended(|mut m| {
-            settle(&mut m, [ours, ours_before], [stacks, stacks_before]);
+            classify(&mut m, [ours, ours_before], [stacks, stacks_before]);
             past.push(&m);
         });
     }
@@ -436,7 +436,7 @@ impl<'a> Looks<'a> {
         let mut live = table.into_live();
         live.sort_unstable_by_key(|m| m.id);
         for m in &mut live {
-            settle(m, [&ours, &[]], [&stacks, &[]]);
+            classify(m, [&ours, &[]], [&stacks, &[]]);
             divide(m, &code);
         }
         Maps { live, past, past_regions, count, code, totals: course.finish(), looks }
@@ -466,7 +466,7 @@ fn stack_in(stacks: &[(u64, u64, u64)], start: u64, end: u64) -> Option<u64> {
 }
 
 /// Says whether a mapping is prof's own, or a thread's stack.
-fn settle(m: &mut Map, ours: [&[(u64, u64)]; 2], stacks: [&[(u64, u64, u64)]; 2]) {
+fn classify(m: &mut Map, ours: [&[(u64, u64)]; 2], stacks: [&[(u64, u64, u64)]; 2]) {
     let last = m.regions.last();
     let (start, end) = last.map_or((0, 0), |r| (r.address, r.address.saturating_add(r.size)));
     if ours.iter().copied().flatten().any(|o| o.0 < end && start < o.1) {

@@ -4,7 +4,7 @@ use super::{Maps, Region};
 
 /// An address range in a period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RangeInTime {
     start: u64,
     end: u64,
     from: u64,
@@ -13,7 +13,7 @@ struct Place {
 
 /// The address ranges of mappings, each in its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places(Vec<Place>);
+pub struct Places(Vec<RangeInTime>);
 
 impl Places {
     /// Returns the places of the mappings with these numbers.
@@ -39,11 +39,11 @@ impl Places {
                 if i == 0 && map.source.is_none() {
                     seen.push(all.len());
                 }
-                all.push(Place { start: r.address, end, from: r.begun, to });
+                all.push(RangeInTime { start: r.address, end, from: r.begun, to });
             }
         }
-        let mut of: Vec<Place> =
-            seen.iter().map(|i| Place { from: 0, to: all[*i].from, ..all[*i] }).collect();
+        let mut of: Vec<RangeInTime> =
+            seen.iter().map(|i| RangeInTime { from: 0, to: all[*i].from, ..all[*i] }).collect();
         before(maps, &mut of);
         seen.iter().zip(of).for_each(|(i, p)| all[*i].from = p.from);
         Ok(Self(all))
@@ -59,7 +59,7 @@ impl Places {
 }
 
 /// Sets the beginning of each place to when the last region there ended, before the end of the place.
-fn before(maps: &Maps, places: &mut [Place]) {
+fn before(maps: &Maps, places: &mut [RangeInTime]) {
     if places.is_empty() {
         return;
     }

@@ -8,9 +8,9 @@
 //! * [`Query::timeline`]: the figures over time;
 //! * [`Query::in_order`]: their beginnings and ends, in the order of time.
 
+mod block_stats;
 mod chains;
 mod fields;
-mod figures;
 mod filter;
 mod order;
 mod plan;
@@ -27,9 +27,9 @@ pub mod value {
 }
 
 pub use crate::analysis::Rule;
+pub(crate) use block_stats::join;
+pub use block_stats::{By, SIZE_CLASSES, size_class};
 pub use fields::{FIELDS, Field, find};
-pub(crate) use figures::join;
-pub use figures::{By, SIZE_CLASSES, size_class};
 pub use filter::{Filter, FilterError, Lifetime, Range};
 pub use order::Event;
 pub(crate) use order::{Entry, Key, Select, in_order};

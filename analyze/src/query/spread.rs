@@ -1,8 +1,8 @@
 //! Computes distributions of blocks: by lifetime, by size, and by the thread that freed them.
 
 use super::plan::{Query, Selection};
+use crate::heap::{WeightedSum, probability};
 use crate::index::{Block, Column, ScanError, flags};
-use crate::model::{WeightedSum, probability};
 use std::collections::HashMap;
 
 /// Number and bytes of blocks; estimates if the recording is sampled.

@@ -3,9 +3,9 @@
 use super::filter::{Filter, Lifetime};
 use super::suppress::Suppressions;
 use crate::analysis::Analysis;
+use crate::heap::Group;
 use crate::index::Index;
 use crate::load::Pc;
-use crate::model::Group;
 use crate::symbols::Symbolizer;
 use prof_trace::values::parse::{Amount, Time};
 use regex::Regex;

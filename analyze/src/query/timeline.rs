@@ -1,16 +1,16 @@
 //! Computes figures over time.
 //!
-//! For all blocks the index has them ready (see [`crate::model::Course`]). For some of them one pass over the index
+//! For all blocks the index has them ready (see [`crate::heap::Course`]). For some of them one pass over the index
 //! adds up, in short steps of time, what begins and ends in each: that needs no order. Only what rises and falls within
 //! one step is then missing from the smallest and largest values; sums, and the values at the ends of columns, are
 //! exact.
 
-use super::figures::By;
+use super::block_stats::By;
 use super::plan::{Query, Selection, tick_from, tick_to};
 use super::steps::{Number, Steps, Sums};
+use crate::heap::{Course, Extent, weight};
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::{Clock, Meta};
-use crate::model::{Course, Extent, weight};
 use prof_trace::capture::Capture;
 
 /// A part of the recording's time, divided into columns.

@@ -1,14 +1,14 @@
 //! The data of a report. The fields are in the order of the JSON.
 
-use super::figures::{FiguresData, SumData};
+use super::block_stats::{BlockStatsData, SumData};
 use super::frames::{AskedData, FrameData, asked_by, frames_of};
 use super::head::{FilterData, Head, KernelData};
 use super::sort::{Order, SortKey};
 use super::unnamed::SymbolsData;
 use crate::Analysis;
 use crate::askers::Askers;
+use crate::heap::Group;
 use crate::maps::Beside;
-use crate::model::Group;
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 
@@ -75,7 +75,7 @@ pub struct GroupData {
     pub id: u32,
     /// Figures of its blocks.
     #[serde(flatten)]
-    pub figures: FiguresData,
+    pub figures: BlockStatsData,
     /// Age of its oldest live block in nanoseconds, if it has one.
     pub oldest_live_age_ns: Option<u64>,
     /// Time when its first block was allocated, in nanoseconds since the start.
@@ -143,7 +143,7 @@ impl GroupData {
         let frames = frames_of(analysis, group.node, symbols);
         Self {
             id: group.node,
-            figures: FiguresData::new(analysis.capture(), group),
+            figures: BlockStatsData::new(analysis.capture(), group),
             oldest_live_age_ns: analysis.oldest_age_ns(group),
             first_ns: clock.ns(group.first),
             last_ns: clock.ns(group.last),

@@ -1,6 +1,6 @@
 //! Reports blocks by function, by source file, by module or by thread.
 
-use super::figures::{Adder, FiguresData};
+use super::block_stats::{Adder, BlockStatsData};
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::unnamed::SymbolsData;
@@ -214,7 +214,7 @@ fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, ScanError> {
         distinct.dedup();
         distinct.iter().for_each(|c| classes.totals[*c as usize].add(g));
     }
-    let class = |g: &crate::model::Group| of_node.get(&g.node).copied().unwrap_or(u32::MAX);
+    let class = |g: &crate::heap::Group| of_node.get(&g.node).copied().unwrap_or(u32::MAX);
     let of: Vec<u32> = whole.groups().iter().map(class).collect();
     let mut rows = rows(ask, By::Classes(&of), classes.keys.len())?;
     for (row, total) in rows.iter_mut().zip(&classes.totals) {
@@ -373,7 +373,7 @@ impl Grouped {
 }
 
 /// Returns the usual columns of figures.
-fn numbers(f: &FiguresData) -> Vec<String> {
+fn numbers(f: &BlockStatsData) -> Vec<String> {
     vec![
         about_bytes(f.live_bytes, f.live_bytes_stderr),
         about_number(f.live_count, f.live_count_stderr),

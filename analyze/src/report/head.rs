@@ -1,9 +1,9 @@
 //! The data about the recording that every report begins with.
 
-use super::figures::SumData;
+use super::block_stats::SumData;
 use crate::Analysis;
 use crate::analysis::Rule;
-use crate::model::{Errors, Group};
+use crate::heap::{Errors, Group};
 use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::records::map_kind;
@@ -166,7 +166,7 @@ pub struct NotHookedData {
     pub reason: String,
 }
 
-/// Figures of all blocks; see [`Figures`](crate::model::Figures) and [`Totals`](crate::model::Totals).
+/// Figures of all blocks; see [`BlockStats`](crate::heap::BlockStats) and [`Totals`](crate::heap::Totals).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TotalsData {
     /// Number of allocations, other than reallocations.

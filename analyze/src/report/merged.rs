@@ -1,6 +1,6 @@
 //! Reports blocks by the place in the code that asked for them, with the stacks that lead there.
 
-use super::figures::FiguresData;
+use super::block_stats::BlockStatsData;
 use super::frames::frames_of;
 use super::grouped::stacks;
 use super::places::{PlaceData, Places};
@@ -9,8 +9,8 @@ use super::text::{place_line, printable_frames};
 use super::unnamed::SymbolsData;
 use super::words::{bracketed, temporary};
 use super::{FrameData, Head, KernelData, SortKey, Style};
+use crate::heap::Group;
 use crate::index::ScanError;
-use crate::model::Group;
 use crate::query::By;
 use crate::table::title;
 use prof_trace::values::text::{
@@ -222,7 +222,7 @@ fn brief(row: &RowData, sort: SortKey) -> String {
     if let Some(c) = &row.change {
         return format!("{} in {} blocks", signed_bytes(c.live_bytes), signed_number(c.live_count));
     }
-    let f: &FiguresData = &row.figures;
+    let f: &BlockStatsData = &row.figures;
     let calls = f.allocations + f.reallocations;
     match sort {
         SortKey::Allocated => {

@@ -3,8 +3,8 @@
 //! A [`Report`] holds every figure; [`Report::json`] and [`Report::text`] only format them, so both have the same
 //! numbers.
 
+mod block_stats;
 mod data;
-mod figures;
 mod frames;
 mod grouped;
 mod head;
@@ -27,9 +27,9 @@ pub mod units {
 }
 
 pub use crate::style::Style;
+pub(crate) use block_stats::Adder;
+pub use block_stats::{BlockStatsData, SumData};
 pub use data::{GroupData, Report, ReportOptions, RestData};
-pub(crate) use figures::Adder;
-pub use figures::{FiguresData, SumData};
 pub use frames::{AskedData, FrameData};
 pub(crate) use frames::{asked_by, frames_of};
 pub use grouped::{GroupBy, Grouped, GroupedData};

@@ -1,13 +1,13 @@
 //! The rows of the reports, with their figures and their order.
 
 use super::SortKey;
-use super::figures::{Adder, FiguresData, SumData};
+use super::block_stats::{Adder, BlockStatsData, SumData};
 use super::head::FilterData;
 use crate::Index;
 use crate::analysis::Analysis;
 use crate::change::{Change, Side};
+use crate::heap::{BlockStats, Group};
 use crate::index::ScanError;
-use crate::model::{Figures, Group};
 use crate::query::Query;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -99,7 +99,7 @@ pub(crate) struct Row {
     pub total: Option<Adder>,
 }
 
-pub(super) fn side(f: &Figures) -> Side {
+pub(super) fn side(f: &BlockStats) -> Side {
     let mut side = Side::default();
     side.add(f);
     side
@@ -164,7 +164,7 @@ pub(crate) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
 pub struct RowData {
     /// Figures of its blocks.
     #[serde(flatten)]
-    pub figures: FiguresData,
+    pub figures: BlockStatsData,
     /// Age of its oldest live block in nanoseconds, if it has one.
     pub oldest_live_age_ns: Option<u64>,
     /// Time when its first block was allocated, in nanoseconds since the start.
@@ -190,7 +190,7 @@ impl RowData {
         let (clock, capture) = (&analysis.meta().clock, analysis.capture());
         let time = |t: u64| (!row.is_empty()).then(|| clock.ns(t));
         Self {
-            figures: FiguresData::new(capture, g),
+            figures: BlockStatsData::new(capture, g),
             oldest_live_age_ns: analysis.oldest_age_ns(g),
             first_ns: time(g.first),
             last_ns: time(g.last),

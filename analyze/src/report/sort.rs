@@ -1,7 +1,7 @@
 //! Sorts stacks by a key.
 
 use crate::Analysis;
-use crate::model::Group;
+use crate::heap::Group;
 use serde::Serialize;
 use std::cmp::Reverse;
 

@@ -1,14 +1,14 @@
 //! Reports blocks by stack, as a tree: from the start of the threads inwards, or from the functions that ask for memory
 //! outwards.
 
-use super::figures::{Adder, SumData};
+use super::block_stats::{Adder, SumData};
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, ViewOptions, side};
 use super::unnamed::SymbolsData;
 use super::{Head, KernelData, SortKey};
 use crate::Analysis;
 use crate::change::{Change, Side};
-use crate::model::Group;
+use crate::heap::Group;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Formats figures as words, for every view alike.
 
 use super::rows::RowData;
-use super::{FiguresData, SortKey};
+use super::{BlockStatsData, SortKey};
 use prof_trace::values::text::{about, about_bytes, about_number, count, duration, number};
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub(super) struct Times {
 }
 
 /// Formats the figures of a row, including its sort key.
-pub(super) fn bracketed(f: &FiguresData, row: &RowData, sort: SortKey) -> String {
+pub(super) fn bracketed(f: &BlockStatsData, row: &RowData, sort: SortKey) -> String {
     let times = Times {
         age: row.oldest_live_age_ns,
         first: row.first_ns,
@@ -25,7 +25,7 @@ pub(super) fn bracketed(f: &FiguresData, row: &RowData, sort: SortKey) -> String
     figures_text(f, times, sort)
 }
 
-pub(super) fn figures_text(f: &FiguresData, t: Times, sort: SortKey) -> String {
+pub(super) fn figures_text(f: &BlockStatsData, t: Times, sort: SortKey) -> String {
     let mut text = format!(
         "[count/peak: {}/{}] [size/peak: {}/{}]",
         about_number(f.live_count, f.live_count_stderr),
@@ -72,7 +72,7 @@ pub(super) fn temporary(n: u64, of: u64) -> String {
 }
 
 /// Formats the number of allocations and reallocations of a row, with its standard error.
-pub(super) fn calls(f: &FiguresData) -> String {
+pub(super) fn calls(f: &BlockStatsData) -> String {
     let error = f.allocations_stderr.zip(f.reallocations_stderr);
     let error = error.map(|(a, b)| (a as f64).hypot(b as f64).round() as u64);
     about_number(f.allocations + f.reallocations, error)

@@ -7,8 +7,8 @@
 
 use super::kept::{Kept, NOWHERE};
 use super::out::Passes;
-use crate::load::{Merge, Op, OpKind, Place, Sink, Waiting};
-use crate::model::{Block, End, Fate, Group, Live, Replay, Value, Watch, to_records};
+use crate::heap::{Block, End, Fate, Group, Live, Replay, Value, Watch, to_records};
+use crate::load::{Merge, Op, OpKind, Payload, Sink, Waiting};
 use prof_trace::chunk::{self, Next};
 use prof_trace::event::{Codec, Event};
 use prof_trace::records::{self, Pass, Target, kind};
@@ -126,7 +126,7 @@ impl Cull {
 
 impl Sieve for Cull {
     fn events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
-        let place = Place::Here(bytes.to_vec());
+        let place = Payload::Here(bytes.to_vec());
         self.merge.pending.hold(&place);
         let waiting = Waiting::Plain { codec: *from, count, place };
         self.merge.push(thread, waiting, &mut |_, _| None);

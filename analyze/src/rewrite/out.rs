@@ -110,14 +110,14 @@ impl Usual {
             return size;
         }
         let code = Header::from_code(header);
-        let said = size::with_rate(size, code, rate);
-        if !code.mapped && said != size {
+        let coded = size::with_rate(size, code, rate);
+        if !code.mapped && coded != size {
             self.header = Header { extra: 0, ..code }.code();
         }
-        if size::rate(said) != 0 {
+        if size::rate(coded) != 0 {
             self.rate = rate;
         }
-        said
+        coded
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::alive::is_target;
 use super::elf::ObjectFile;
-use super::options::{Place, SymbolOptions, under};
+use super::options::{RootedPath, SymbolOptions, under};
 use crate::Analysis;
 use prof_trace::records::{Module, Target};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
 
 /// Returns the paths of a module's file and its debug file, each with the root folder that it is relative to, if that
 /// is not this process's.
-pub(crate) fn paths(analysis: &Analysis, module: &Module) -> Vec<Place> {
+pub(crate) fn paths(analysis: &Analysis, module: &Module) -> Vec<RootedPath> {
     let found = find(analysis, module);
     let place = |i: Arc<ObjectFile>| (i.root().map(Path::to_owned), i.path().to_owned());
     found.image.into_iter().chain(found.debug).map(place).collect()
@@ -50,7 +50,7 @@ fn candidates<'a>(
     target: &'a Target,
     module: &'a Module,
     options: &'a SymbolOptions,
-) -> impl Iterator<Item = Place> + 'a {
+) -> impl Iterator<Item = RootedPath> + 'a {
     let mut places = Vec::new();
     let path = module.path.as_str();
     let live = is_target(target);
@@ -93,7 +93,7 @@ fn by_build_id(id: &[u8], options: &SymbolOptions) -> Option<Arc<ObjectFile>> {
 
 /// Opens the first of several files that satisfies `right`.
 fn opened(
-    places: impl Iterator<Item = Place>,
+    places: impl Iterator<Item = RootedPath>,
     right: impl Fn(&ObjectFile) -> bool,
 ) -> Option<Arc<ObjectFile>> {
     places

@@ -35,7 +35,7 @@ pub use embedded::suppressions as embedded_suppressions;
 pub(crate) use find::paths;
 pub use frame::{Frame, Unnamed};
 pub use options::{SymbolCache, SymbolOptions};
-pub(crate) use recorded::Named;
+pub(crate) use recorded::RecordedNames;
 pub use variables::{Variable, Variables};
 
 /// The symbols of one module.

@@ -43,7 +43,7 @@ impl SymbolCache {
 }
 
 /// A path, and the root folder that it is relative to if that is not this process's.
-pub(super) type Place = (Option<PathBuf>, PathBuf);
+pub(super) type RootedPath = (Option<PathBuf>, PathBuf);
 
 /// Returns a path, absolute or not, below a root folder.
 pub(super) fn under(root: &Path, path: &Path) -> PathBuf {
@@ -60,7 +60,7 @@ impl SymbolOptions {
     }
 
     /// Returns the folders with debug files by build ID, or by the folder of their program.
-    pub(super) fn debug_folders(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn debug_folders(&self) -> impl Iterator<Item = RootedPath> {
         let own = self.debug_paths.iter().map(|p| (None, p.clone()));
         let root = self.sysroot.iter().map(|r| (Some(r.clone()), PathBuf::from(DEBUG)));
         own.chain(root).chain([(None, DEBUG.into())])
@@ -68,7 +68,7 @@ impl SymbolOptions {
 
     /// Returns other places where a file with this path may be: below the root folder, and by path or name in
     /// `debug_paths`.
-    pub(super) fn elsewhere(&self, path: &Path) -> impl Iterator<Item = Place> {
+    pub(super) fn elsewhere(&self, path: &Path) -> impl Iterator<Item = RootedPath> {
         let root = self.sysroot.iter().map(|r| (Some(r.clone()), path.to_owned()));
         let folders = self.debug_paths.iter().flat_map(|dir| {
             let named = path.file_name().map(|name| (None, dir.join(name)));

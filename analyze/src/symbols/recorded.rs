@@ -7,13 +7,13 @@ use std::collections::HashMap;
 
 /// The recorded names by code address.
 #[derive(Debug, Default)]
-pub(crate) struct Named {
+pub(crate) struct RecordedNames {
     chunks: Vec<Frames>,
     /// Index of the chunk, and of the address in it.
     places: HashMap<Pc, (u32, u32)>,
 }
 
-impl Named {
+impl RecordedNames {
     pub(crate) fn new(chunks: Vec<Frames>) -> Self {
         let mut places = HashMap::new();
         for (i, c) in chunks.iter().enumerate() {

@@ -22,7 +22,7 @@ struct Entry {
 
 /// The storage of names.
 enum Names {
-    Image(Arc<ObjectFile>),
+    Object(Arc<ObjectFile>),
     Recorded(Vec<u8>),
 }
 
@@ -50,13 +50,13 @@ impl Table {
     /// Adds the function symbols of a file.
     pub(super) fn add_image(&mut self, image: &Arc<ObjectFile>) {
         image.symbols(|s| self.add(s));
-        self.names.push(Names::Image(image.clone()));
+        self.names.push(Names::Object(image.clone()));
     }
 
     /// Adds the symbols of a file's variables.
     pub(super) fn add_variables(&mut self, image: &Arc<ObjectFile>) {
         image.variables(|s| self.add(s));
-        self.names.push(Names::Image(image.clone()));
+        self.names.push(Names::Object(image.clone()));
     }
 
     /// Adds a symbol of the file whose names come next.
@@ -95,7 +95,7 @@ impl Table {
 
     fn name(&self, e: &Entry) -> Option<Cow<'_, str>> {
         let bytes = match self.names.get(e.names as usize)? {
-            Names::Image(i) => i.name(e.at)?,
+            Names::Object(i) => i.name(e.at)?,
             Names::Recorded(names) => {
                 let at = usize::try_from(e.at).ok()?;
                 names.get(at..at.checked_add(e.len as usize)?)?

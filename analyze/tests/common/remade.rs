@@ -2,7 +2,7 @@
 
 use super::Temp;
 use prof_analyze::export::{Cost, Format, Source};
-use prof_analyze::model::Group;
+use prof_analyze::heap::Group;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::{Index, IndexOptions};
 use std::collections::HashMap;

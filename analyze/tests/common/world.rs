@@ -74,7 +74,7 @@ pub(crate) fn make(r: &mut Random, steps: usize, threads: u64) -> World {
     let mut free_addrs: Vec<u64> = (1..400).map(|i| i * 16).collect();
     let mut newest: HashMap<u32, u64> = HashMap::new();
     let mut now = START;
-    let mut said: HashMap<u32, Header> = HashMap::new();
+    let mut headers: HashMap<u32, Header> = HashMap::new();
     for _ in 0..steps {
         now += 1 + r.below(3);
         let thread = 1 + r.below(threads) as u32;
@@ -142,13 +142,13 @@ pub(crate) fn make(r: &mut Random, steps: usize, threads: u64) -> World {
                 header,
                 ..Block::NEW
             });
-            let size = say(&mut said, thread, size, header);
+            let size = note_header(&mut headers, thread, size, header);
             w.steps.push((thread, realloc(before, now, b.addr, addr, size, node)));
         } else if let Some(addr) = free_addrs.pop() {
             w.counts[0] += 1;
             gain(&mut w, addr, now);
             blocks.push(Block { begin: now, addr, size, node, thread, header, ..Block::NEW });
-            let size = say(&mut said, thread, size, header);
+            let size = note_header(&mut headers, thread, size, header);
             w.steps.push((thread, alloc(now, addr, size, node)));
         }
     }
@@ -169,8 +169,8 @@ fn header(r: &mut Random, thread: u32) -> Header {
 }
 
 /// Returns the size as the hook writes it.
-fn say(said: &mut HashMap<u32, Header>, thread: u32, size: u64, header: Header) -> u64 {
-    let last = said.entry(thread).or_default();
+fn note_header(headers: &mut HashMap<u32, Header>, thread: u32, size: u64, header: Header) -> u64 {
+    let last = headers.entry(thread).or_default();
     if *last == header {
         return size;
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const MESSAGE: Duration = Duration::from_secs(8);
 
 /// The source of a process's figures.
-pub trait Figures {
+pub trait SnapshotSource {
     /// Returns the last snapshot; `None` if there is none yet.
     fn latest(&self) -> Option<Arc<Snapshot>>;
     /// Returns how live bytes and resident memory went.
@@ -27,7 +27,7 @@ pub trait Figures {
     fn want(&self, stacks: Vec<u32>);
 }
 
-impl Figures for Feed {
+impl SnapshotSource for Feed {
     fn latest(&self) -> Option<Arc<Snapshot>> {
         Feed::latest(self)
     }
@@ -56,7 +56,7 @@ pub struct Process {
     /// Whether this command has attached to it.
     pub own: bool,
     /// The figures.
-    pub figures: Box<dyn Figures>,
+    pub figures: Box<dyn SnapshotSource>,
     /// The snapshot that is shown.
     pub shown: Option<Arc<Snapshot>>,
     /// The values up to then.
@@ -71,7 +71,7 @@ pub struct Process {
 
 impl Process {
     /// Creates one that is not read yet.
-    pub fn new(source: Source, own: bool, figures: Box<dyn Figures>) -> Self {
+    pub fn new(source: Source, own: bool, figures: Box<dyn SnapshotSource>) -> Self {
         Self {
             source,
             own,

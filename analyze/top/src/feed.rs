@@ -1,6 +1,6 @@
 //! Follows a recording in a thread of its own, and takes a snapshot of it at each interval.
 
-use crate::snapshot::{Cost, Ended, Figures, Moment, Snapshot, Thread};
+use crate::snapshot::{Cost, Ended, Moment, RowStats, Snapshot, Thread};
 use prof_analyze::live::{Book, Namer, Pace, StatsByThread, Unnamed, read};
 use prof_analyze::query::Span;
 use prof_analyze::symbols::SymbolOptions;
@@ -255,7 +255,7 @@ impl Worker {
         let (meta, now) = (self.follower.meta(), self.follower.now_ns());
         let groups = self.follower.ageless_groups();
         let threads = self.follower.observer().stats();
-        let allocations = |f: &prof_analyze::model::Figures| f.allocations + f.reallocations;
+        let allocations = |f: &prof_analyze::heap::BlockStats| f.allocations + f.reallocations;
         let all = groups.iter().map(|g| (g.figures.live_bytes, allocations(&g.figures)));
         self.pace.take(now, all);
         let of_threads = threads.iter().map(|l| (l.live_bytes as u64, l.allocations as u64));
@@ -268,7 +268,7 @@ impl Worker {
         let figures = groups.iter().enumerate().map(|(i, g)| {
             let (growth, rate) = self.pace.of(i);
             let f = &g.figures;
-            Figures {
+            RowStats {
                 live: f.live_bytes,
                 blocks: f.live_count,
                 peak: f.peak_bytes,
@@ -278,7 +278,7 @@ impl Worker {
                 age: if f.live_count == 0 { 0 } else { age(self.oldest.stacks.get(i)) },
             }
         });
-        let stacks: Vec<Figures> = figures.collect();
+        let stacks: Vec<RowStats> = figures.collect();
         let threads = threads.iter().enumerate().map(|(i, l)| {
             let (growth, rate) = self.thread_pace.of(i);
             let thread = self.follower.thread_of(i as u32).and_then(|n| meta.threads.get(&n));
@@ -286,7 +286,7 @@ impl Worker {
             Thread {
                 tid: thread.map_or(0, |t| t.tid),
                 name: thread.map_or_else(String::new, |t| t.name.clone()),
-                figures: Figures {
+                figures: RowStats {
                     live: l.live_bytes.max(0.0).round() as u64,
                     blocks,
                     peak: l.peak_bytes.round() as u64,
@@ -299,12 +299,12 @@ impl Worker {
         });
         let threads = threads.collect();
         let f = &p.totals.figures;
-        let mut total = Figures {
+        let mut total = RowStats {
             live: f.live_bytes,
             blocks: f.live_count,
             peak: f.peak_bytes,
             allocations: allocations(f),
-            ..Figures::default()
+            ..RowStats::default()
         };
         for s in &stacks {
             total.growth += s.growth;

@@ -1,6 +1,6 @@
 //! The filter that is typed: a regular expression, or a plain text while it is none.
 
-use prof_analyze::live::{Book, Named};
+use prof_analyze::live::{Book, StackFrames};
 use regex::{Regex, RegexBuilder};
 
 /// A filter on names.
@@ -57,7 +57,7 @@ impl Filter {
     }
 
     /// Returns whether a function, file or module of a stack matches. [`Self::learn`] has seen its frames.
-    pub fn has_stack(&self, stack: &Named) -> bool {
+    pub fn has_stack(&self, stack: &StackFrames) -> bool {
         let has = |id: &u32| self.frames.get(*id as usize).copied().unwrap_or(false);
         self.is_all() || stack.frames.iter().any(has)
     }

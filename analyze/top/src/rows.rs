@@ -1,7 +1,7 @@
 //! The rows of a table: what is grouped how, and in which order.
 
 use crate::filter::Filter;
-use crate::snapshot::{Figures, Snapshot};
+use crate::snapshot::{RowStats, Snapshot};
 use crate::tree::Tree;
 use prof_analyze::live::Book;
 use std::cmp::Ordering;
@@ -105,7 +105,7 @@ pub struct Row {
     /// The stack, thread or group that the row stands for.
     pub key: Key,
     /// The figures of the row.
-    pub figures: Figures,
+    pub figures: RowStats,
     /// Growth in bytes since the baseline.
     pub grown: i64,
     /// The stack that holds the most of its live bytes.
@@ -127,7 +127,7 @@ impl Row {
     pub fn new(key: Key) -> Self {
         Self {
             key,
-            figures: Figures::default(),
+            figures: RowStats::default(),
             grown: 0,
             stack: None,
             stacks: 0,
@@ -139,7 +139,7 @@ impl Row {
     }
 
     /// Adds a stack's figures; `most` are the live bytes of the largest one so far.
-    pub fn add(&mut self, stack: u32, figures: &Figures, grown: i64, most: &mut Option<u64>) {
+    pub fn add(&mut self, stack: u32, figures: &RowStats, grown: i64, most: &mut Option<u64>) {
         self.figures.add(figures);
         self.grown = self.grown.saturating_add(grown);
         self.stacks += u32::from(figures.blocks > 0);
@@ -217,7 +217,7 @@ pub struct Rows {
     /// The rows. Flat ones are in order only as far as [`Rows::arrange`] was asked for.
     pub all: Vec<Row>,
     /// Figures of all rows together.
-    pub sum: Figures,
+    pub sum: RowStats,
     /// Growth of all rows together.
     pub grown: i64,
     /// Number of stacks that a filter has left out as their names are not known yet.
@@ -248,7 +248,7 @@ impl Rows {
         rows
     }
 
-    fn count(&mut self, figures: &Figures, grown: i64) {
+    fn count(&mut self, figures: &RowStats, grown: i64) {
         self.sum.add(figures);
         self.grown = self.grown.saturating_add(grown);
     }

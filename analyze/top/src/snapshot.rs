@@ -2,7 +2,7 @@
 
 /// Figures of a stack, a thread, or a sum of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Figures {
+pub struct RowStats {
     /// Live bytes.
     pub live: u64,
     /// Number of live blocks.
@@ -19,7 +19,7 @@ pub struct Figures {
     pub age: u64,
 }
 
-impl Figures {
+impl RowStats {
     /// Adds those of others. Peaks are at different moments, so the sum has none.
     pub fn add(&mut self, other: &Self) {
         self.live = self.live.saturating_add(other.live);
@@ -40,7 +40,7 @@ pub struct Thread {
     /// Name of the thread.
     pub name: String,
     /// The thread's figures.
-    pub figures: Figures,
+    pub figures: RowStats,
 }
 
 /// The cost of the recording, as far as it is known.
@@ -88,7 +88,7 @@ pub struct Snapshot {
     /// Only blocks that lived at least so long are recorded, in nanoseconds; 0: all are.
     pub culled_ns: u64,
     /// Figures of all blocks.
-    pub total: Figures,
+    pub total: RowStats,
     /// Events a second.
     pub events: f64,
     /// Number of events lost.
@@ -100,7 +100,7 @@ pub struct Snapshot {
     /// The cost of the recording.
     pub cost: Cost,
     /// Figures by stack. The index is the stack's number in the book of names.
-    pub stacks: Vec<Figures>,
+    pub stacks: Vec<RowStats>,
     /// Figures by thread.
     pub threads: Vec<Thread>,
     /// Why no more is to come.

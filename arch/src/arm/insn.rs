@@ -17,7 +17,7 @@ use core::ops::Range;
 
 /// An instruction and its position.
 #[derive(Copy, Clone)]
-struct Place {
+struct Decoded {
     /// Offset in the code.
     at: usize,
     insn: Insn,
@@ -63,7 +63,7 @@ impl<'a> Sweep<'a> {
 }
 
 impl Iterator for Sweep<'_> {
-    type Item = Place;
+    type Item = Decoded;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.data.contains(&self.address.wrapping_add(self.at as u32)) {
@@ -90,7 +90,7 @@ impl Iterator for Sweep<'_> {
             self.compared = compared(insn.word).or(self.compared);
         }
         let open = self.block.condition().is_some();
-        Some(Place { at, insn, ends: always && is_terminator(insn, self.state), open })
+        Some(Decoded { at, insn, ends: always && is_terminator(insn, self.state), open })
     }
 }
 
@@ -138,7 +138,7 @@ fn instructions(
     code: &[u8],
     func_addr: u64,
     size: Option<u64>,
-) -> Result<(Vec<Place>, usize), Refusal> {
+) -> Result<(Vec<Decoded>, usize), Refusal> {
     let body = match size {
         Some(need) if need > code.len() as u64 => {
             return Err(Refusal::Incomplete { have: code.len(), need });
@@ -218,7 +218,7 @@ pub fn plan_patch(
     let (list, len) = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
     let mut plan = PatchPlan::at(0, PATCH_LEN);
     let mut in_block = false;
-    for &Place { at, insn, ends, open } in &list {
+    for &Decoded { at, insn, ends, open } in &list {
         if !in_block && (plan.displaced_len >= PATCH_LEN || plan.terminated) {
             break;
         }
@@ -250,7 +250,7 @@ pub fn plan_patch(
 
 /// Returns all that may be instructions behind the displaced ones, one at each half, if the function has
 /// jumps by tables: where those tables end is not known for certain.
-fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Place> {
+fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Decoded> {
     if state_at(func_addr) == State::Arm {
         return Vec::new();
     }
@@ -260,7 +260,7 @@ fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Place> {
     if !all().any(|(_, insn)| matches!(insn.pc_use, Some(PcUse::Table(_)))) {
         return Vec::new();
     }
-    let place = |(at, insn)| Place { at, insn, ends: false, open: false };
+    let place = |(at, insn)| Decoded { at, insn, ends: false, open: false };
     all().filter(|(at, _)| *at >= from).map(place).collect()
 }
 
@@ -272,10 +272,10 @@ fn is_padding(half: &[u8]) -> bool {
 /// Checks that no branch of the function leads into the patch, or makes the hook see one call twice.
 fn check<'a>(
     plan: &PatchPlan,
-    places: impl Iterator<Item = &'a Place>,
+    places: impl Iterator<Item = &'a Decoded>,
     start: u32,
 ) -> Result<(), Refusal> {
-    for &Place { at: from, insn, .. } in places {
+    for &Decoded { at: from, insn, .. } in places {
         match insn.pc_use {
             Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) if to == start => {
                 return Err(Refusal::BranchToEntry { from });

@@ -120,7 +120,7 @@ pub(crate) trait Code {
 
 /// A place in memory, or an address: how far it is above the stack pointer, or the frame pointer, at the
 /// search's start.
-pub(crate) type Place = Option<(Register, i32)>;
+pub(crate) type BaseOffset = Option<(Register, i32)>;
 
 /// Content of a register.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -140,12 +140,12 @@ pub(crate) struct State {
     /// Returns the next instruction.
     at: u64,
     /// Stack pointer; `None`: unknown.
-    pub sp: Place,
+    pub sp: BaseOffset,
     pub fp: Value,
     pub lr: Value,
     /// Places where the values from the search's start were saved on the way.
-    fp_saved: Place,
-    lr_saved: Place,
+    fp_saved: BaseOffset,
+    lr_saved: BaseOffset,
     /// Whether the return address was loaded on the way.
     pub loaded: bool,
     /// Instructions left of those that a condition holds for.
@@ -167,7 +167,7 @@ impl State {
     }
 
     /// Returns the address that is `offset` above what a register holds now.
-    pub(crate) fn address(&self, base: Register, offset: i32) -> Place {
+    pub(crate) fn address(&self, base: Register, offset: i32) -> BaseOffset {
         let (base, from) = match (base, self.fp) {
             (Register::Sp, _) => self.sp?,
             (_, Value::Initial) => (Register::Fp, 0),
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    fn save(&mut self, register: Register, place: Place) {
+    fn save(&mut self, register: Register, place: BaseOffset) {
         let (value, saved) = match register {
             Register::Lr => (self.lr, &mut self.lr_saved),
             _ => (self.fp, &mut self.fp_saved),
@@ -254,7 +254,7 @@ impl State {
         }
     }
 
-    fn load(&mut self, register: Register, place: Place) {
+    fn load(&mut self, register: Register, place: BaseOffset) {
         let saved = if register == Register::Lr { self.lr_saved } else { self.fp_saved };
         let value = match place {
             Some(_) if place == saved => Value::Initial,
@@ -475,7 +475,7 @@ pub(crate) fn up_to<C: Code>(start: u64, call: u64, code: &mut C) -> Option<C::R
         }
     }
     let (Register::Sp, down) = body.sp? else { return None };
-    let slot = |place: Place| match place {
+    let slot = |place: BaseOffset| match place {
         Some((Register::Sp, at)) if at < 0 => Some(at),
         _ => None,
     };

@@ -32,7 +32,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-mod figures;
+mod memory_stats;
 mod slow;
 
 /// Time after which the target's workers are looked for first.
@@ -278,7 +278,8 @@ impl<'a> Collector<'a> {
                 false => Memory::There,
             };
             let sleep = if busy { Duration::ZERO } else { self.pace.sleep() };
-            let sleep = if self.smaps.asked().is_some() { sleep.min(figures::TICK) } else { sleep };
+            let sleep =
+                if self.smaps.asked().is_some() { sleep.min(memory_stats::TICK) } else { sleep };
             // A process that has memory again runs another program, which may end during the wait.
             let is_exec = memory == Memory::Gone && !self.target.is_ending();
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {

@@ -7,9 +7,9 @@
 
 use crate::entry::{CALL, returned, stale};
 use crate::mapping::{Shared, add};
-#[cfg(target_arch = "arm")]
-use crate::named::{FRAME, named_frame};
 use crate::original::{function, pass};
+#[cfg(target_arch = "arm")]
+use crate::other_args::{FRAME, named_frame};
 use crate::record;
 use crate::state::Thread;
 use crate::{clock, entry, extent, header, memory, sys, thread};

@@ -6,7 +6,7 @@
 //! static data are two addresses in [`header::LOCATIONS`] and one in [`modules`]; all other state is in memory
 //! that the injector mapped.
 //!
-//! - [`entry`]: calls of hooked functions, from the stub and back; [`named`]: calls of functions with their
+//! - [`entry`]: calls of hooked functions, from the stub and back; [`other_args`]: calls of functions with their
 //!   arguments in other places;
 //! - [`calls`]: calls that change mappings, which may happen inside an allocator's;
 //! - [`thread`]: finding the thread's state; [`state`]: its layout;
@@ -36,9 +36,9 @@ mod left;
 pub mod mapping;
 pub mod memory;
 pub mod modules;
-pub mod named;
 pub mod node_ids;
 mod original;
+pub mod other_args;
 mod owner;
 mod range;
 pub mod recent;

@@ -1,7 +1,7 @@
 //! The hook's header, which names its entries to the injector.
 
 use crate::header::LOCATIONS;
-use crate::{calls, entry, fork, named, toggle};
+use crate::{calls, entry, fork, other_args, toggle};
 use prof_arch::native::capture;
 use prof_trace::shared::{Code, Entries, HookHeader, LAYOUT, MAGIC};
 
@@ -27,10 +27,10 @@ pub static HEADER: HookHeader = HookHeader {
         free: code(entry::free),
         delete: code(entry::delete),
         loader: code(entry::loader),
-        resize: code(named::resize),
-        named_alloc: code(named::alloc),
-        named_realloc: code(named::realloc),
-        named_free: code(named::free),
+        resize: code(other_args::resize),
+        named_alloc: code(other_args::alloc),
+        named_realloc: code(other_args::realloc),
+        named_free: code(other_args::free),
         sandbox: code(entry::sandbox),
         fork: code(fork::fork),
         call: code(calls::call),

@@ -25,9 +25,9 @@ mod tracepoints;
 mod write;
 
 pub use live::{Block, Kind, Outstanding, Row};
-pub use names::{Named, Names};
+pub use names::{KernelFunction, Names};
 pub use prof_os::clock::monotonic_ns as now;
-pub use recorder::{Figures, Options, Recorder};
+pub use recorder::{KernelStats, Options, Recorder};
 pub use tasks::Scope;
 pub use tracepoints::What;
 

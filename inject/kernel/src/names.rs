@@ -11,7 +11,7 @@ pub(crate) const KERNEL: &str = "[kernel]";
 
 /// A function at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<'a> {
+pub struct KernelFunction<'a> {
     /// Name of the function.
     pub function: &'a str,
     /// Distance of the address from its start, in bytes.
@@ -77,10 +77,10 @@ impl Names {
     }
 
     /// Returns the function that contains an address; `None` below the first one.
-    pub fn find(&self, address: u64) -> Option<Named<'_>> {
+    pub fn find(&self, address: u64) -> Option<KernelFunction<'_>> {
         let i = self.symbols.partition_point(|s| s.0 <= address).checked_sub(1)?;
         let (start, at, len, module) = self.symbols[i];
-        Some(Named {
+        Some(KernelFunction {
             function: self.text.get(at as usize..at as usize + usize::from(len))?,
             offset: address - start,
             module: self.modules.get(usize::from(module))?,

@@ -6,7 +6,7 @@ mod order;
 
 use crate::Error;
 use crate::live::Outstanding;
-use crate::names::{Named, Names};
+use crate::names::{KernelFunction, Names};
 use crate::sample::{Numbers, Record, decode};
 use crate::stacks::Stacks;
 use crate::sys;
@@ -49,7 +49,7 @@ pub struct Options {
 
 /// Counts of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct KernelStats {
     /// Allocations seen.
     pub allocations: u64,
     /// Frees of these.
@@ -97,7 +97,7 @@ pub struct Recorder {
     threads: Threads,
     live: Outstanding,
     recording: Option<Recording>,
-    figures: Figures,
+    figures: KernelStats,
     /// Losses that rings have reported; the only ones known before Linux 6.0.
     reported: u64,
     started: u64,
@@ -140,7 +140,7 @@ impl Recorder {
             threads: Threads::default(),
             live: Outstanding::default(),
             recording,
-            figures: Figures { event_ns, ..Figures::default() },
+            figures: KernelStats { event_ns, ..KernelStats::default() },
             reported: 0,
             started,
             cpu_at_start: prof_os::clock::process_ns(),
@@ -245,16 +245,16 @@ impl Recorder {
     }
 
     /// Returns the frames of a stack, innermost first: address, and function if it is known.
-    pub fn frames(&self, stack: u32) -> Vec<(u64, Option<Named<'_>>)> {
+    pub fn frames(&self, stack: u32) -> Vec<(u64, Option<KernelFunction<'_>>)> {
         let name = |address: u64| match self.stacks.cache_name(address) {
-            Some(function) => Some(Named { function, offset: 0, module: "[slab]" }),
+            Some(function) => Some(KernelFunction { function, offset: 0, module: "[slab]" }),
             None => self.names.find(address.wrapping_sub(1)),
         };
         self.stacks.get(stack).frames.iter().map(|a| (*a, name(*a))).collect()
     }
 
     /// Returns the counts so far.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> KernelStats {
         let (allocations, frees) = self.opened.lost(&self.tracepoints);
         let mut f = self.figures;
         (f.lost_allocations, f.lost_frees) = (allocations, frees);

@@ -1,7 +1,7 @@
 //! Writes a recording.
 
 use crate::Error;
-use crate::names::{Named, Names};
+use crate::names::{KernelFunction, Names};
 use crate::stacks::{CACHES, Stacks};
 use crate::tasks::Threads;
 use prof_collect::Output;
@@ -109,7 +109,7 @@ impl Recording {
             let named = names.find(address.wrapping_sub(1));
             let (module, function, offset) = match (cache, named) {
                 (Some(cache), _) => (SLAB, cache, None),
-                (None, Some(Named { function, offset, module })) => {
+                (None, Some(KernelFunction { function, offset, module })) => {
                     (module, function, Some(offset + 1))
                 }
                 (None, None) => ("", "", None),

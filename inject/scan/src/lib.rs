@@ -29,5 +29,5 @@ pub use edges::Root;
 pub use error::{Boxed, Error};
 pub use freed::Freed;
 pub use heap::{Heap, Held, Holder, Node, Path, Sum};
-pub use pass::{Block, Blocks, Figures, Options, Scanner};
+pub use pass::{Block, Blocks, Options, ScanStats, Scanner};
 pub use prove::{Limits, Proof, Stop, prove};

@@ -73,7 +73,7 @@ impl<'a> Marker<'a> {
         }
     }
 
-    /// Remembers pointers in freed memory, for [`Self::settle`].
+    /// Remembers pointers in freed memory, for [`Self::mark_doubted`].
     #[must_use]
     pub(crate) fn doubting(mut self) -> Self {
         self.doubted = Some(Vec::new());
@@ -117,7 +117,7 @@ impl<'a> Marker<'a> {
     }
 
     /// Counts the remembered pointers that are in these ranges, which are in order: it was not free after all.
-    pub(crate) fn settle(&mut self, used: &[Range<u64>]) {
+    pub(crate) fn mark_doubted(&mut self, used: &[Range<u64>]) {
         for (at, block) in self.doubted.take().unwrap_or_default() {
             let n = used.partition_point(|r| r.end <= at);
             if used.get(n).is_some_and(|r| r.start < at + WORD as u64) {
@@ -485,7 +485,7 @@ mod tests {
             assert!(!m.is_reached(0));
             let held = m.held().0;
             assert!(!held.has(0) && held.has(1));
-            m.settle(&[used]);
+            m.mark_doubted(&[used]);
             assert!(m.is_reached(0) == expected && m.is_reached(1) == expected);
         }
         let mut m = Marker::new(&t, PLAIN);

@@ -72,7 +72,7 @@ impl Default for Options {
 
 /// Cost of the passes, and the memory that they did not see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct ScanStats {
     /// Number of passes.
     pub passes: u64,
     /// Bytes that were read.
@@ -136,7 +136,7 @@ pub struct Scanner {
     /// The moment at which a pass is given up.
     pub(crate) until: Option<Instant>,
     /// Cost so far.
-    pub figures: Figures,
+    pub figures: ScanStats,
 }
 
 impl Scanner {
@@ -150,7 +150,7 @@ impl Scanner {
             false => Error::Memory(pid, e),
         })?;
         let sharers = Sharers::of(pid, MEMFD_NAME);
-        Ok(Self { reader, sharers, options, until: None, figures: Figures::default() })
+        Ok(Self { reader, sharers, options, until: None, figures: ScanStats::default() })
     }
 
     /// Fails if the process has ended.
@@ -246,7 +246,7 @@ impl Scanner {
         self.end(began, cpu);
         let changed = blocks.catch_up()?;
         changed.iter().for_each(|(at, _)| marker.gone(*at));
-        marker.settle(&ranges_of(changed));
+        marker.mark_doubted(&ranges_of(changed));
         self.read_again(&mut marker, &places)?;
         Ok(self.candidates(&marker))
     }

@@ -9,14 +9,14 @@ const ADDRESSES: u64 = 1 << 48;
 const SIZE: u32 = 16;
 /// A size that does not fit its key stands in [`Table::large`].
 const LARGE: u64 = (1 << SIZE) - 1;
-/// Bytes of the address space of a chunk and of a page, as shifts.
-const CHUNK: u32 = 21;
+/// Bytes of the address space of an area and of a page, as shifts.
+const AREA: u32 = 21;
 const PAGE: u32 = 12;
-/// Pages of a chunk.
-const PAGES: usize = 1 << (CHUNK - PAGE);
+/// Pages of an area.
+const PAGES: usize = 1 << (AREA - PAGE);
 /// Bytes for each bit of a page, as a shift.
 const GRAIN: u32 = 4;
-/// A chunk with fewer blocks has no pages: its blocks are searched. The lower number is for tables of few chunks, whose
+/// An area with fewer blocks has no pages: its blocks are searched. The lower number is for tables of few areas, whose
 /// pages take 32 MiB at most.
 const CROWD: [usize; 2] = [8, 2048];
 const FEW: usize = 1600;
@@ -45,9 +45,9 @@ impl Keys {
     }
 }
 
-/// Blocks of a chunk.
+/// Blocks of an area.
 #[derive(Clone, Copy, Debug)]
-struct Chunk {
+struct Area {
     /// Index of the first block that starts in it, and of the first that starts behind it.
     first: u32,
     next: u32,
@@ -75,12 +75,12 @@ pub(crate) struct Table {
     large: Vec<(u64, u64)>,
     /// Blocks behind whose end another begins that is not in the table: an address there is the other's.
     adjoined: Option<Bits>,
-    /// Blocks that end in another chunk than they start in, in order.
+    /// Blocks that end in another area than they start in, in order.
     across: Vec<u32>,
-    /// A hash table of chunks: number plus one, and index in `chunks`.
+    /// A hash table of areas: number plus one, and index in `areas`.
     slots: Vec<(u32, u32)>,
     shift: u32,
-    chunks: Vec<Chunk>,
+    areas: Vec<Area>,
     pages: Vec<Page>,
     low: u64,
     span: u64,
@@ -139,36 +139,36 @@ impl Table {
         let (Some(low), Some(last)) = (self.keys.first(), self.keys.last()) else { return };
         self.low = low >> SIZE;
         self.span = self.end_of(*last).saturating_add(1) - self.low;
-        let is_next = |w: &[u64]| w[0] >> SIZE >> CHUNK != w[1] >> SIZE >> CHUNK;
-        let chunks = self.keys.windows(2).filter(|w| is_next(w)).count() + 1;
-        let crowd = CROWD[usize::from(chunks > FEW)];
+        let is_next = |w: &[u64]| w[0] >> SIZE >> AREA != w[1] >> SIZE >> AREA;
+        let areas = self.keys.windows(2).filter(|w| is_next(w)).count() + 1;
+        let crowd = CROWD[usize::from(areas > FEW)];
         let mut at = 0;
         while at < self.keys.len() {
-            let chunk = self.keys[at] >> SIZE >> CHUNK;
-            let n = self.keys[at..].partition_point(|k| k >> SIZE >> CHUNK == chunk);
+            let area = self.keys[at] >> SIZE >> AREA;
+            let n = self.keys[at..].partition_point(|k| k >> SIZE >> AREA == area);
             let pages = if n < crowd { NONE } else { self.add_pages(at, n) };
-            self.chunks.push(Chunk { first: at as u32, next: (at + n) as u32, pages });
+            self.areas.push(Area { first: at as u32, next: (at + n) as u32, pages });
             at += n;
         }
-        let size = (self.chunks.len() * 2).next_power_of_two();
+        let size = (self.areas.len() * 2).next_power_of_two();
         (self.slots, self.shift) = (vec![(0, 0); size], 64 - size.trailing_zeros());
-        for (i, c) in self.chunks.iter().enumerate() {
-            let chunk = self.keys[c.first as usize] >> SIZE >> CHUNK;
-            let mut slot = self.home(chunk);
+        for (i, c) in self.areas.iter().enumerate() {
+            let area = self.keys[c.first as usize] >> SIZE >> AREA;
+            let mut slot = self.home(area);
             while self.slots[slot].0 != 0 {
                 slot = (slot + 1) & (size - 1);
             }
-            self.slots[slot] = (chunk as u32 + 1, i as u32);
+            self.slots[slot] = (area as u32 + 1, i as u32);
         }
         let across = |i: &u32| {
             let (start, end) = self.block(*i);
-            end >> CHUNK != start >> CHUNK
+            end >> AREA != start >> AREA
         };
         self.across = (0..self.keys.len() as u32).filter(across).collect();
     }
 
-    /// Adds the pages of a chunk with `n` blocks from `first` on, and returns the index of the first page. There is one
-    /// more than the chunk has.
+    /// Adds the pages of an area with `n` blocks from `first` on, and returns the index of the first page. There is one
+    /// more than the area has.
     fn add_pages(&mut self, first: usize, n: usize) -> u32 {
         let from = self.pages.len();
         let mut at = first;
@@ -193,20 +193,20 @@ impl Table {
         from as u32
     }
 
-    fn home(&self, chunk: u64) -> usize {
+    fn home(&self, area: u64) -> usize {
         // A table of one slot has no bits.
-        (chunk.wrapping_mul(0x9e37_79b9_7f4a_7c15).checked_shr(self.shift)).unwrap_or(0) as usize
+        (area.wrapping_mul(0x9e37_79b9_7f4a_7c15).checked_shr(self.shift)).unwrap_or(0) as usize
     }
 
     #[inline]
-    fn chunk_of(&self, address: u64) -> Option<&Chunk> {
-        let chunk = address >> CHUNK;
-        let mut slot = self.home(chunk);
+    fn area_of(&self, address: u64) -> Option<&Area> {
+        let area = address >> AREA;
+        let mut slot = self.home(area);
         loop {
             match *self.slots.get(slot)? {
                 (0, _) => return None,
-                (number, i) if u64::from(number) == chunk + 1 => {
-                    return self.chunks.get(i as usize);
+                (number, i) if u64::from(number) == area + 1 => {
+                    return self.areas.get(i as usize);
                 }
                 _ => slot = (slot + 1) & (self.slots.len() - 1),
             }
@@ -256,7 +256,7 @@ impl Table {
     /// Has the processor fetch what [`Self::find`] will look at first.
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) {
-        if let Some(c) = self.chunk_of(address).filter(|c| c.pages != NONE) {
+        if let Some(c) = self.area_of(address).filter(|c| c.pages != NONE) {
             let page = c.pages as usize + (address >> PAGE) as usize % PAGES;
             if let Some(page) = self.pages.get(page) {
                 prefetch(page);
@@ -272,7 +272,7 @@ impl Table {
         if address.wrapping_sub(self.low) >= self.span {
             return None;
         }
-        let Some(c) = self.chunk_of(address) else { return self.find_across(address) };
+        let Some(c) = self.area_of(address) else { return self.find_across(address) };
         let mut starts = match c.pages {
             NONE => self.starts(c.first, c.next, address),
             pages => {
@@ -303,7 +303,7 @@ impl Table {
         first + keys.partition_point(|k| k >> SIZE <= address) as u32
     }
 
-    /// Finds the block of an address in a chunk in which no block starts.
+    /// Finds the block of an address in an area in which no block starts.
     #[cold]
     fn find_across(&self, address: u64) -> Option<u32> {
         let n = self.across.partition_point(|i| self.keys[*i as usize] >> SIZE <= address);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn crowded_chunks_are_found_by_their_pages() {
+    fn crowded_areas_are_found_by_their_pages() {
         for (step, size) in [(8, 8), (16, 16), (24, 20), (112, 100), (48, 48), (1024, 900)] {
             let mut random = random(step);
             let base = 0x5555_0000_0000 + step;
@@ -425,7 +425,7 @@ mod tests {
                 }
             }
             let t = of(blocks.clone());
-            assert!(t.chunks.iter().any(|c| c.pages != NONE) || step > 900, "{step}");
+            assert!(t.areas.iter().any(|c| c.pages != NONE) || step > 900, "{step}");
             let near = |a: u64| {
                 let n = blocks.partition_point(|b| b.0 <= a);
                 naive(&blocks[n.saturating_sub(3)..(n + 3).min(blocks.len())], a)

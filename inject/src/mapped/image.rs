@@ -6,7 +6,7 @@ use crate::{Error, RemoteAddr, Result};
 use goblin::elf::header::{EM_AARCH64, EM_ARM, EM_MIPS};
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, Reloc};
-use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, Locations, MAGIC, Place};
+use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, Locations, MAGIC, RingLocation};
 use std::mem::offset_of;
 
 static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
@@ -123,7 +123,7 @@ impl HookImage {
         let mut put = |o: usize, v: &[u8]| b[l + o..l + o + v.len()].copy_from_slice(v);
         let place = offset_of!(Locations, shared);
         put(place, &(shared.0 as usize).to_ne_bytes());
-        put(place + Place::SEGMENTS, &(segments as usize).to_ne_bytes());
+        put(place + RingLocation::SEGMENTS, &(segments as usize).to_ne_bytes());
         put(offset_of!(Locations, flag), &flag.0.to_ne_bytes());
         b
     }

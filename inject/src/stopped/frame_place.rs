@@ -33,7 +33,7 @@ pub(crate) struct Finder<'a> {
 }
 
 /// Memory for a frame.
-pub(crate) struct Place {
+pub(crate) struct FramePlace {
     /// The lowest address.
     pub low: RemoteAddr,
     /// The bytes that the frame overwrites, which are restored afterwards.
@@ -43,14 +43,14 @@ pub(crate) struct Place {
 impl Finder<'_> {
     /// Finds `need` bytes for a thread with these registers. If they are on its stack, `kept` bytes below the stack
     /// pointer are left free.
-    pub(crate) fn find(&self, regs: &UserRegs, kept: u64, need: u64) -> Option<Place> {
+    pub(crate) fn find(&self, regs: &UserRegs, kept: u64, need: u64) -> Option<FramePlace> {
         let low = regs.sp().checked_sub(kept + need)? & !(ALIGN - 1);
         if self.reaches(regs, low) {
             // Nobody owns what is below the stack pointer, but somebody who debugs the target may look at what a
             // signal handler has left there. So it is restored.
             let covered = self.mem.read_some(RemoteAddr(low), need as usize);
             if covered.len() as u64 == need {
-                return Some(Place { low: RemoteAddr(low), covered });
+                return Some(FramePlace { low: RemoteAddr(low), covered });
             }
         }
         self.padding(need)
@@ -108,7 +108,7 @@ impl Finder<'_> {
     }
 
     /// Finds a place in the rest of a segment's last page.
-    fn padding(&self, need: u64) -> Option<Place> {
+    fn padding(&self, need: u64) -> Option<FramePlace> {
         let lasting = |m: &&Map| {
             m.offset == 0 && m.read && !m.shared && m.inode != 0 && m.name.starts_with(b"/")
         };
@@ -123,7 +123,7 @@ impl Finder<'_> {
         files.into_iter().find_map(|m| self.padding_of(m, need))
     }
 
-    fn padding_of(&self, first: &Map, need: u64) -> Option<Place> {
+    fn padding_of(&self, first: &Map, need: u64) -> Option<FramePlace> {
         let page = prof_os::page_size();
         let head = ElfFile::of_bytes(self.mem.read_some(first.start, 4096))?;
         let loads = head.segments().iter().filter(|s| s.p_type == PT_LOAD);
@@ -153,6 +153,6 @@ impl Finder<'_> {
             Some(bytes)
         });
         let covered = from_file.unwrap_or_else(|| self.mem.read_some(RemoteAddr(low), len));
-        (covered.len() == len).then_some(Place { low: RemoteAddr(low), covered })
+        (covered.len() == len).then_some(FramePlace { low: RemoteAddr(low), covered })
     }
 }

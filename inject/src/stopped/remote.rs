@@ -8,7 +8,7 @@
 //! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
 use crate::sandbox::Pass;
-use crate::stopped::frame_place::{Finder, Place};
+use crate::stopped::frame_place::{Finder, FramePlace};
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::stopped::waits;
@@ -103,7 +103,7 @@ impl<'a> Caller<'a> {
             let maps = &maps::of(pid).ok()?;
             Finder { pid, tid, mem, maps, sigreturn }.find(&before, KEPT, ROOM + len as u64)
         });
-        let Place { low, covered } = place.ok_or(Error::NoThread(pid))?;
+        let FramePlace { low, covered } = place.ok_or(Error::NoThread(pid))?;
         let at = low.plus(ROOM);
         let frame = build(at.0)?;
         let below = gadgets.below_frame();

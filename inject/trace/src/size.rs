@@ -169,12 +169,12 @@ mod tests {
                     assert_eq!(apart(with_header(size, h)), (size, Some(h)));
                     assert_eq!(apart(size), (size, None));
                     assert!(with_header(size, h) < 1 << 56);
-                    for said in RATES {
-                        let all = with_rate(size, h, said);
+                    for rated in RATES {
+                        let all = with_rate(size, h, rated);
                         assert!(all < 1 << 56);
                         let fits = size >> RATE_BITS == 0;
-                        let (header, said) = if fits { (Some(h), said) } else { (None, 0) };
-                        assert_eq!((apart(all), rate(all)), ((size, header), said));
+                        let (header, rated) = if fits { (Some(h), rated) } else { (None, 0) };
+                        assert_eq!((apart(all), rate(all)), ((size, header), rated));
                     }
                     assert_eq!(with_rate(size, h, 0), with_header(size, h));
                     assert_eq!((rate(size), rate(with_header(size, h))), (0, 0));

@@ -2,7 +2,7 @@
 
 use crate::failure::refused;
 use anyhow::{Result, anyhow};
-use prof_analyze::model::{End, Watch};
+use prof_analyze::heap::{End, Watch};
 use prof_analyze::{Follower, load::Op};
 use prof_inject::Recorded;
 use prof_os::maps;
@@ -49,7 +49,7 @@ impl Watch for Noted {
         self.change(op.addr, op.size);
     }
 
-    fn end(&mut self, addr: u64, block: &prof_analyze::model::Block, _: End) {
+    fn end(&mut self, addr: u64, block: &prof_analyze::heap::Block, _: End) {
         self.freed.add(addr, block.size());
         self.change(addr, block.size());
     }

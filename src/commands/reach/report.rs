@@ -6,7 +6,7 @@ use super::scan::{Ends, ScanData};
 use anyhow::Result;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::{AskedData, FrameData, Style};
-use prof_scan::{Block, Figures, Proof};
+use prof_scan::{Block, Proof, ScanStats};
 use prof_trace::values::text::{bytes, count, duration, number};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -122,7 +122,7 @@ impl ReachData {
     pub(super) fn new(
         ledger: &Ledger,
         proof: &Proof,
-        figures: &Figures,
+        figures: &ScanStats,
         names: &mut Names,
         options: &ReportOptions<'_>,
         looks: Option<&Looks>,

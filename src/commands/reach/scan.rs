@@ -1,7 +1,7 @@
 //! What a scan has cost, and what it may not have seen.
 
 use prof_analyze::load::Meta;
-use prof_scan::Figures;
+use prof_scan::ScanStats;
 use prof_trace::runtimes::Runtime;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub(crate) struct Ends {
 
 impl ScanData {
     /// Returns what is to be said of a scan.
-    pub(crate) fn new(figures: &Figures, ends: Ends, meta: &Meta) -> Self {
+    pub(crate) fn new(figures: &ScanStats, ends: Ends, meta: &Meta) -> Self {
         let Ends { settled, late, ended } = ends;
         Self {
             passes: figures.passes,

@@ -3,7 +3,7 @@
 use super::groups;
 use crate::ask::Ask;
 use crate::data;
-use crate::names::{FiguresOf, Names};
+use crate::names::{BlockStatsOf, Names};
 use crate::reply::{Answer, Failure};
 use prof_analyze::Index;
 use prof_analyze::answers::{
@@ -211,7 +211,7 @@ pub(crate) fn one_stack(ask: &mut Ask) -> Result<Answer, Failure> {
     let span = Span::whole(index, COLUMNS);
     let timeline = matched.timeline(&span, false)?;
     let of_matched = matched.analysis(None)?;
-    let figures = of_matched.groups().first().map(|g| FiguresOf::from(&g.figures));
+    let figures = of_matched.groups().first().map(|g| BlockStatsOf::from(&g.figures));
     reply["all"] = groups::all(ask, &group);
     reply["matched"] = json!(figures.unwrap_or_default());
     reply["timeline"] = json!({

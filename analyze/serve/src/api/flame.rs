@@ -4,7 +4,7 @@ use crate::ask::Ask;
 use crate::data;
 use crate::reply::{Answer, Failure};
 use prof_analyze::answers::{self, Flame, FlameAsk, Metric, Transform};
-use prof_analyze::model::Group;
+use prof_analyze::heap::Group;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::stacks::Stacks;
 use prof_analyze::{Analysis, Index};

@@ -3,10 +3,10 @@
 use super::reports::MOST_ROWS;
 use crate::ask::Ask;
 use crate::data;
-use crate::names::FiguresOf;
+use crate::names::BlockStatsOf;
 use crate::reply::{Answer, Failure};
 use prof_analyze::answers::{self, GroupKey, GroupsAsk};
-use prof_analyze::model::Group;
+use prof_analyze::heap::Group;
 use prof_analyze::query::Query;
 use prof_analyze::report::{Report, ReportOptions, SortKey};
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ fn beside(ask: &Ask, row: &mut Value) {
 /// Returns the figures of a group of the whole recording.
 pub(crate) fn all(ask: &Ask, g: &Group) -> Value {
     let clock = &ask.index().analysis().meta().clock;
-    let mut all = json!(FiguresOf::from(&g.figures));
+    let mut all = json!(BlockStatsOf::from(&g.figures));
     all["first_ns"] = clock.ns(g.first).into();
     all["last_ns"] = clock.ns(g.last).into();
     all["peak_at_ns"] = clock.ns(g.peak_ticks).into();

@@ -5,7 +5,7 @@ mod common;
 
 mod client;
 mod compat;
-mod figures;
 #[cfg(feature = "script")]
 mod scripts;
 mod security;
+mod stats;

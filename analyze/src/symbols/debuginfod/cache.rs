@@ -120,9 +120,9 @@ impl Entry {
 
 /// A time that a file in the folder says.
 fn seconds(root: &Path, (name, usual): (&str, u64)) -> Duration {
-    let said = prof_os::files::read_at_most(&root.join(name), 32).ok();
-    let said = said.and_then(|b| String::from_utf8(b).ok()?.trim().parse().ok());
-    Duration::from_secs(said.unwrap_or(usual))
+    let text = prof_os::files::read_at_most(&root.join(name), 32).ok();
+    let text = text.and_then(|b| String::from_utf8(b).ok()?.trim().parse().ok());
+    Duration::from_secs(text.unwrap_or(usual))
 }
 
 /// Removes what nobody has used for a week, once a day, as the official client does: by the last access.

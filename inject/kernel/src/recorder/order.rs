@@ -1,6 +1,6 @@
 //! Puts the events of all processors in the order of time, and follows what is outstanding.
 
-use super::Figures;
+use super::KernelStats;
 use crate::live::{Block, Kind, Outstanding};
 use crate::pages;
 use crate::sample::Sample;
@@ -66,7 +66,7 @@ fn place(kind: Kind, address: u64, size: u64, page: u64) -> (u64, u64) {
 pub(super) struct Sink<'a> {
     pub live: &'a mut Outstanding,
     pub recording: Option<&'a mut Recording>,
-    pub figures: &'a mut Figures,
+    pub figures: &'a mut KernelStats,
     pub stacks: &'a Stacks,
 }
 

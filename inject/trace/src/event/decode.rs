@@ -132,12 +132,12 @@ impl Codec {
             return Some((pos, v.free(time, addr, 0)));
         }
         self.node = node;
-        let said = match kind {
+        let event = match kind {
             ALLOC => v.alloc(time, addr, size, node),
             FREE_STACK => v.free(time, addr, node),
             _ => v.realloc([time.wrapping_sub(back), time], old, addr, size, node),
         };
-        Some((pos, said))
+        Some((pos, event))
     }
 
     /// Passes the text of an entry on, whose four integers have these lengths.

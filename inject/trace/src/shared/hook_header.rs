@@ -42,7 +42,7 @@ pub struct Locations {
     /// [`LAYOUT`].
     pub layout: u32,
     /// Location of the shared memory.
-    pub shared: Place,
+    pub shared: RingLocation,
     /// [`Stable::flag_addr`](crate::shared::Stable::flag_addr).
     pub flag: AtomicU64,
 }
@@ -51,7 +51,7 @@ impl Locations {
     /// Makes empty locations.
     #[allow(clippy::new_without_default)] // for a static
     pub const fn new() -> Self {
-        let (shared, flag) = (Place::new(), AtomicU64::new(0));
+        let (shared, flag) = (RingLocation::new(), AtomicU64::new(0));
         Self { magic: MAGIC, layout: LAYOUT, shared, flag }
     }
 }
@@ -59,12 +59,12 @@ impl Locations {
 /// Location of the shared memory. The injector sets it before any code of the hook can run.
 #[repr(transparent)]
 #[derive(Debug)]
-pub struct Place(UnsafeCell<Shared<'static>>);
+pub struct RingLocation(UnsafeCell<Shared<'static>>);
 
 // SAFETY: it is written once, before any other thread reads it.
-unsafe impl Sync for Place {}
+unsafe impl Sync for RingLocation {}
 
-impl Place {
+impl RingLocation {
     /// Offset of the number of segments (a `usize`). The offset of the address is 0.
     pub const SEGMENTS: usize = Shared::SEGMENTS;
 
@@ -77,7 +77,7 @@ impl Place {
     /// Sets the location.
     ///
     /// # Safety
-    /// Nobody may have called [`Place::get`] yet, nor call it meanwhile.
+    /// Nobody may have called [`RingLocation::get`] yet, nor call it meanwhile.
     pub unsafe fn set(&self, shared: Shared<'static>) {
         // SAFETY: nobody else accesses it, by the caller's promise.
         unsafe { *self.0.get() = shared };
@@ -86,7 +86,7 @@ impl Place {
     /// Returns the shared memory by reference, so that it can be passed on without a copy.
     ///
     /// # Safety
-    /// [`Place::set`] must have been called.
+    /// [`RingLocation::set`] must have been called.
     #[inline(always)]
     pub unsafe fn get(&'static self) -> &'static Shared<'static> {
         // SAFETY: it was set, by the caller's promise, and never changes afterwards.

@@ -6,25 +6,25 @@
 
 use super::course::Counts;
 use super::live::Block;
-use super::replay::Figures;
+use super::replay::BlockStats;
 use prof_trace::capture::Capture;
 
 /// Standard errors of estimated figures; all are 0 if the figures are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Standard error of [`Figures::live_count`].
+    /// Standard error of [`BlockStats::live_count`].
     pub live_count: u64,
-    /// Standard error of [`Figures::live_bytes`].
+    /// Standard error of [`BlockStats::live_bytes`].
     pub live_bytes: u64,
-    /// Standard error of [`Figures::peak_count`], at that moment.
+    /// Standard error of [`BlockStats::peak_count`], at that moment.
     pub peak_count: u64,
-    /// Standard error of [`Figures::peak_bytes`], at that moment.
+    /// Standard error of [`BlockStats::peak_bytes`], at that moment.
     pub peak_bytes: u64,
-    /// Standard error of [`Figures::allocations`].
+    /// Standard error of [`BlockStats::allocations`].
     pub allocations: u64,
-    /// Standard error of [`Figures::reallocations`].
+    /// Standard error of [`BlockStats::reallocations`].
     pub reallocations: u64,
-    /// Standard error of [`Figures::allocated_bytes`].
+    /// Standard error of [`BlockStats::allocated_bytes`].
     pub allocated_bytes: u64,
     /// Standard error of the number of frees, in the totals.
     pub frees: u64,
@@ -140,7 +140,7 @@ impl Estimate {
         }
     }
 
-    fn put(&self, f: &mut Figures) {
+    fn put(&self, f: &mut BlockStats) {
         f.live_count = self.live_count.rounded();
         f.live_bytes = self.live_bytes.rounded();
         f.peak_count = self.peak_count.rounded();
@@ -224,13 +224,13 @@ impl Estimates {
     }
 
     /// Replaces counted totals by estimates. Returns the number of frees, the ticks of the peak, and the errors.
-    pub(crate) fn totals(&self, f: &mut Figures) -> (u64, u64, Errors) {
+    pub(crate) fn totals(&self, f: &mut BlockStats) -> (u64, u64, Errors) {
         self.totals.put(f);
         (self.totals.frees().rounded(), self.peak_ticks, self.totals.errors())
     }
 
     /// Replaces the counted figures of a group by estimates; returns the errors.
-    pub(crate) fn group(&self, group: usize, f: &mut Figures) -> Errors {
+    pub(crate) fn group(&self, group: usize, f: &mut BlockStats) -> Errors {
         let Some(g) = self.groups.get(group) else { return Errors::default() };
         g.put(f);
         g.errors()

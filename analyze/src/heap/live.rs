@@ -86,13 +86,13 @@ impl Value for Block {
 /// A slot of the table; it is free if the address is 0.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct Place<V: Value> {
+struct TableSlot<V: Value> {
     align: [V::Align; 0],
     addr: u64,
     value: V,
 }
 
-const _: () = assert!(size_of::<Place<Block>>() == 32);
+const _: () = assert!(size_of::<TableSlot<Block>>() == 32);
 
 /// The table consists of this many shards, each of which grows separately: a copy while one grows needs little
 /// additional memory.
@@ -108,7 +108,7 @@ const JUMP: usize = 1 << 14;
 
 /// A part of the table, chosen by bits of the hash.
 struct Shard<V: Value> {
-    places: Huge<Place<V>>,
+    places: Huge<TableSlot<V>>,
     len: usize,
 }
 
@@ -124,7 +124,7 @@ impl<V: Value> Default for Live<V> {
     fn default() -> Self {
         // The random seed keeps a made-up recording from choosing addresses that collide.
         let seed = RandomState::new().hash_one(0u8);
-        let shard = |_| Shard { places: Huge::new(Place::default(), SMALLEST), len: 0 };
+        let shard = |_| Shard { places: Huge::new(TableSlot::default(), SMALLEST), len: 0 };
         Self { shards: (0..SHARDS).map(shard).collect(), len: 0, seed }
     }
 }
@@ -182,7 +182,7 @@ impl<V: Value> Live<V> {
                 return Some(std::mem::replace(&mut p.value, value));
             }
             if p.addr == 0 {
-                *p = Place { align: [], addr, value };
+                *p = TableSlot { align: [], addr, value };
                 break;
             }
             at = shard.next(at);
@@ -281,7 +281,7 @@ impl<V: Value> Shard<V> {
                 hole = at;
             }
         }
-        self.places[hole] = Place::default();
+        self.places[hole] = TableSlot::default();
         self.len -= 1;
         Some(value)
     }
@@ -300,7 +300,7 @@ impl<V: Value> Shard<V> {
             JUMP..DOUBLING => DOUBLING,
             _ => n + n / 4,
         };
-        let old = std::mem::replace(&mut self.places, Huge::new(Place::default(), more));
+        let old = std::mem::replace(&mut self.places, Huge::new(TableSlot::default(), more));
         for &p in old.iter().filter(|p| p.addr != 0) {
             let mut at = home(hash(p.addr, seed), more);
             while self.places[at].addr != 0 {

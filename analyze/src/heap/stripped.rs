@@ -1,7 +1,7 @@
 //! Saves and restores the figures of a recording from which short-lived blocks were removed.
 
 use super::estimate::Errors;
-use super::replay::{Figures, Group, Totals};
+use super::replay::{BlockStats, Group, Totals};
 use prof_trace::records::Stripped;
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ const _: () = assert!(GROUP == 4 + 2 * FIGURES);
 /// Number of groups in a record, so that it fits into a chunk: a value takes up to ten bytes.
 const GROUPS: usize = 200_000;
 
-fn figures(f: &Figures) -> [u64; FIGURES] {
-    let Figures {
+fn figures(f: &BlockStats) -> [u64; FIGURES] {
+    let BlockStats {
         live_count,
         live_bytes,
         peak_count,
@@ -36,7 +36,7 @@ fn figures(f: &Figures) -> [u64; FIGURES] {
     ]
 }
 
-fn to_figures(n: &[u64; FIGURES]) -> Figures {
+fn to_figures(n: &[u64; FIGURES]) -> BlockStats {
     let [
         live_count,
         live_bytes,
@@ -47,7 +47,7 @@ fn to_figures(n: &[u64; FIGURES]) -> Figures {
         allocated_bytes,
         temporary,
     ] = *n;
-    Figures {
+    BlockStats {
         live_count,
         live_bytes,
         peak_count,

@@ -2,13 +2,13 @@
 
 use super::plan::{Query, Selection, Suppressed};
 use crate::analysis::{Analysis, LeftOut};
+use crate::heap::{BlockStats, Estimates, Group, Totals};
 use crate::index::{Block, Column, ScanError, flags};
-use crate::model::{Estimates, Figures, Group, Totals};
 
 /// Sums of a class.
 #[derive(Clone, Copy, Default)]
 struct Sum {
-    figures: Figures,
+    figures: BlockStats,
     frees: u64,
     implied: u64,
     first: u64,
@@ -17,7 +17,7 @@ struct Sum {
 }
 
 const NOTHING: Sum = Sum {
-    figures: Figures {
+    figures: BlockStats {
         live_count: 0,
         live_bytes: 0,
         peak_count: 0,
@@ -364,7 +364,7 @@ impl Query<'_> {
             all.step(begins, e.size, time);
             if let Some(estimates) = &mut estimates {
                 let b =
-                    crate::model::Block::plain(e.size, e.rate, time, class as u32, e.thread_index);
+                    crate::heap::Block::plain(e.size, e.rate, time, class as u32, e.thread_index);
                 match begins {
                     true => estimates.begin(&b, e.again),
                     false => estimates.end(&b),
@@ -395,8 +395,8 @@ pub(crate) fn join(sum: &mut Group, g: &Group, class: u32) {
     };
 }
 
-fn with_peak(f: Figures, level: &Level) -> Figures {
-    Figures { peak_count: level.peak_count, peak_bytes: level.peak_bytes, ..f }
+fn with_peak(f: BlockStats, level: &Level) -> BlockStats {
+    BlockStats { peak_count: level.peak_count, peak_bytes: level.peak_bytes, ..f }
 }
 
 #[cfg(test)]

@@ -14,5 +14,5 @@ pub use estimate::{Errors, probability, weight};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 pub(crate) use live::{Live, Value};
-pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};
+pub use replay::{BlockStats, End, Fate, Group, Replay, Totals, Watch};
 pub(crate) use stripped::{restore, to_records};

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 /// So `allocations`, `reallocations`, `allocated_bytes`, `live_count`, `live_bytes` and `temporary` of all groups add
 /// up to those of the totals. Peaks don't: each is the maximum of its own set, and they occur at different times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct BlockStats {
     /// Number of blocks live at the end of the recording.
     pub live_count: u64,
     /// Bytes of these blocks, as requested.
@@ -34,7 +34,7 @@ pub struct Figures {
     pub temporary: u64,
 }
 
-impl Figures {
+impl BlockStats {
     // A made-up recording can have sizes up to 2^56, so sums wrap.
     #[inline(always)]
     fn gain(&mut self, size: u64) -> bool {
@@ -58,7 +58,7 @@ impl Figures {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// The figures that groups have, too.
-    pub figures: Figures,
+    pub figures: BlockStats,
     /// Number of frees, of known blocks or not. Reallocations are not included.
     pub frees: u64,
     /// Number of frees and reallocations of blocks that were not known to be live: from before the attach, or from a
@@ -83,7 +83,7 @@ pub struct Group {
     /// Stack node, see [`Meta::stack`](crate::load::Meta::stack); 0: no stack is known.
     pub node: u32,
     /// Counts and bytes of its blocks.
-    pub figures: Figures,
+    pub figures: BlockStats,
     /// Ticks when its oldest live block was allocated.
     pub oldest: Option<u64>,
     /// Standard errors, if the figures are estimates; else 0.
@@ -126,7 +126,7 @@ pub struct End {
     pub node: u32,
     /// The way it ended.
     pub fate: Fate,
-    /// It counts in [`Figures::temporary`].
+    /// It counts in [`BlockStats::temporary`].
     pub temporary: bool,
 }
 
@@ -178,7 +178,7 @@ pub struct Replay<W: Watch = ()> {
     pub(crate) watch: W,
     live: Live,
     totals: Totals,
-    figures: Vec<Figures>,
+    figures: Vec<BlockStats>,
     times: Vec<Times>,
     nodes: Vec<u32>,
     by_node: IdMap<u32>,
@@ -287,7 +287,7 @@ impl<W: Watch> Replay<W> {
 
     /// Returns the groups without the ages of their blocks, for which a pass over all live blocks is needed.
     pub fn ageless_groups(&self) -> Vec<Group> {
-        let group = |((&node, &figures), t): ((&u32, &Figures), &Times)| {
+        let group = |((&node, &figures), t): ((&u32, &BlockStats), &Times)| {
             let (first, last, peak_ticks) = (t.first, t.last, t.peak);
             Group { node, figures, first, last, peak_ticks, ..Group::default() }
         };
@@ -352,7 +352,7 @@ impl<W: Watch> Replay<W> {
     fn new_group(&mut self, node: u32, time: u64) -> u32 {
         let g = self.nodes.len() as u32;
         self.nodes.push(node);
-        self.figures.push(Figures::default());
+        self.figures.push(BlockStats::default());
         self.times.push(Times { first: time, last: time, peak: time });
         self.by_node.set(node, g);
         g

@@ -1,12 +1,12 @@
 //! The figures of a set of blocks, as data.
 
-use crate::model::{Errors, Figures, Group};
+use crate::heap::{BlockStats, Errors, Group};
 use prof_trace::capture::Capture;
 use serde::Serialize;
 
-/// The figures of a set of blocks, see [`Figures`].
+/// The figures of a set of blocks, see [`BlockStats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct FiguresData {
+pub struct BlockStatsData {
     /// Number of live blocks.
     pub live_count: u64,
     /// Standard error of `live_count`, if it is an estimate.
@@ -78,7 +78,7 @@ pub struct SumData {
     pub temporary: Option<u64>,
 }
 
-impl FiguresData {
+impl BlockStatsData {
     pub(super) fn new(capture: Capture, group: &Group) -> Self {
         let error = |of: fn(&Errors) -> u64| capture.is_sampled().then(|| of(&group.errors));
         let f = &group.figures;
@@ -105,7 +105,7 @@ impl FiguresData {
 /// Sums up figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Adder {
-    figures: Figures,
+    figures: BlockStats,
     /// Variances of live blocks and bytes, of allocations, reallocations and allocated bytes. Variances are additive,
     /// as blocks are picked independently.
     variances: [f64; 5],
@@ -133,7 +133,7 @@ impl Adder {
         self.variances.iter_mut().zip(other.variances).for_each(|(a, b)| *a += b);
     }
 
-    pub(crate) fn figures(&self) -> &Figures {
+    pub(crate) fn figures(&self) -> &BlockStats {
         &self.figures
     }
 
