@@ -87,14 +87,7 @@ static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 static REMEMBER_PIPE: extern "C" fn() = remember_pipe;
 
 extern "C" fn remember_pipe() {
-    // nix cannot ask without setting an action.
-    // SAFETY: the call writes the struct, for which all zeros are a valid value.
-    unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 {
-            PIPE_IGNORED.store(old.sa_sigaction == libc::SIG_IGN, Relaxed);
-        }
-    }
+    PIPE_IGNORED.store(prof_os::signals::is_ignored(libc::SIGPIPE), Relaxed);
 }
 
 /// Forks a child that executes the command once it is traced. Runs it to where everything is linked, and leaves it

@@ -13,7 +13,7 @@ use prof_arch::native::syscall::{self, nr};
 use prof_os::process;
 use prof_os::sharers::Sharers;
 use prof_os::status::Status;
-use prof_trace::shared::MEMFD_NAME;
+use prof_trace::shared::{MEMFD_CNAME, MEMFD_NAME};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
@@ -351,7 +351,7 @@ fn passes() -> bool {
             return false;
         }
         let fd =
-            libc::memfd_create(c"prof-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+            libc::memfd_create(MEMFD_CNAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let ring = libc::mmap(std::ptr::null_mut(), page, rw, shared, fd, 0);
         let fixed = libc::MAP_FIXED_NOREPLACE;
@@ -377,11 +377,9 @@ fn passes() -> bool {
             libc::munmap(ring, page),
             libc::close(fd),
         ];
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as *const () as usize;
         // The handler returns by rt_sigreturn, which is thereby tried, too.
-        let signal = libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut())
-            | libc::raise(libc::SIGUSR1);
-        calls.iter().all(|r| *r == 0) && signal == 0
+        let handled = prof_os::signals::handle(libc::SIGUSR1, nothing).is_ok()
+            && libc::raise(libc::SIGUSR1) == 0;
+        calls.iter().all(|r| *r == 0) && handled
     }
 }

@@ -188,15 +188,10 @@ mod at_signals {
         NAME.store(name.into_raw(), SeqCst);
         ONCE.call_once(|| {
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                // SAFETY: all zeroes are a valid `sigaction`, the pointers live until the calls have returned, and the
-                // handler is a function, so it lives for ever. Signals that are already handled or ignored keep their
-                // disposition.
-                unsafe {
-                    let mut old: libc::sigaction = std::mem::zeroed();
-                    let asked = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
-                    if asked && old.sa_sigaction == libc::SIG_DFL {
-                        libc::signal(signal, ended as *const () as libc::sighandler_t);
-                    }
+                // Signals that are already handled or ignored keep their action.
+                if prof_os::signals::is_default(signal) {
+                    // SAFETY: the handler only makes calls that a signal handler may make.
+                    let _ = unsafe { prof_os::signals::handle(signal, ended) };
                 }
             }
         });

@@ -61,8 +61,7 @@ pub(crate) fn of_user(part: &str) -> Option<PathBuf> {
 
 /// Returns whether only this user can change a file.
 pub(super) fn is_own(meta: &fs::Metadata) -> bool {
-    // SAFETY: `geteuid` takes no arguments and always succeeds.
-    let me = unsafe { libc::geteuid() };
+    let me = prof_os::process::effective_uid();
     meta.uid() == me && meta.mode() & 0o022 == 0
 }
 

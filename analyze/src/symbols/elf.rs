@@ -50,8 +50,7 @@ enum Bytes {
 impl Bytes {
     fn of(file: File, foreign: bool) -> io::Result<Self> {
         let meta = file.metadata()?;
-        // SAFETY: `geteuid` takes no arguments and always succeeds.
-        let me = unsafe { libc::geteuid() };
+        let me = prof_os::process::effective_uid();
         let lasting = [0, me].contains(&meta.uid()) && meta.mode() & 0o022 == 0 && !foreign;
         if lasting {
             // SAFETY: the mapping is private and only read, and only root and the user that prof runs as can change the

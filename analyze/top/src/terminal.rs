@@ -4,6 +4,7 @@ use crate::app::{Action, App, Format, Leave, Process};
 use crate::feed::{Feed, FeedOptions, Source};
 use crate::{keys, view};
 use prof_os::files::open_regular;
+use prof_os::signals;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -256,21 +257,13 @@ extern "C" fn continued(_: i32) {
     CONTINUED.store(true, Relaxed);
 }
 
-/// Sets what a signal does.
-fn set(signal: i32, to: libc::sighandler_t) {
-    // SAFETY: the handlers only store to atomics, which is async-signal-safe. All bytes 0 are a valid `sigaction`.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = to;
-        action.sa_flags = libc::SA_RESTART;
-        libc::sigemptyset(&mut action.sa_mask);
-        libc::sigaction(signal, &action, std::ptr::null_mut());
-    }
-}
-
 fn catch_stops() {
-    set(libc::SIGTSTP, stopped as *const () as libc::sighandler_t);
-    set(libc::SIGCONT, continued as *const () as libc::sighandler_t);
+    for (signal, handler) in
+        [(libc::SIGTSTP, stopped as extern "C" fn(i32)), (libc::SIGCONT, continued)]
+    {
+        // SAFETY: the handlers only store to atomics, which is async-signal-safe.
+        let _ = unsafe { signals::handle(signal, handler) };
+    }
 }
 
 /// The terminal while it is taken over. It is given back when this is dropped.
@@ -290,7 +283,7 @@ impl Screen {
     /// Gives the terminal back, stops, and takes it over again when it is continued.
     fn suspend(&mut self) -> io::Result<()> {
         give_back();
-        set(libc::SIGTSTP, libc::SIG_DFL);
+        let _ = signals::set_default(libc::SIGTSTP);
         // SAFETY: sends a signal to the own process group, as the terminal does at Ctrl-Z.
         unsafe { libc::kill(0, libc::SIGTSTP) };
         catch_stops();
@@ -318,7 +311,7 @@ impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
         for signal in [libc::SIGTSTP, libc::SIGCONT] {
-            set(signal, libc::SIG_DFL);
+            let _ = signals::set_default(signal);
         }
     }
 }

@@ -1,25 +1,19 @@
 //! Reads the figures of a process's memory cgroup: they decide when the kernel kills.
 
-use prof_os::cgroup::{Cgroups, number, read};
+use prof_os::cgroup::{Cgroups, figures, number, read};
 use prof_trace::records::cgroup_stat as stat;
-use std::collections::HashMap;
 use std::path::Path;
 
 /// Returns the figures of the cgroup that a process is in, given its `/proc/PID/cgroup`, as pairs of number and value.
 /// They are empty if there is none, or it can't be read.
-pub(crate) fn figures(cgroup: &Path) -> Vec<u64> {
+pub(crate) fn memory_stats(cgroup: &Path) -> Vec<u64> {
     let group = Cgroups::of_file(cgroup).with_controller("memory");
     group.map(|g| figures_in(&g.folder(), g.is_v2())).unwrap_or_default()
 }
 
 /// Returns the figures in the files of a cgroup's folder.
 fn figures_in(dir: &Path, v2: bool) -> Vec<u64> {
-    let text = read(&dir.join("memory.stat")).unwrap_or_default();
-    let of = |l: &'_ str| {
-        let (name, value) = l.split_once(' ')?;
-        Some((name.to_owned(), value.trim().parse::<u64>().ok()?))
-    };
-    let told: HashMap<String, u64> = text.lines().filter_map(of).collect();
+    let told = figures(&dir.join("memory.stat"));
     let t = |name: &str| told.get(name).copied();
     let processes = || read(&dir.join("cgroup.procs")).map(|t| t.lines().count() as u64);
     let n = |name: &str| number(&dir.join(name));

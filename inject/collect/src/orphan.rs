@@ -7,7 +7,7 @@ use crate::target::switch_off;
 use crate::tree::Tree;
 use crate::{Collector, Error};
 use prof_os::clock_ticks;
-use prof_os::process::{folder, start_time};
+use prof_os::process::{effective_uid, folder, start_time};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
@@ -18,7 +18,6 @@ use prof_trace::shared::Shared;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
@@ -47,9 +46,8 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
 
     let shared = ring.shared();
     let file = open_own(pid, path)?;
-    // SAFETY: `flock` takes no pointers, and the descriptor is open. The lock makes another prof wait that does the
-    // same.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    // The lock makes another prof wait that does the same. Without locks, as on some network file systems, it does not.
+    let _ = file.lock();
     let left = Left::read(&file)
         .map_err(Error::io(format!("cannot read {}", path.display())))?
         .ok_or_else(|| Error::NotARecording(path.into()))?;
@@ -91,8 +89,7 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
     let file = options.open(path).map_err(Error::io(what()))?;
     let meta = file.metadata().map_err(Error::io(what()))?;
     let theirs = std::fs::metadata(folder(pid.cast_signed())).map(|m| m.uid()).ok();
-    // SAFETY: `geteuid` takes no arguments and always succeeds.
-    let ours = unsafe { libc::geteuid() };
+    let ours = effective_uid();
     if !meta.is_file() || (meta.uid() != ours && Some(meta.uid()) != theirs) {
         return Err(Error::NotItsRecording(path.into(), pid));
     }

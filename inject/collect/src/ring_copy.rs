@@ -252,6 +252,7 @@ pub(crate) fn empty_with(bytes: usize) -> Shared<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_trace::shared::MEMFD_CNAME;
     use std::os::fd::FromRawFd;
 
     /// A ring that can't be read is an error while it is mapped, and does not exist once it is unmapped.
@@ -259,8 +260,7 @@ mod tests {
     fn a_ring_that_goes_meanwhile_is_none() {
         // SAFETY: the name is a valid C string, and the kernel chooses the address of the mapping.
         let (file, at) = unsafe {
-            let name = std::ffi::CString::new(MEMFD_NAME).expect("no 0 in it");
-            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+            let fd = libc::memfd_create(MEMFD_CNAME.as_ptr(), libc::MFD_CLOEXEC);
             assert!(fd >= 0);
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(std::ptr::null_mut(), PAGE, prot, libc::MAP_SHARED, fd, 0);

@@ -282,7 +282,7 @@ impl Files {
         memory.rss =
             [before, after].into_iter().min_by_key(|n| n.abs_diff(mapped)).unwrap_or(after);
         memory.page_tables = self.field("VmPTE").unwrap_or(0);
-        memory.cgroup = cgroup::figures(&self.cgroup);
+        memory.cgroup = cgroup::memory_stats(&self.cgroup);
         let arenas = walk.as_ref().map(|w| w.arenas.each.as_slice());
         let allocators = Allocators { ticks: memory.ticks, ..self.allocators(arenas) };
         Some(Looked { memory, used, stacks: threads, allocators, begun })

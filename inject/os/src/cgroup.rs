@@ -5,6 +5,7 @@
 //! doesn't see.
 
 use crate::process::folder;
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,18 @@ impl Cgroup {
         let folders = self.below.ancestors().map(|below| self.mount.join(below));
         folders.zip(self.path.ancestors())
     }
+}
+
+/// Reads a file of names and numbers, such as `memory.stat`. Lines of another form are left out; a file that can't be read
+/// is empty.
+#[must_use]
+pub fn figures(file: &Path) -> HashMap<String, u64> {
+    let text = read(file).unwrap_or_default();
+    let of = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(of).collect()
 }
 
 /// The mounts of the hierarchies and the cgroups of a process, as texts of the kernel.

@@ -18,6 +18,12 @@ pub(crate) fn read(pid: i32, path: &Path) -> Result<Vec<u8>> {
     })
 }
 
+/// Returns the effective user id of this process.
+#[must_use]
+pub fn effective_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
 /// Returns whether a process or thread with this id exists and has not ended.
 #[must_use]
 pub fn lives(pid: i32) -> bool {

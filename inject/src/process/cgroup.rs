@@ -5,7 +5,7 @@
 //! thread states and the tables as they grow, so they are charged to the target's. If prof runs in the target's
 //! cgroup, as in a container, everything counts there.
 
-use prof_os::cgroup::{Cgroups, Hierarchy, number, read};
+use prof_os::cgroup::{Cgroups, Hierarchy, figures, number};
 use std::path::{Path, PathBuf};
 
 /// A cgroup of the target, or one above it.
@@ -60,8 +60,7 @@ fn read_level(dir: &Path, group: String, v2: bool, shared: bool) -> Option<Level
         ("memory.usage_in_bytes", "total_inactive_file", &["memory.limit_in_bytes"])
     };
     let charged = number(usage)?;
-    let stat = read(&dir.join("memory.stat")).unwrap_or_default();
-    let cache = stat.lines().find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok());
+    let cache = figures(&dir.join("memory.stat")).get(cache).copied();
     // Version 1 shows "no limit" as the largest number of whole pages.
     let limit = |name: &&'static str| Some((*name, number(name).filter(|n| *n < 1 << 62)?));
     Some(Level {

@@ -4,7 +4,10 @@ use crate::process::elf_file::{ElfFile, each};
 use crate::stopped::memory::{WORD, words};
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::container::Ctx;
-use goblin::elf::dynamic::Dyn;
+use goblin::elf::dynamic::{
+    DF_TEXTREL, DT_DEBUG, DT_FLAGS, DT_JMPREL, DT_NEEDED, DT_PLTGOT, DT_PLTREL, DT_PLTRELSZ,
+    DT_RELA, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_TEXTREL, Dyn,
+};
 use goblin::elf::header::EM_ARM;
 use goblin::elf::program_header::{PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
@@ -361,20 +364,6 @@ impl Module {
     }
 }
 
-const DT_NEEDED: u64 = 1;
-const DT_SONAME: u64 = 14;
-const DT_PLTRELSZ: u64 = 2;
-const DT_STRTAB: u64 = 5;
-const DT_SYMTAB: u64 = 6;
-const DT_STRSZ: u64 = 10;
-const DT_RELA: u64 = 7;
-const DT_PLTREL: u64 = 20;
-const DT_PLTGOT: u64 = 3;
-const DT_DEBUG: u64 = 21;
-const DT_TEXTREL: u64 = 22;
-const DT_JMPREL: u64 = 23;
-const DT_FLAGS: u64 = 30;
-const DF_TEXTREL: u64 = 4;
 const DT_MIPS_LOCAL_GOTNO: u64 = 0x7000_000a;
 const DT_MIPS_GOTSYM: u64 = 0x7000_0013;
 const DT_MIPS_RLD_MAP: u64 = 0x7000_0016;

@@ -3,9 +3,9 @@
 //!
 //! Sources: "64-bit ELF Object File Specification" (SGI), 2.9; System V ABI, MIPS RISC Processor Supplement, 5-10.
 
+use goblin::elf::dynamic::DT_PLTGOT;
 use goblin::elf::{Elf, Reloc};
 
-const DT_PLTGOT: u64 = 3;
 const DT_LOCAL_GOTNO: u64 = 0x7000_000a;
 const DT_SYMTABNO: u64 = 0x7000_0011;
 const DT_GOTSYM: u64 = 0x7000_0013;

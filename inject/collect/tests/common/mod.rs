@@ -25,7 +25,7 @@ pub(crate) fn new_ring(bytes: usize) -> Shared<'static> {
     let geometry = Geometry::for_ring(bytes);
     // SAFETY: the name is a valid C string; the result is a new descriptor that nothing else owns.
     let fd = unsafe {
-        let fd = libc::memfd_create(c"prof-ring".as_ptr(), 0);
+        let fd = libc::memfd_create(prof_trace::shared::MEMFD_CNAME.as_ptr(), 0);
         assert!(fd >= 0);
         OwnedFd::from_raw_fd(fd)
     };

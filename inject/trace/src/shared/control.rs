@@ -1,6 +1,7 @@
 //! The control page: identity and settings of a recording, and the values that its fields have.
 
 use crate::shared::{Area, SLOTS, Stable, TOGGLES, TURNED_AWAY, TurnedAway};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// First word of the control page.
@@ -12,7 +13,12 @@ pub const LAYOUT: u32 = 29;
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
 /// Name of the memfd; in `/proc/PID/maps` it reads `/memfd:prof-ring (deleted)`.
-pub const MEMFD_NAME: &str = "prof-ring";
+pub const MEMFD_NAME: &str = match MEMFD_CNAME.to_str() {
+    Ok(name) => name,
+    Err(_) => panic!("not ASCII"),
+};
+/// [`MEMFD_NAME`] for `memfd_create`.
+pub const MEMFD_CNAME: &CStr = c"prof-ring";
 
 /// Greatest length of a mark's name, in bytes.
 pub const MARK_NAME: usize = 128;
