@@ -131,6 +131,7 @@ pub(crate) fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
 pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    crate::progress::install();
     let anonymize = args.anonymize;
     if args.files && anonymize != Anonymize::None {
         return Err(usage("--files would give away what --anonymize leaves out; give one of them"));
@@ -163,6 +164,7 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
 /// # Errors
 /// If the recording can't be read, or the files can't be written.
 pub(crate) fn run_extract(args: &ExtractArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    crate::progress::install();
     let path = resolve(args.input.as_deref(), locate)?;
     if Folder::open(&path).is_some() {
         let path = path.display();
