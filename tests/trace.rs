@@ -82,7 +82,7 @@ fn a_running_recording_is_traced_from_now_on_and_goes_on() {
         target.ask("alloc 1");
         !trace.text().is_empty()
     });
-    target.ask("free 110");
+    target.ask("free 100");
     target.ask("alloc 30");
     let messages = trace.ended();
     assert!(messages.contains("15 events shown"), "{messages}");
