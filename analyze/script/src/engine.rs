@@ -1,12 +1,12 @@
 //! The engine: which parts of the language scripts have, their limits, and how they run.
 
-use crate::error::{Ending, ErrorKind, ScriptError, Stopped, ending};
+use crate::error::{Ending, ErrorKind, ScriptError, Stopped, TOO_DEEP, ending};
 use crate::host::Host;
 use crate::list::AllocationList;
 use crate::memory::{Captured, Watch};
 use crate::recording::{Fallback, Open, Recording, Shared};
 use crate::registry::{Name, Registry};
-use crate::{api, complete, duration, graph, objects, only, print, save, table, text};
+use crate::{api, complete, duration, graph, objects, only, print, save, stack, table, text};
 use prof_analyze::query::RowSet;
 use prof_analyze::{IndexOptions, Job};
 use rhai::packages::{
@@ -44,6 +44,9 @@ impl Default for Limits {
 }
 
 /// Longest text of a script that has limits, in bytes.
+/// Deepest expression of a script without limits. The parser calls itself for each level.
+const DEEPEST: usize = 2000;
+
 pub(crate) const LONGEST_TEXT: usize = 1 << 18;
 
 /// The surroundings of scripts.
@@ -117,6 +120,10 @@ impl Script {
         let began = Rc::new(Cell::new(Instant::now()));
         let Registry { mut engine, names, .. } = registered(&shared);
         engine.set_max_call_levels(64).set_max_expr_depths(256, 128).disable_symbol("eval");
+        if limits.is_none() && stack::is_large() {
+            // The stack itself is looked at, on each operation.
+            engine.set_max_call_levels(1 << 24).set_max_expr_depths(DEEPEST, DEEPEST);
+        }
         free_reserved_words(&mut engine);
         if let Some(l) = limits {
             engine
@@ -129,6 +136,9 @@ impl Script {
         }
         let (own, start) = (job.clone(), began.clone());
         engine.on_progress(move |operations| {
+            if stack::is_full() {
+                return Some(Dynamic::from(Stopped(TOO_DEEP.into())));
+            }
             // The clock is read each 256 operations: natives look at the job by themselves.
             let late =
                 limits.is_some_and(|l| operations % 256 == 0 && start.get().elapsed() > l.time);

@@ -99,6 +99,10 @@ pub(crate) fn ending(e: Fault) -> Ending {
     }
 }
 
+/// What a script is told whose calls take up the stack.
+pub(crate) const TOO_DEEP: &str =
+    "functions call each other too deeply; is there a recursion without an end?";
+
 /// Returns kind, message and place of an error: the innermost one, as functions of the script are in between.
 fn told(mut e: EvalAltResult) -> (Result<ErrorKind, i64>, String, Position) {
     let at = e.take_position();
@@ -106,8 +110,10 @@ fn told(mut e: EvalAltResult) -> (Result<ErrorKind, i64>, String, Position) {
         EvalAltResult::ErrorInFunctionCall(name, _, inner, _) => {
             let (kind, message, place) = told(*inner);
             let place = if place.is_none() { at } else { place };
+            let within = format!(", in the function {name}");
             let message = match kind {
-                Ok(ErrorKind::Runtime) => format!("{message}, in the function {name}"),
+                // A function that calls itself is named once.
+                Ok(ErrorKind::Runtime) if !message.ends_with(&within) => message + within.as_str(),
                 _ => message,
             };
             (kind, message, place)
@@ -123,6 +129,14 @@ fn told(mut e: EvalAltResult) -> (Result<ErrorKind, i64>, String, Position) {
         EvalAltResult::ErrorTooManyOperations(_) => {
             let message = "the script takes too many operations; is there a loop without an end?";
             (Ok(ErrorKind::Stopped), message.into(), at)
+        }
+        EvalAltResult::ErrorStackOverflow(_) => (Ok(ErrorKind::Stopped), TOO_DEEP.into(), at),
+        EvalAltResult::ErrorDataTooLarge(what, _) => {
+            let message = format!(
+                "a value becomes too large ({}); `prof script` has no such limit",
+                what.to_lowercase()
+            );
+            (Ok(ErrorKind::Runtime), message, at)
         }
         EvalAltResult::ErrorRuntime(value, _) => {
             if let Some(Failed(message)) = value.clone().try_cast::<Failed>() {

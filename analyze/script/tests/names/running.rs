@@ -73,6 +73,36 @@ fn older_scripts_are_told_once_what_has_changed() {
 }
 
 #[test]
+fn scripts_without_limits_nest_as_deeply_as_the_stack_allows() {
+    let b = bench(19, 100);
+    let run = |code: &str| {
+        prof_script::on_stack(|| {
+            let (mut script, out) = engine(std::slice::from_ref(&b.data), None);
+            let ran = script.run(code).map_err(|e| (e.kind, e.message));
+            let lines = out.take().into_iter().map(|o| format!("{o:?}"));
+            ran.map(|_| lines.collect::<String>())
+        })
+        .expect("a thread")
+    };
+    let deep = "fn f(n) { if n == 0 { 0 } else { 1 + f(n - 1) } } println(f(5000));";
+    assert_eq!(run(deep).as_deref(), Ok("Line(\"5000\")"));
+    let long = format!("graph(){};", ".add(allocations())".repeat(1000));
+    assert_eq!(run(&long).as_deref(), Ok(""));
+    for endless in [
+        "fn f(n) { f(n + 1) } f(0)",
+        "fn f(n) { [[#{ a: (1 + (2 * f(n + 1))) }]] } f(0)",
+        "let f = |x| x; for i in 0..1_000_000 { let g = f; f = |x| g.call(x) + 1; } f.call(1)",
+    ] {
+        let (kind, message) = run(endless).expect_err(endless);
+        assert_eq!(kind, ErrorKind::Stopped, "{endless}: {message}");
+        assert!(message.contains("too deeply"), "{endless}: {message}");
+    }
+    let (_, message) = run("fn f(n) { if n == 0 { throw \"x\" } else { f(n - 1) } } f(900)")
+        .expect_err("an error");
+    assert_eq!(message, "x, in the function f");
+}
+
+#[test]
 fn objects_print_in_lines_that_people_read() {
     let mut b = bench(13, 300);
     let printed = b.lines(
@@ -210,7 +240,7 @@ fn scripts_in_a_server_end() {
         "let m = #{}; let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { m[`k${i}`] = s; } m.to_json();",
     ] {
         let e = failing(code, Some(limits));
-        let refused = ["longer than 4 MiB", "Length of string too large"];
+        let refused = ["longer than 4 MiB", "a value becomes too large (length of string)"];
         assert!(refused.iter().any(|text| e.message.contains(text)), "{code}: {e}");
     }
     // What grows by elements that are assigned.
