@@ -65,7 +65,7 @@ impl Plot {
 
     fn y(&self, value: f64) -> String {
         match self.unit {
-            Unit::Bytes => units::bytes(value as u64),
+            Unit::Bytes => exact(value as u64),
             Unit::Count => units::number(value as u64),
         }
     }
@@ -103,6 +103,10 @@ const HEIGHT: u32 = 768;
 /// Pixels of the legend: around its lines, and of a line.
 const LEGEND_MARGIN: f64 = 34.0;
 const LEGEND_LINE: f64 = 20.0;
+/// Pixels of the left axis: of a letter of its labels, of its description, and the least, for half of the first moment.
+const LETTER: u32 = 8;
+const ABOUT: u32 = 24;
+const LEAST: u32 = 44;
 const FONT: &str = "sans-serif";
 const GRID: RGBColor = RGBColor(214, 214, 214);
 const TEXT: RGBColor = RGBColor(60, 60, 60);
@@ -143,6 +147,14 @@ fn steps_of_values(unit: Unit) -> Vec<f64> {
         Unit::Bytes => (0..64).map(|e| 2f64.powi(e)).collect(),
         Unit::Count => (0..20).flat_map(|e| [1.0, 2.0, 5.0].map(|m| m * 10f64.powi(e))).collect(),
     }
+}
+
+/// Returns bytes as a label, without rounding: labels are parts of a power of two, of which one decimal hides some.
+fn exact(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = (bytes.max(1).ilog2() / 10) as usize;
+    let part = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    format!("{} {}", (part * 1000.0).round() / 1000.0, UNITS[unit])
 }
 
 /// Returns seconds since the start as a label.
@@ -228,7 +240,9 @@ fn draw(graph: &Graph, plot: &Plot, area: &Area<'_>) -> Result<(), Box<dyn std::
     builder.margin(12);
     if graph.axes {
         builder.margin_right(44).x_label_area_size(34).top_x_label_area_size(34);
-        builder.y_label_area_size(if plot.about().is_empty() { 84 } else { 104 });
+        let longest = ys.iter().map(|v| plot.y(*v).len()).max().unwrap_or(0);
+        let about = if plot.about().is_empty() { 0 } else { ABOUT };
+        builder.y_label_area_size((LETTER * longest as u32 + 20 + about).max(LEAST));
     }
     let day = |s: f64| of_day(plot.wall_ns, s, step);
     let value = |v: f64| plot.y(v);
@@ -329,6 +343,9 @@ mod tests {
         assert_eq!(moments(62.0, 185.0, 8, &steps_of_time()), [90.0, 120.0, 150.0, 180.0]);
         let bytes = moments(0.0, 5.2e6, 9, &steps_of_values(Unit::Bytes));
         assert_eq!(bytes, [0.0, 1048576.0, 2097152.0, 3145728.0, 4194304.0]);
+        let labels = [0, 512, 768 << 10, 1 << 20, 5 << 18, 9 << 17, 1 << 63].map(exact);
+        let exact = ["0 B", "512 B", "768 KiB", "1 MiB", "1.25 MiB", "1.125 MiB", "8 EiB"];
+        assert_eq!(labels, exact);
         assert_eq!(since(0.3), "300ms");
         assert_eq!(since(90.0), "1m 30s");
         assert_eq!(of_day(1_700_000_000_000_000_000, 1.5, 0.5), "22:13:21.500");
