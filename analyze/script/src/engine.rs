@@ -43,11 +43,16 @@ impl Default for Limits {
     }
 }
 
-/// Longest text of a script that has limits, in bytes.
+/// Longest text, in bytes, that functions take which make many times as much of it, in a script that has limits.
 /// Deepest expression of a script without limits. The parser calls itself for each level.
 const DEEPEST: usize = 2000;
 
 pub(crate) const LONGEST_TEXT: usize = 1 << 18;
+
+/// Most bytes of all texts in a value, and most elements of it, in a script that has limits: the verdicts of `leaks()` on
+/// thousands of stacks have some MiB of names. All values together are limited by the memory of the process.
+pub(crate) const TEXTS: usize = 32 << 20;
+const ELEMENTS: usize = if cfg!(target_pointer_width = "64") { 500_000 } else { 100_000 };
 
 /// The surroundings of scripts.
 pub struct ScriptOptions {
@@ -128,9 +133,9 @@ impl Script {
         if let Some(l) = limits {
             engine
                 .set_max_operations(l.operations)
-                .set_max_string_size(LONGEST_TEXT)
-                .set_max_array_size(20_000)
-                .set_max_map_size(5000)
+                .set_max_string_size(TEXTS)
+                .set_max_array_size(ELEMENTS)
+                .set_max_map_size(ELEMENTS)
                 .set_max_variables(200)
                 .set_max_functions(200);
         }

@@ -86,10 +86,17 @@ pub(crate) enum Ending {
     Error(ScriptError),
 }
 
+/// Longest message of an error in bytes: a script may throw all that it has.
+const LONGEST: usize = 1 << 14;
+
 /// Converts the error of a run.
 #[allow(clippy::boxed_local)] // it is how the engine has it
 pub(crate) fn ending(e: Fault) -> Ending {
-    let (kind, message, at) = told(*e);
+    let (kind, mut message, at) = told(*e);
+    if message.len() > LONGEST {
+        message.truncate(message.floor_char_boundary(LONGEST));
+        message.push('…');
+    }
     match kind {
         Ok(kind) => {
             let (line, column) = (at.line(), at.position());

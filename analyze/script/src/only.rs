@@ -286,7 +286,10 @@ fn register<L: Filtered + 'static>(
             r.def(o.name, signature, doc, example("data().runtime() * 0.5"), time);
         }
         Text => {
-            let text = |l: &mut L, text: &str| o.apply(l, text);
+            let text = move |l: &mut L, text: &str| {
+                shared.check_source(text)?;
+                o.apply(l, text)
+            };
             let arg = match o.field {
                 "thread" => {
                     return register_thread(r, o, signature!("(thread: String|Integer)"), &doc);
@@ -416,12 +419,14 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
         },
     )
     .note("prof sets no markers.");
+    let [own, of_maps] = [(); 2].map(|()| shared.clone());
     r.def(
         "only",
         "(field: String, value: String) -> AllocationList",
         "Keeps those that a filter of the command line selects: the option's name and its value.",
         "println(allocations().only(\"min-size\", \"1KiB\").len());",
-        |l: &mut AllocationList, field: &str, text: &str| {
+        move |l: &mut AllocationList, field: &str, text: &str| {
+            own.check_source(text)?;
             l.filtered(field.trim_start_matches("--"), text)
         },
     )
@@ -432,7 +437,10 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
             "(field: String, value: String) -> MapList",
             "Keeps those that a filter of `prof maps` selects: the option's name and its value.",
             "println(maps().only(\"min-size\", \"1KiB\").len());",
-            |l: &mut MapList, field: &str, text: &str| l.only(field.trim_start_matches("--"), text),
+            move |l: &mut MapList, field: &str, text: &str| {
+                of_maps.check_source(text)?;
+                l.only(field.trim_start_matches("--"), text)
+            },
         )
         .note(NEW);
 }

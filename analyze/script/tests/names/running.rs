@@ -235,7 +235,7 @@ fn scripts_in_a_server_end() {
         "let s = \"\"; s.pad(200000, \"x\"); let t = s + \"y\"; s.replace(\"x\", t);",
         "let s = \"\"; s.pad(200000, \"x\"); let t = s + \"y\"; s.replace('x', t);",
         "let a = [0]; a.pad(90, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { a[i] = s; } println(a);",
-        "let a = [0]; a.pad(90, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { a[i] = s; } `${a}`;",
+        "let a = [0]; a.pad(200, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..200 { a[i] = s; } `${a}`;",
         "let a = [0]; a.pad(90, 0); let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { a[i] = s; } print(a);",
         "let m = #{}; let s = \"\"; s.pad(200000, \"x\"); for i in 0..90 { m[`k${i}`] = s; } m.to_json();",
     ] {
@@ -243,6 +243,20 @@ fn scripts_in_a_server_end() {
         let refused = ["longer than 4 MiB", "a value becomes too large (length of string)"];
         assert!(refused.iter().any(|text| e.message.contains(text)), "{code}: {e}");
     }
+    // Those that make much of each letter.
+    for code in
+        ["s.split()", "s.split(\"\")", "s.split_rev('x')", "s.split(\"x\", 9)", "s.to_chars()"]
+    {
+        let e = failing(&format!("let s = \"\"; s.pad(300000, \"x\"); {code}"), Some(limits));
+        assert!(e.message.contains("longer than 256 KiB"), "{code}: {e}");
+    }
+    for name in ["only_passing_through_function(", "only(\"source\", "] {
+        let code = format!("let s = \"\"; s.pad(300000, \"x\"); allocations().{name}s)");
+        let e = failing(&code, Some(limits));
+        assert!(e.message.contains("longer than 256 KiB"), "{code}: {e}");
+    }
+    let e = failing("let s = \"\"; s.pad(3000000, \"x\"); throw s", Some(limits));
+    assert!(e.message.len() < 20_000, "{}", e.message.len());
     // What grows by elements that are assigned.
     let small = Limits { memory: 64 << 20, operations: 50_000_000, ..limits };
     for change in ["m[`k${i}`] = s + i", "a[i] = s + i"] {
@@ -289,6 +303,38 @@ fn values_that_hold_themselves_end_with_their_script() {
         // The engine has held one.
         assert_eq!(Arc::strong_count(&b.data), before - 1, "{code}");
     }
+}
+
+/// The limits of a server let through what the functions on a large recording make.
+#[test]
+fn limits_leave_room_for_thousands_of_objects() {
+    let b = bench(23, 100);
+    let (mut script, out) = engine(std::slice::from_ref(&b.data), Some(Limits::default()));
+    let code = "let all = []; let text = \"\"; text.pad(300, \"x\");\n\
+                for i in 0..300 { all.push([]); for j in 0..50 { all[i].push(#{ a: text, b: i, c: text }); } }\n\
+                println(all.len());\n\
+                println(\" a b  c \".split()); println(\"a,b,c\".split(\",\")); println(\"a,b,c\".split(',', 2));\n\
+                println(\"a,b,c\".split_rev(\",\", 2)); println(\"\".split(\",\")); println(\"ab\".split(\"x\"));\n\
+                println(\"ab\".to_chars()); println(\"ab\".split(',', 0)); println(\"abc\".split(1));";
+    assert_eq!(script.run(code), Ok(Ran::Whole));
+    let text = |o: &Output| match o {
+        Output::Line(text) => text.clone(),
+        Output::File { .. } => String::new(),
+    };
+    let lines: Vec<String> = out.borrow().iter().map(text).collect();
+    let expected = [
+        "300",
+        "[\"a\", \"b\", \"c\"]",
+        "[\"a\", \"b\", \"c\"]",
+        "[\"a\", \"b,c\"]",
+        "[\"c\", \"a,b\"]",
+        "[\"\"]",
+        "[\"ab\"]",
+        "['a', 'b']",
+        "[\"ab\"]",
+        "[\"a\", \"bc\"]",
+    ];
+    assert_eq!(lines, expected);
 }
 
 #[test]
