@@ -16,15 +16,25 @@ test("code is split into pieces that are the code", () => {
 
 test("names are completed where they can stand", () => {
   const names = [
+    { of: "", name: "graph", signature: "() -> Graph", doc: "" }, { of: "Graph", name: "add", signature: "(list: AllocationList) -> Graph", doc: "" },
+    { of: "AllocationList", name: "group_by_backtrace", signature: "() -> AllocationGroupList", doc: "" }, { of: "AllocationGroupList", name: "take", signature: "(n: Integer) -> AllocationGroupList", doc: "" },
     { of: "", name: "allocations", signature: "() -> AllocationList", doc: "" }, { of: "", name: "maps", signature: "() -> MapList", doc: "" },
-    { of: "AllocationList", name: "only_leaked", signature: "()", doc: "" }, { of: "MapList", name: "only_leaked", signature: "()", doc: "" },
+    { of: "AllocationList", name: "only_leaked", signature: "() -> AllocationList", doc: "" }, { of: "MapList", name: "only_leaked", signature: "()", doc: "" },
     { of: "AllocationList", name: "only_larger", signature: "(size)", doc: "" }, { of: "Graph", name: "save", signature: "(path)", doc: "" }, { of: "Duration", name: "==", signature: "", doc: "" },
   ];
   const of = (code) => completions(code, code.length, names).found.map((n) => n.name);
   assert.deepEqual(of("al"), ["allocations"]);
   assert.deepEqual(of("let x = allocations().only_l"), ["only_larger", "only_leaked"]);
   assert.deepEqual(of("allocations().LEAK"), ["only_leaked"], "anywhere in the name, in either case");
-  assert.deepEqual(of("allocations()."), ["only_larger", "only_leaked", "save"]);
+  assert.deepEqual(of("allocations()."), ["group_by_backtrace", "only_larger", "only_leaked"]);
+  // Of the type before the dot, where that is known.
+  assert.deepEqual(of("maps()."), ["only_leaked"]);
+  assert.deepEqual(of("graph()\n    .add(\"a) .\", allocations().only_leaked()) // (\n    ."), ["add", "save"]);
+  assert.deepEqual(of("let g = allocations().group_by_backtrace();\ng."), ["take"]);
+  assert.deepEqual(of("let g = allocations().group_by_backtrace();\ng[0]."), ["group_by_backtrace", "only_larger", "only_leaked"]);
+  assert.deepEqual(of("for l in allocations().group_by_backtrace().take(2) {\n  l."), ["group_by_backtrace", "only_larger", "only_leaked"]);
+  assert.deepEqual(of("(allocations())."), ["group_by_backtrace", "only_larger", "only_leaked"]);
+  for (const open of ["x.", "fn f(l) { l.", "].", ").", "let a = a; a.", "f(1)."]) assert.deepEqual(of(open), ["add", "group_by_backtrace", "only_larger", "only_leaked", "only_leaked", "save", "take"], open);
   assert.deepEqual(of("save"), [], "a method is no function");
   assert.deepEqual(of("// al"), []);
   assert.deepEqual(of("\"al"), []);

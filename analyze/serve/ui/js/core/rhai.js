@@ -27,8 +27,47 @@ export function pieces(code) {
   return out;
 }
 
+/** What `for` and an index get out of a list. @type {Record<string, string>} */
+const ELEMENT = { AllocationList: "Allocation", MapList: "Map", AllocationGroupList: "AllocationList" };
+
 /**
- * Returns the names that the word before a place may become: methods behind a dot, all others elsewhere.
+ * Returns the type of the expression that ends at a place, by the results of the calls in it; "" if it is not known.
+ * @param {string} code without texts and comments
+ * @param {number} end
+ * @param {Name[]} names
+ * @param {number} [deep] variables are followed so many times
+ * @returns {string}
+ */
+function typeAt(code, end, names, deep = 9) {
+  const text = code.slice(0, end).trimEnd(), last = text.at(-1) || "";
+  if (last !== ")" && last !== "]") {
+    const name = /[A-Za-z_]\w*$/.exec(text)?.[0];
+    if (!name || !deep || text.at(-name.length - 1) === ".") return "";
+    const made = [...text.matchAll(new RegExp(`\\blet\\s+${name}\\s*=([^;]*);|\\bfor\\s+${name}\\s+in\\s([^{]*){`, "g"))].at(-1);
+    if (!made) return "";
+    const of = typeAt(code, made.index + made[0].length - 1, names, deep - 1);
+    return made[1] === undefined ? ELEMENT[of] || "" : of;
+  }
+  let open = text.length - 1;
+  for (let depth = 0; open >= 0; open--) {
+    if (")]}".includes(text[open])) depth++;
+    else if ("([{".includes(text[open]) && --depth === 0) break;
+  }
+  if (open < 0) return "";
+  const before = text.slice(0, open).trimEnd();
+  if (last === "]") return ELEMENT[typeAt(code, before.length, names, deep)] || "";
+  const name = /\w+$/.exec(before)?.[0];
+  // Brackets around an expression have its type; of those with an operator in them only the last part is looked at.
+  if (!name) return typeAt(code, text.length - 1, names, deep);
+  const at = before.slice(0, -name.length).trimEnd(), method = at.endsWith(".");
+  const of = method ? typeAt(code, at.length - 1, names, deep) : "";
+  if (method && !of) return "";
+  return /-> (\w+)$/.exec(names.find((n) => n.of === of && n.name === name)?.signature || "")?.[1] || "";
+}
+
+/**
+ * Returns the names that the word before a place may become: methods behind a dot, those of the type before it if that is
+ * known, and all others elsewhere.
  * @param {string} code
  * @param {number} at
  * @param {Name[]} names
@@ -39,11 +78,13 @@ export function completions(code, at, names, most = 12) {
   const word = /\w*$/.exec(code.slice(0, at))?.[0] || "", from = at - word.length, method = code[from - 1] === ".";
   const last = pieces(code.slice(0, at)).at(-1);
   if (!last || last.kind === "comment" || last.kind === "string" || last.kind === "number" || (!word && !method)) return { from, found: [] };
+  const plain = method ? pieces(code.slice(0, from)).map((p) => (p.kind === "comment" || p.kind === "string" ? " ".repeat(p.text.length) : p.text)).join("") : "";
+  const type = method ? typeAt(plain, from - 1, names) : "";
   const lower = word.toLowerCase(), seen = new Set(), found = [];
   const rank = (/** @type {Name} */ n) => (n.name.startsWith(word) ? 0 : n.name.toLowerCase().startsWith(lower) ? 1 : 2);
   for (const n of names) {
     const key = n.name + n.signature;
-    if (Boolean(n.of) === method && /^\w+$/.test(n.name) && n.name.toLowerCase().includes(lower) && n.name !== word && !seen.has(key)) {
+    if ((type ? n.of === type : Boolean(n.of) === method) && /^\w+$/.test(n.name) && n.name.toLowerCase().includes(lower) && n.name !== word && !seen.has(key)) {
       seen.add(key);
       found.push(n);
     }
