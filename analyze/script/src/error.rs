@@ -94,7 +94,8 @@ const LONGEST: usize = 1 << 14;
 pub(crate) fn ending(e: Fault) -> Ending {
     let (kind, mut message, at) = told(*e);
     if message.len() > LONGEST {
-        message.truncate(message.floor_char_boundary(LONGEST));
+        let end = (0..=LONGEST).rev().find(|end| message.is_char_boundary(*end));
+        message.truncate(end.unwrap_or(0));
         message.push('…');
     }
     match kind {
