@@ -10,7 +10,7 @@ use prof_trace::capture::Capture;
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::Target;
-use prof_trace::size::{Header, with_rate};
+use prof_trace::size::{CodedSize, Header};
 
 const NODES: u32 = 6;
 
@@ -50,7 +50,10 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     let mut picked = |size: u64| {
         count += 1;
         let rate = if c.adapts { 7 + (count / 97 % 9) as u8 } else { 0 };
-        let sized = if rate == last_rate { size } else { with_rate(size, Header::default(), rate) };
+        let sized = match rate == last_rate {
+            true => size,
+            false => CodedSize::with_rate(size, Header::default(), rate).0,
+        };
         if !(c.min_size..=c.max_size).contains(&size) {
             return None;
         }
@@ -67,7 +70,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     for e in all {
         match *e {
             Event::Alloc { time, addr, size, node } => {
-                if let Some(size) = picked(size) {
+                if let Some(size) = picked(size.0) {
                     known.insert(addr);
                     out.push(alloc(time, addr, size, node));
                 }
@@ -75,7 +78,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
             Event::Free { addr, .. } => out.extend(known.remove(&addr).then_some(*e)),
             Event::Realloc { time_before, time, old, addr, size, node } => {
                 let had = known.remove(&old);
-                if let Some(size) = picked(size) {
+                if let Some(size) = picked(size.0) {
                     known.insert(addr);
                     out.push(realloc(time_before, time, old, addr, size, node));
                 } else if had {
@@ -220,7 +223,7 @@ fn filtered_figures_are_exact_and_say_what_is_missing() {
     let all: Vec<u64> = events
         .iter()
         .filter_map(|e| match *e {
-            Event::Alloc { size, .. } | Event::Realloc { size, .. } => Some(size),
+            Event::Alloc { size, .. } | Event::Realloc { size, .. } => Some(size.0),
             Event::Free { .. } => None,
         })
         .filter(|s| (100..=5000).contains(s))

@@ -108,7 +108,9 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
                 blocks[at] = addr;
             }
             // SAFETY: `add` passes a pointer to room for an event.
-            state.add(|c, p| unsafe { c.put_realloc(p, time - 20, time, old, addr, size, node) });
+            state.add(|c, p| unsafe {
+                c.put_realloc(p, time - 20, time, old, addr, size.into(), node)
+            });
         } else if full {
             let addr = blocks.swap_remove(r.below(blocks.len() as u64) as usize);
             unused.push(addr);
@@ -118,7 +120,7 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
             let addr = unused.pop().unwrap_or(64);
             blocks.push(addr);
             // SAFETY: `add` passes a pointer to room for an event.
-            state.add(|c, p| unsafe { c.put_alloc(p, time, addr, size, node) });
+            state.add(|c, p| unsafe { c.put_alloc(p, time, addr, size.into(), node) });
         }
         if state.bytes.len() > 16_000 {
             state.flush(thread_index, &mut buf);

@@ -31,7 +31,7 @@ pub struct Errors {
 }
 
 /// Returns the probability with which a block of a size is recorded, if that size is recorded at all. `rate` is the
-/// exponent of the sampling distance that the block states (see [`prof_trace::size::rate`]); 0: the recording's distance.
+/// exponent of the sampling distance that the block states (see [`prof_trace::size::CodedSize::rate`]); 0: the recording's distance.
 pub fn probability(capture: &Capture, size: u64, rate: u8) -> f64 {
     if capture.sample_bytes > 0 {
         let mean = if rate > 0 { 1 << rate.min(63) } else { capture.sample_bytes };

@@ -3,7 +3,7 @@
 use super::huge::Huge;
 use crate::load::Op;
 use prof_arch::native::capture::prefetch;
-use prof_trace::size::{self, Header};
+use prof_trace::size::{CodedSize, Header};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
@@ -29,16 +29,16 @@ impl Block {
     pub fn new(op: &Op, group: u32, noted: bool) -> Self {
         let sized = match (op.header, op.rate) {
             (0, 0) => op.size,
-            (code, rate) => size::with_rate(op.size, Header::from_code(code), rate),
+            (code, rate) => CodedSize::with_rate(op.size, Header::from_code(code), rate).0,
         };
         let sized = sized & !NOTED | if noted { NOTED } else { 0 };
         Self { sized, time: op.time, group, thread_index: op.thread_index }
     }
 
-    /// Creates a block without a chunk header, sampled at a distance of 2^`rate` (see [`size::rate`]).
+    /// Creates a block without a chunk header, sampled at a distance of 2^`rate` (see [`CodedSize::rate`]).
     #[inline(always)]
     pub fn plain(size: u64, rate: u8, time: u64, group: u32, thread_index: u32) -> Self {
-        let sized = size::with_rate(size, Header::default(), rate);
+        let sized = CodedSize::with_rate(size, Header::default(), rate).0;
         let sized = if rate == 0 { size } else { sized };
         Self { sized: sized & !NOTED, time, group, thread_index }
     }
@@ -46,19 +46,19 @@ impl Block {
     /// Returns the number of bytes requested.
     #[inline(always)]
     pub fn size(&self) -> u64 {
-        size::apart(self.sized()).0
+        self.sized().decode().0
     }
 
-    /// Returns the exponent of the distance at which the block was sampled (see [`size::rate`]).
+    /// Returns the exponent of the distance at which the block was sampled (see [`CodedSize::rate`]).
     #[inline(always)]
     pub fn rate(&self) -> u8 {
-        size::rate(self.sized())
+        self.sized().rate()
     }
 
-    /// Returns size, chunk header and sampling distance in one number (see [`size::apart`]).
+    /// Returns size, chunk header and sampling distance.
     #[inline(always)]
-    pub(crate) fn sized(&self) -> u64 {
-        self.sized & !NOTED
+    pub(crate) fn sized(&self) -> CodedSize {
+        CodedSize(self.sized & !NOTED)
     }
 
     /// Returns whether a [`Watch`](super::Watch) keeps data about this block.

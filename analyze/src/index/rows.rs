@@ -3,7 +3,7 @@
 use super::column::{How, PACKED_WORDS, Packed, is_smooth, pack, unpack};
 use super::format::{sealed, unsealed};
 use crate::load::EVENT_UNIT;
-use prof_trace::size::{self, Header};
+use prof_trace::size::{CodedSize, Header};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -51,7 +51,7 @@ pub enum Column {
     Position,
     /// glibc's chunk header, as [`Header::code`](prof_trace::size::Header::code); 0: none.
     Header,
-    /// Exponent of the distance at which it was sampled (see [`rate`](prof_trace::size::rate)); 0: the recording's.
+    /// Exponent of the distance at which it was sampled (see [`rate`](CodedSize::rate)); 0: the recording's.
     Rate,
 }
 
@@ -62,8 +62,8 @@ const COLUMNS: usize = 13;
 #[repr(align(64))]
 pub(super) struct Row {
     pub addr: u64,
-    /// Size, chunk header and sampling distance in one number (see [`size::apart`]).
-    pub sized: u64,
+    /// Size, chunk header and sampling distance.
+    pub sized: CodedSize,
     pub begin: u64,
     pub end: u64,
     pub group: u32,
@@ -79,7 +79,7 @@ impl Row {
     /// Returns the values in the order of [`Column`].
     #[inline(always)]
     fn values(&self) -> [u64; COLUMNS] {
-        let (size, header) = size::apart(self.sized);
+        let (size, header) = self.sized.decode();
         [
             self.addr,
             size,
@@ -93,7 +93,7 @@ impl Row {
             self.chain.into(),
             self.position.into(),
             header.map_or(0, Header::code).into(),
-            size::rate(self.sized).into(),
+            self.sized.rate().into(),
         ]
     }
 }

@@ -3,6 +3,7 @@
 use prof_trace::event::{Codec, DEFINE_NODES, Event, Visit};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::Events;
+use prof_trace::size::CodedSize;
 use std::collections::HashMap;
 
 /// Location of a chunk's payload.
@@ -106,7 +107,7 @@ impl<V: Visit> Visit for Counted<'_, V> {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
         self.left -= 1;
         self.v.alloc(time, addr, size, node)
     }
@@ -118,7 +119,14 @@ impl<V: Visit> Visit for Counted<'_, V> {
     }
 
     #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         self.left -= 1;
         self.v.realloc(times, old, addr, size, node)
     }

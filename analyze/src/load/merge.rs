@@ -6,7 +6,7 @@
 
 use super::held::{Load, Pending, Source, Waiting};
 use prof_trace::event::{DEFINE_NODES, Visit};
-use prof_trace::size::{self, Header};
+use prof_trace::size::{CodedSize, Header};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -43,7 +43,7 @@ pub struct Op {
     pub kind: OpKind,
     /// glibc's chunk header of a new block (see [`Header::code`]).
     pub header: u16,
-    /// Exponent of the distance at which a new block was sampled (see [`size::rate`]); 0: the recording's.
+    /// Exponent of the distance at which a new block was sampled (see [`CodedSize::rate`]); 0: the recording's.
     pub rate: u8,
 }
 
@@ -212,17 +212,17 @@ impl Merge {
 impl Carried {
     /// Returns the size and the chunk header of a new block.
     #[inline(always)]
-    fn sized(&mut self, size: u64) -> (u64, u16) {
-        if size >> size::BITS == 0 { (size, self.usual) } else { self.unusual(size) }
+    fn decoded(&mut self, size: CodedSize) -> (u64, u16) {
+        if size.is_plain() { (size.0, self.usual) } else { self.unusual(size) }
     }
 
     #[cold]
-    fn unusual(&mut self, size: u64) -> (u64, u16) {
-        let rate = size::rate(size);
+    fn unusual(&mut self, size: CodedSize) -> (u64, u16) {
+        let rate = size.rate();
         if rate != 0 {
             self.rate = rate;
         }
-        let (size, header) = size::apart(size);
+        let (size, header) = size.decode();
         let Some(header) = header else { return (size.min(MAX_SIZE), 0) };
         if !header.mapped {
             self.usual = Header { extra: 0, ..header }.code();
@@ -261,8 +261,8 @@ impl<F: FnMut(Op)> Run<'_, F> {
 
     /// Gives the beginning of a block.
     #[inline(always)]
-    fn give_new(&mut self, kind: OpKind, time: u64, addr: u64, size: u64, node: u32) -> bool {
-        let (size, header) = self.carried.sized(size);
+    fn give_new(&mut self, kind: OpKind, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+        let (size, header) = self.carried.decoded(size);
         let (thread_index, rate) = (self.thread_index, self.carried.rate);
         self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
         true
@@ -275,7 +275,7 @@ impl<F: FnMut(Op)> Visit for Run<'_, F> {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
         self.events += 1;
         let time = self.carried.time(time);
         self.give_new(OpKind::Alloc, time, addr, size, node)
@@ -289,7 +289,14 @@ impl<F: FnMut(Op)> Visit for Run<'_, F> {
     }
 
     #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         self.events += 1;
         let begin = self.carried.time(times[0].min(times[1]));
         self.give_end(OpKind::ReallocOld, begin, old, node);

@@ -199,7 +199,7 @@ impl Gate<'_> {
         let Held { time, addr, old, thread_index, node, .. } = *h;
         let size = match h.what {
             What::Alloc | What::Realloc => self.kept.sized(thread_index, h.size, h.header, h.rate),
-            What::Free | What::Implied => 0,
+            What::Free | What::Implied => 0.into(),
         };
         let (event, old) = match h.what {
             What::Alloc => (Event::Alloc { time, addr, size, node }, addr),

@@ -2,6 +2,7 @@
 
 use super::out::Usual;
 use prof_trace::event::Event;
+use prof_trace::size::CodedSize;
 
 /// Number of events that are written at a time.
 const BATCH: usize = 16_384;
@@ -24,7 +25,13 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Returns the size of a new block, with what a reader would not assume.
-    pub(super) fn sized(&mut self, thread_index: u32, size: u64, header: u16, rate: u8) -> u64 {
+    pub(super) fn sized(
+        &mut self,
+        thread_index: u32,
+        size: u64,
+        header: u16,
+        rate: u8,
+    ) -> CodedSize {
         let at = thread_index as usize;
         if at >= self.usual.len() {
             self.usual.resize(at + 1, Usual::default());

@@ -6,7 +6,7 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Compress, MAX_EVENTS, Packer};
 use prof_trace::records::{Pass, Target, kind};
-use prof_trace::size::{self, Header};
+use prof_trace::size::{CodedSize, Header};
 use std::io::{self, Write};
 
 /// Shorter payloads are not compressed.
@@ -105,16 +105,17 @@ pub(super) struct Usual {
 impl Usual {
     /// Returns the size of a new block, with its chunk header and the exponent of its distance if a reader would assume
     /// others.
-    pub(super) fn sized(&mut self, size: u64, header: u16, rate: u8) -> u64 {
-        if (self.header, self.rate) == (header, rate) || size >> size::BITS != 0 {
-            return size;
+    pub(super) fn sized(&mut self, size: u64, header: u16, rate: u8) -> CodedSize {
+        let plain = CodedSize(size);
+        if (self.header, self.rate) == (header, rate) || !plain.is_plain() {
+            return plain;
         }
         let code = Header::from_code(header);
-        let coded = size::with_rate(size, code, rate);
-        if !code.mapped && coded != size {
+        let coded = CodedSize::with_rate(size, code, rate);
+        if !code.mapped && coded != plain {
             self.header = Header { extra: 0, ..code }.code();
         }
-        if size::rate(coded) != 0 {
+        if coded.rate() != 0 {
             self.rate = rate;
         }
         coded

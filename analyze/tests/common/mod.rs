@@ -201,7 +201,7 @@ pub(crate) fn encode(thread: u32, from: Codec, events: &[Event]) -> Events {
 }
 
 pub(crate) fn alloc(time: u64, addr: u64, size: u64, node: u32) -> Event {
-    Event::Alloc { time, addr, size, node }
+    Event::Alloc { time, addr, size: size.into(), node }
 }
 
 pub(crate) fn free(time: u64, addr: u64) -> Event {
@@ -216,7 +216,7 @@ pub(crate) fn realloc(
     size: u64,
     node: u32,
 ) -> Event {
-    Event::Realloc { time_before, time, old, addr, size, node }
+    Event::Realloc { time_before, time, old, addr, size: size.into(), node }
 }
 
 /// Returns a successful call of a private anonymous mmap; the other kinds of calls are made from it.

@@ -4,7 +4,7 @@ use super::{Maker, Random, START, alloc, free, realloc};
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::Module;
-use prof_trace::size::{Header, with_header};
+use prof_trace::size::{CodedSize, Header};
 use std::collections::HashMap;
 
 /// The steps with their threads, in the order of time.
@@ -177,7 +177,7 @@ fn note_header(headers: &mut HashMap<u32, Header>, thread: u32, size: u64, heade
     if !header.mapped {
         *last = Header { extra: 0, ..header };
     }
-    with_header(size, header)
+    CodedSize::with_header(size, header).0
 }
 
 /// Writes the steps as a collector would: in passes, thread by thread, where the newest events of some threads are

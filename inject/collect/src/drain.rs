@@ -10,6 +10,7 @@ use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, Visit};
 use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
+use prof_trace::size::CodedSize;
 
 /// If more than one of this many parts of the segments waits to be read, events are not compressed.
 const HURRY: usize = 2;
@@ -441,7 +442,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
         let node = self.name(node);
         self.node = node;
         let taken = self.to.alloc(time.wrapping_add(self.offset), addr, size, node);
@@ -461,7 +462,14 @@ impl<V: Visit> Visit for Translation<'_, V> {
     }
 
     #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         let node = self.name(node);
         self.node = node;
         let times = times.map(|time| time.wrapping_add(self.offset));
@@ -493,7 +501,7 @@ impl Visit for Nothing {
         true
     }
 
-    fn alloc(&mut self, _: u64, _: u64, _: u64, _: u32) -> bool {
+    fn alloc(&mut self, _: u64, _: u64, _: CodedSize, _: u32) -> bool {
         true
     }
 
@@ -501,7 +509,7 @@ impl Visit for Nothing {
         true
     }
 
-    fn realloc(&mut self, _: [u64; 2], _: u64, _: u64, _: u64, _: u32) -> bool {
+    fn realloc(&mut self, _: [u64; 2], _: u64, _: u64, _: CodedSize, _: u32) -> bool {
         true
     }
 }

@@ -160,7 +160,7 @@ mod tests {
         for time in times {
             assert!(at + MAX_EVENT <= prof_trace::shared::SEGMENT_SIZE);
             // SAFETY: the write stays inside of the segment, by the assertion, and no other thread uses the segment.
-            at += unsafe { codec.put_alloc(data.add(at), *time, 0x1000, 8, 0) };
+            at += unsafe { codec.put_alloc(data.add(at), *time, 0x1000, 8.into(), 0) };
         }
         ring::commit(shared.head(index).expect("a head"), at);
         ring::close(shared, index);

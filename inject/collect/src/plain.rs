@@ -1,6 +1,7 @@
 //! The encoding of events in an unpacked recording.
 
 use prof_trace::event::{Codec, DEFINE_NODES, MAX_EVENT, Visit};
+use prof_trace::size::CodedSize;
 
 /// Writes events in the encoding of an unpacked recording.
 pub(crate) struct Plain<'a> {
@@ -32,7 +33,7 @@ impl Visit for Plain<'_> {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
         // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_alloc(at, time, addr, size, node) })
     }
@@ -44,7 +45,14 @@ impl Visit for Plain<'_> {
     }
 
     #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         let [before, time] = times;
         // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_realloc(at, before, time, old, addr, size, node) })

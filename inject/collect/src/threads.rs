@@ -257,7 +257,8 @@ mod tests {
         fn put(&mut self, shared: &Shared, time: u64) {
             let data = shared.data(self.index).expect("data");
             // SAFETY: the segment has room for the few events of this test, and only this writer has taken it.
-            self.at += unsafe { self.codec.put_alloc(data.add(self.at), time, 0x1000, 8, 0) };
+            self.at +=
+                unsafe { self.codec.put_alloc(data.add(self.at), time, 0x1000, 8.into(), 0) };
             ring::commit(shared.head(self.index).expect("a head"), self.at);
         }
     }

@@ -57,8 +57,8 @@ fn numbers_that_name_nothing_end() {
     unsafe {
         // Code addresses that do not exist, and an event that names a node not defined yet.
         pos += codec.put_define(data, 0, [1, u32::MAX, 4_000_000]);
-        pos += codec.put_alloc(data.add(pos), 10, 16, 1, 900);
-        pos += codec.put_alloc(data.add(pos), 11, 32, 1, 3);
+        pos += codec.put_alloc(data.add(pos), 10, 16, 1.into(), 900);
+        pos += codec.put_alloc(data.add(pos), 11, 32, 1.into(), 3);
     }
     // The slot's thread is the segment's, so it may go on writing.
     shared.slot(0).expect("a slot").serial.store(1, Release);
@@ -69,7 +69,7 @@ fn numbers_that_name_nothing_end() {
     // SAFETY: the writes stay near the front of the segment, which no other thread uses.
     unsafe {
         pos += codec.put_define(data.add(pos), 500, [1, 0, 0]);
-        pos += codec.put_alloc(data.add(pos), 12, 48, 1, 1);
+        pos += codec.put_alloc(data.add(pos), 12, 48, 1.into(), 1);
     }
     shared.head(index).expect("head").committed.store(pos as u32, Release);
     c.pass(false);

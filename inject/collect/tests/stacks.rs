@@ -58,7 +58,7 @@ fn write(shared: Shared<'static>, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec
         // Enter the code addresses now, while other threads do the same.
         let stack = k.map_or(&[][..], |k| &stacks[k]);
         let ids: Vec<u32> = stack.iter().map(|pc| pc_id(&shared, *pc)).collect();
-        let e = Event::Alloc { time: now(), addr: i * 16, size: i, node: 0 };
+        let e = Event::Alloc { time: now(), addr: i * 16, size: i.into(), node: 0 };
         w.put_stack(&e, &ids, &mut seen);
         which.push(k);
     }

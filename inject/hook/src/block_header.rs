@@ -7,7 +7,7 @@
 
 use crate::state::{SAY, Thread, UNKNOWN};
 use prof_trace::shared::Function;
-use prof_trace::size::{self, GlibcChunks, Header};
+use prof_trace::size::{CodedSize, GlibcChunks, Header, can_have_header};
 
 const IN_USE: u64 = 1;
 const MAPPED: u64 = 2;
@@ -18,13 +18,13 @@ const IN_PAGE: u64 = 0x1000 - STEP;
 
 /// Returns the size of a new block as it is recorded: with its header, if that is not as expected.
 #[inline(always)]
-pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> u64 {
+pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> CodedSize {
     // No header is read for a function without headers. None is read at the start of a page, as the page in
     // front may be unmapped, unless all blocks are glibc's. None is read at an unaligned or tagged address.
     if f.headers < 2 && (f.headers == 0 || addr & IN_PAGE == 0)
         || addr & (0xff << 56 | (STEP - 1)) != 0
     {
-        return if t.flags == UNKNOWN { size } else { other(t, size) };
+        return if t.flags == UNKNOWN { CodedSize(size) } else { other(t, size) };
     }
     // SAFETY: the word lies on the page that the block begins on, or the block is glibc's and has a header.
     // It is aligned. Volatile, as another thread may change its lowest bit at any time.
@@ -35,7 +35,7 @@ pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> u64 {
     // If this overflows, the two are not equal.
     let chunk = GlibcChunks::NATIVE.smallest(size);
     if header & !IN_USE == chunk | t.flags {
-        return size;
+        return CodedSize(size);
     }
     unusual(t, header, size)
 }
@@ -43,18 +43,18 @@ pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> u64 {
 /// Encodes the size of a block of another allocator, or of one whose header can't be read.
 #[cold]
 #[inline(never)]
-fn other(t: &mut Thread, size: u64) -> u64 {
+fn other(t: &mut Thread, size: u64) -> CodedSize {
     let flags = core::mem::replace(&mut t.flags, UNKNOWN);
     encode(t, flags == SAY, size, Header::default())
 }
 
 /// Encodes a size with its header, and with the sampling distance if that has to be stated.
-fn encode(t: &mut Thread, say: bool, size: u64, header: Header) -> u64 {
+fn encode(t: &mut Thread, say: bool, size: u64, header: Header) -> CodedSize {
     if !say {
-        return size::with_header(size, header);
+        return CodedSize::with_header(size, header);
     }
-    let sized = size::with_rate(size, header, t.rate);
-    if size::rate(sized) == 0 {
+    let sized = CodedSize::with_rate(size, header, t.rate);
+    if sized.rate() == 0 {
         // The block is too large to state it: the next one does.
         t.rate = 0;
     }
@@ -63,11 +63,11 @@ fn encode(t: &mut Thread, say: bool, size: u64, header: Header) -> u64 {
 
 #[cold]
 #[inline(never)]
-fn unusual(t: &mut Thread, header: u64, size: u64) -> u64 {
+fn unusual(t: &mut Thread, header: u64, size: u64) -> CodedSize {
     let steps = (header & !(STEP - 1)).wrapping_sub(GlibcChunks::NATIVE.smallest(size)) / STEP;
     // Bit 3 of a 64-bit header is clear.
-    if header & (STEP - 1) & !7 != 0 || !size::can_have_header(size, steps) {
-        return if t.flags == UNKNOWN { size } else { other(t, size) };
+    if header & (STEP - 1) & !7 != 0 || !can_have_header(size, steps) {
+        return if t.flags == UNKNOWN { CodedSize(size) } else { other(t, size) };
     }
     let mapped = header & MAPPED != 0;
     let say = t.flags == SAY;

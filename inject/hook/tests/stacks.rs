@@ -106,7 +106,7 @@ fn stacks_equal_backtraces_at_every_depth() {
             .collect();
         let new = &allocs[allocs.len() - w.samples.len()..];
         for (s, (addr, node, size)) in w.samples.iter().zip(new) {
-            assert_eq!((s.block, 24), (*addr, prof_trace::size::apart(*size).0));
+            assert_eq!((s.block, 24), (*addr, size.decode().0));
             let got = w.hook.stack(*node);
             // The innermost frame of both is in `sample`, at two different calls.
             let (same, beyond) = got.split_at(s.expect.len().min(got.len()));

@@ -7,7 +7,7 @@ pub struct Capture {
     /// point falls into it. 0: sampling by bytes is off.
     pub sample_bytes: u64,
     /// The distance follows the allocation rate of the program: [`Capture::sample_bytes`] is the first
-    /// distance, and each block states its own (see [`crate::size::rate`]).
+    /// distance, and each block states its own (see [`crate::size::CodedSize::rate`]).
     pub adapts: bool,
     /// Number of successive allocations per thread of which one is recorded. 0 or 1: all are.
     pub sample_every: u64,

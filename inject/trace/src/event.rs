@@ -11,6 +11,7 @@ mod encode;
 pub use decode::Visit;
 
 use crate::call::{RawCall, TEXT_BYTES};
+use crate::size::CodedSize;
 
 /// Maximum length of an encoded event, in bytes; also the free space that the encoder needs.
 pub const MAX_EVENT: usize = 64;
@@ -40,8 +41,8 @@ pub enum Event {
         time: u64,
         /// Address of the block.
         addr: u64,
-        /// Requested bytes.
-        size: u64,
+        /// Requested bytes, chunk header and sampling distance.
+        size: CodedSize,
         /// Stack node: its number in the segment (see [`Entry`]), or its id in a recording.
         node: u32,
     },
@@ -64,8 +65,8 @@ pub enum Event {
         old: u64,
         /// Address of the new block.
         addr: u64,
-        /// Requested bytes.
-        size: u64,
+        /// Requested bytes, chunk header and sampling distance.
+        size: CodedSize,
         /// Stack node, as in [`Event::Alloc`].
         node: u32,
     },

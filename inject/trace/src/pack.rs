@@ -5,6 +5,7 @@
 
 use crate::event::{Codec, DEFINE_NODES, Visit};
 use crate::predictor::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Predictor, State, Tables};
+use crate::size::CodedSize;
 use crate::wire::Writer;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -434,10 +435,10 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
         let fits = self.one_more();
         if fits {
-            self.allocated(ALLOC, time, addr, size, node);
+            self.allocated(ALLOC, time, addr, size.0, node);
         }
         fits
     }
@@ -452,11 +453,18 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
     }
 
     #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         let fits = self.one_more();
         if fits {
             let [before, time] = times;
-            self.allocated(REALLOC, time, addr, size, node);
+            self.allocated(REALLOC, time, addr, size.0, node);
             self.pens.put_address(old, addr, true);
             self.pens.put_int(ADDRESS, time.wrapping_sub(before), true);
         }

@@ -99,60 +99,82 @@ impl GlibcChunks {
     }
 }
 
-/// Encodes the size of an event together with a header. A size without a header says that the header is as
-/// expected (FORMAT.md, section 2).
-#[inline(always)]
-pub fn with_header(size: u64, header: Header) -> u64 {
-    if size >> BITS != 0 || u64::from(header.extra) > MOST_STEPS {
-        return size;
+/// The size of a new block as events have it: the requested bytes with the block's chunk header and sampling distance, as
+/// far as a reader does not expect them (FORMAT.md, section 2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct CodedSize(pub u64);
+
+impl CodedSize {
+    /// Encodes a size and a header. A size without a header says that the header is as expected.
+    #[inline(always)]
+    pub fn with_header(size: u64, header: Header) -> Self {
+        if size >> BITS != 0 || u64::from(header.extra) > MOST_STEPS {
+            return Self(size);
+        }
+        Self(PRESENT | u64::from(header.code()) << BITS | size)
     }
-    PRESENT | u64::from(header.code()) << BITS | size
+
+    /// Encodes size, header and the sampling distance 2^`rate`; 0: no distance.
+    #[inline(always)]
+    pub fn with_rate(size: u64, header: Header, rate: u8) -> Self {
+        if rate == 0 {
+            return Self::with_header(size, header);
+        }
+        if size >> RATE_BITS != 0 || u64::from(header.extra) > MOST_STEPS {
+            return Self(size);
+        }
+        let code = u64::from(header.code());
+        let (arena, rest) = (code & ARENA, code & !ARENA | WITH_RATE);
+        Self(PRESENT | rest << BITS | u64::from(rate & 31) << RATE | arena << RATE_ARENA | size)
+    }
+
+    /// Returns whether it is a size and nothing else, and less than 2^[`BITS`] bytes.
+    #[inline(always)]
+    pub fn is_plain(self) -> bool {
+        self.0 >> BITS == 0
+    }
+
+    /// Returns the exponent of the sampling distance that it states; 0: none.
+    #[inline(always)]
+    pub fn rate(self) -> u8 {
+        if self.has_rate() { (self.0 >> RATE & 31) as u8 } else { 0 }
+    }
+
+    #[inline(always)]
+    fn has_rate(self) -> bool {
+        self.0 & (PRESENT | WITH_RATE << BITS) == PRESENT | WITH_RATE << BITS
+    }
+
+    /// Returns the requested bytes, and the header that it states.
+    #[inline(always)]
+    pub fn decode(self) -> (u64, Option<Header>) {
+        let size = self.0;
+        if size & PRESENT == 0 {
+            return (size, None);
+        }
+        let code = (size >> BITS) as u16 & !(1 << (55 - BITS));
+        if self.has_rate() {
+            let arena = (size >> RATE_ARENA) as u16 & ARENA as u16;
+            let header = Header::from_code(code & !(ARENA as u16) | arena);
+            return (size & ((1 << RATE_BITS) - 1), Some(header));
+        }
+        (size & ((1 << BITS) - 1), Some(Header::from_code(code)))
+    }
 }
 
-/// Encodes size, header and the sampling distance 2^`rate`; 0: no distance.
-#[inline(always)]
-pub fn with_rate(size: u64, header: Header, rate: u8) -> u64 {
-    if rate == 0 {
-        return with_header(size, header);
+impl From<u64> for CodedSize {
+    /// Takes a size of which nothing else is known.
+    #[inline(always)]
+    fn from(size: u64) -> Self {
+        Self(size)
     }
-    if size >> RATE_BITS != 0 || u64::from(header.extra) > MOST_STEPS {
-        return size;
-    }
-    let code = u64::from(header.code());
-    let (arena, rest) = (code & ARENA, code & !ARENA | WITH_RATE);
-    PRESENT | rest << BITS | u64::from(rate & 31) << RATE | arena << RATE_ARENA | size
-}
-
-/// Returns the exponent of the sampling distance that an encoded size states; 0: none.
-#[inline(always)]
-pub fn rate(size: u64) -> u8 {
-    if has_rate(size) { (size >> RATE & 31) as u8 } else { 0 }
-}
-
-#[inline(always)]
-fn has_rate(size: u64) -> bool {
-    size & (PRESENT | WITH_RATE << BITS) == PRESENT | WITH_RATE << BITS
 }
 
 /// Returns whether a header with so many steps can be encoded for a block of that size.
 #[inline(always)]
 pub fn can_have_header(size: u64, steps: u64) -> bool {
     size >> BITS == 0 && steps <= MOST_STEPS
-}
-
-/// Splits an encoded size into size and header.
-#[inline(always)]
-pub fn apart(size: u64) -> (u64, Option<Header>) {
-    if size & PRESENT == 0 {
-        return (size, None);
-    }
-    let code = (size >> BITS) as u16 & !(1 << (55 - BITS));
-    if has_rate(size) {
-        let arena = (size >> RATE_ARENA) as u16 & ARENA as u16;
-        let header = Header::from_code(code & !(ARENA as u16) | arena);
-        return (size & ((1 << RATE_BITS) - 1), Some(header));
-    }
-    (size & ((1 << BITS) - 1), Some(Header::from_code(code)))
 }
 
 #[cfg(test)]
@@ -166,23 +188,24 @@ mod tests {
                 for (mapped, extra) in [(false, 0), (true, 255), (false, 1), (false, 4095)] {
                     let h = Header { arena, mapped, extra };
                     assert_eq!(Header::from_code(h.code()), h);
-                    assert_eq!(apart(with_header(size, h)), (size, Some(h)));
-                    assert_eq!(apart(size), (size, None));
-                    assert!(with_header(size, h) < 1 << 56);
+                    assert_eq!(CodedSize::with_header(size, h).decode(), (size, Some(h)));
+                    assert_eq!(CodedSize(size).decode(), (size, None));
+                    assert!(CodedSize::with_header(size, h).0 < 1 << 56);
                     for rated in RATES {
-                        let all = with_rate(size, h, rated);
-                        assert!(all < 1 << 56);
+                        let all = CodedSize::with_rate(size, h, rated);
+                        assert!(all.0 < 1 << 56);
                         let fits = size >> RATE_BITS == 0;
                         let (header, rated) = if fits { (Some(h), rated) } else { (None, 0) };
-                        assert_eq!((apart(all), rate(all)), ((size, header), rated));
+                        assert_eq!((all.decode(), all.rate()), ((size, header), rated));
                     }
-                    assert_eq!(with_rate(size, h, 0), with_header(size, h));
-                    assert_eq!((rate(size), rate(with_header(size, h))), (0, 0));
+                    assert_eq!(CodedSize::with_rate(size, h, 0), CodedSize::with_header(size, h));
+                    assert_eq!(CodedSize(size).rate(), 0);
+                    assert_eq!(CodedSize::with_header(size, h).rate(), 0);
                 }
             }
         }
         let h = Header { arena: 1, mapped: false, extra: 0 };
-        assert_eq!(apart(with_header(1 << 40, h)), (1 << 40, None));
+        assert_eq!(CodedSize::with_header(1 << 40, h).decode(), (1 << 40, None));
         assert!(!can_have_header(1 << 40, 0) && !can_have_header(1, 4096));
         assert!(can_have_header(1, 4095));
     }

@@ -6,6 +6,7 @@ use crate::pack::{
     NODE_GUESSED, PAD, Run, SIZE, SIZE_GUESSED, STORED, TIME_BYTES, TIME_HIGH, TIME_LOW, ZSTD,
 };
 use crate::predictor::{ALLOC_GUESSES, FREE_GUESSES, Predictor, State, Tables};
+use crate::size::CodedSize;
 use crate::wire::Reader;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -255,10 +256,10 @@ impl Columns<'_> {
         };
         m.saw_allocated(addr, size);
         if kind == ALLOC {
-            return Some(Event::Alloc { time, addr, size, node });
+            return Some(Event::Alloc { time, addr, size: CodedSize(size), node });
         }
         let old = self.address(addr)?;
         let time_before = time.wrapping_sub(self.int(ADDRESS)?.0);
-        Some(Event::Realloc { time_before, time, old, addr, size, node })
+        Some(Event::Realloc { time_before, time, old, addr, size: CodedSize(size), node })
     }
 }

@@ -82,13 +82,13 @@ fn sample() -> &'static [u8] {
                 let (time, addr, node) =
                     (1000 * i + 7, 0x10000 * u64::from(thread) + 64 * (i % 90), 1 + i as u32 % 4);
                 let event = match i % 7 {
-                    0 | 2 | 4 => Event::Alloc { time, addr, size: i * 3, node },
+                    0 | 2 | 4 => Event::Alloc { time, addr, size: (i * 3).into(), node },
                     5 => Event::Realloc {
                         time_before: time - 3,
                         time,
                         old: addr - 64,
                         addr,
-                        size: i,
+                        size: i.into(),
                         node,
                     },
                     _ => Event::Free { time, addr: addr - 64, node: 0 },

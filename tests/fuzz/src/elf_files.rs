@@ -90,7 +90,7 @@ fn analyser(path: &Path, len: u64, build_id: Vec<u8>) {
         let id = i + 1;
         pcs.extend([id, len * i / 16 + i, 1]);
         nodes.extend([id, 0, id]);
-        let e = Event::Alloc { time: 2 + i, addr: 4096 * id, size: 8, node: id as u32 };
+        let e = Event::Alloc { time: 2 + i, addr: 4096 * id, size: 8.into(), node: id as u32 };
         let Event::Alloc { time, addr, size, node } = e else { return };
         let mut b = [0u8; 64];
         // SAFETY: an event takes at most 64 bytes.

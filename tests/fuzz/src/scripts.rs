@@ -65,7 +65,13 @@ fn recording() -> Arc<Recording> {
         let mut buffer = [0u8; 2 * MAX_EVENT];
         // SAFETY: the buffer has room for two events.
         let length = unsafe {
-            let first = codec.put_alloc(buffer.as_mut_ptr(), time, 64 * n, 8 * n, 1 + n as u32 % 8);
+            let first = codec.put_alloc(
+                buffer.as_mut_ptr(),
+                time,
+                64 * n,
+                (8 * n).into(),
+                1 + n as u32 % 8,
+            );
             let to = buffer.as_mut_ptr().add(first);
             first + if n % 2 == 0 { codec.put_free(to, time + 1, 64 * n, 0) } else { 0 }
         };

@@ -217,14 +217,14 @@ pub(crate) fn event(serial: u32, i: u64, node: u32) -> Event {
     let addr = 0x7f00_0000_0000 + (serial as u64) * 0x100_0000 + (i % 1000) * 64;
     let time = now();
     match i % 5 {
-        0 | 2 => Event::Alloc { time, addr, size: i, node },
+        0 | 2 => Event::Alloc { time, addr, size: i.into(), node },
         1 | 3 => Event::Free { time, addr, node: 0 },
         _ => Event::Realloc {
             time_before: time - 50,
             time,
             old: addr,
             addr: addr + 8,
-            size: i,
+            size: i.into(),
             node,
         },
     }

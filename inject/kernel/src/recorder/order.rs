@@ -150,7 +150,7 @@ impl Sink<'_> {
         if let Some(r) = &mut self.recording {
             let node = self.stacks.get(block.stack).node;
             let Block { size, thread, .. } = block;
-            r.push(thread, Event::Alloc { time, addr: address, size, node });
+            r.push(thread, Event::Alloc { time, addr: address, size: size.into(), node });
         }
     }
 

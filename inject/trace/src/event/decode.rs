@@ -5,6 +5,7 @@ use crate::event::{
     ALLOC, CALL, Codec, DEFINE, DEFINE_NODES, Entry, Event, FREE, FREE_STACK, MAX_EVENT, REALLOC,
     TEXT, UNALIGNED,
 };
+use crate::size::CodedSize;
 
 #[inline(always)]
 fn unzigzag(v: u64) -> i64 {
@@ -133,9 +134,9 @@ impl Codec {
         }
         self.node = node;
         let event = match kind {
-            ALLOC => v.alloc(time, addr, size, node),
+            ALLOC => v.alloc(time, addr, CodedSize(size), node),
             FREE_STACK => v.free(time, addr, node),
-            _ => v.realloc([time.wrapping_sub(back), time], old, addr, size, node),
+            _ => v.realloc([time.wrapping_sub(back), time], old, addr, CodedSize(size), node),
         };
         Some((pos, event))
     }
@@ -174,11 +175,12 @@ pub trait Visit {
     /// Receives an [`Entry::Define`].
     fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool;
     /// Receives an [`Event::Alloc`].
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool;
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool;
     /// Receives an [`Event::Free`].
     fn free(&mut self, time: u64, addr: u64, node: u32) -> bool;
     /// Receives an [`Event::Realloc`]; `times` are its `time_before` and `time`.
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool;
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: CodedSize, node: u32)
+    -> bool;
     /// Receives an [`Entry::Call`], which only segments have.
     fn call(&mut self, _call: &RawCall) -> bool {
         false
@@ -205,7 +207,7 @@ impl Visit for Kept {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
         self.0 = Some(Entry::Event(Event::Alloc { time, addr, size, node }));
         true
     }
@@ -217,7 +219,14 @@ impl Visit for Kept {
     }
 
     #[inline(always)]
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         let [time_before, time] = times;
         self.0 = Some(Entry::Event(Event::Realloc { time_before, time, old, addr, size, node }));
         true

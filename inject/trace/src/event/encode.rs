@@ -8,6 +8,7 @@ use crate::event::MAX_EVENT;
 use crate::event::{
     ALLOC, CALL, Codec, DEFINE, DEFINE_NODES, FREE, FREE_STACK, REALLOC, TEXT, UNALIGNED,
 };
+use crate::size::CodedSize;
 
 /// Addresses in calls are cut to this: any two then have a difference that can be encoded.
 const CALL_ADDRESS: u64 = (1 << 55) - 1;
@@ -70,12 +71,13 @@ impl Codec {
         at: *mut u8,
         time: u64,
         addr: u64,
-        size: u64,
+        size: CodedSize,
         node: u32,
     ) -> usize {
         let t = time.wrapping_sub(self.time);
         let (a, k) = self.addr_delta(addr);
         let n = zigzag(node as i64 - self.node as i64);
+        let size = size.0;
         if (t | a | size) >= LIMIT {
             return 0;
         }
@@ -145,7 +147,7 @@ impl Codec {
         time: u64,
         old: u64,
         addr: u64,
-        size: u64,
+        size: CodedSize,
         node: u32,
     ) -> usize {
         let t = time.wrapping_sub(self.time);
@@ -153,6 +155,7 @@ impl Codec {
         let (a, k) = self.addr_delta(addr);
         let o = zigzag(old.wrapping_sub(addr) as i64);
         let n = zigzag(node as i64 - self.node as i64);
+        let size = size.0;
         if (t | a | size | back | o) >= LIMIT {
             return 0;
         }

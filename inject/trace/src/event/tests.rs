@@ -1,5 +1,6 @@
 use super::*;
 use crate::call::{MAX_NAME, TEXTS};
+use crate::size::CodedSize;
 
 fn round(events: &[Event]) -> usize {
     let mut buf = [0u8; 4096];
@@ -46,23 +47,28 @@ fn round(events: &[Event]) -> usize {
 #[test]
 fn events_come_back_as_written() {
     let e = [
-        Event::Alloc { time: 1 << 50, addr: 0x7f00_1234_5670, size: 24, node: 900 },
-        Event::Alloc { time: (1 << 50) + 300, addr: 0x7f00_1234_5690, size: 24, node: 900 },
+        Event::Alloc { time: 1 << 50, addr: 0x7f00_1234_5670, size: CodedSize(24), node: 900 },
+        Event::Alloc {
+            time: (1 << 50) + 300,
+            addr: 0x7f00_1234_5690,
+            size: CodedSize(24),
+            node: 900,
+        },
         Event::Free { time: (1 << 50) + 500, addr: 0x7f00_1234_5690, node: 0 },
         Event::Free { time: (1 << 50) + 501, addr: 0x10, node: 7 },
-        Event::Alloc { time: (1 << 50) + 800, addr: 0x13, size: 0, node: u32::MAX },
+        Event::Alloc { time: (1 << 50) + 800, addr: 0x13, size: CodedSize(0), node: u32::MAX },
         Event::Realloc {
             time_before: (1 << 50) + 900,
             time: (1 << 50) + 1000,
             old: 0x13,
             addr: 0xffff_ffff_fff0,
-            size: 1 << 47,
+            size: CodedSize(1 << 47),
             node: 1,
         },
         Event::Alloc {
             time: (1 << 50) + 1000,
             addr: 0xffff_ffff_fff1,
-            size: (1 << 56) - 1,
+            size: CodedSize((1 << 56) - 1),
             node: 0,
         },
     ];
@@ -102,8 +108,8 @@ fn definitions_come_back_as_written() {
 #[test]
 fn a_usual_pair_is_small() {
     let pair = [
-        Event::Alloc { time: 0, addr: 0, size: 0, node: 0 },
-        Event::Alloc { time: 300, addr: 0x2000, size: 48, node: 1000 },
+        Event::Alloc { time: 0, addr: 0, size: CodedSize(0), node: 0 },
+        Event::Alloc { time: 300, addr: 0x2000, size: CodedSize(48), node: 1000 },
         Event::Free { time: 600, addr: 0x2000, node: 0 },
     ];
     assert!(round(&pair) <= 2 + 9 + 4 + 1);
@@ -114,7 +120,7 @@ fn values_that_do_not_fit_are_refused() {
     let mut buf = [0u8; MAX_EVENT];
     let mut c = Codec::default();
     // SAFETY: the buffer has MAX_EVENT bytes.
-    let n = unsafe { c.put_alloc(buf.as_mut_ptr(), 1, 16, 1 << 56, 1) };
+    let n = unsafe { c.put_alloc(buf.as_mut_ptr(), 1, 16, CodedSize(1 << 56), 1) };
     assert_eq!((n, c), (0, Codec::default()));
 }
 
