@@ -61,6 +61,12 @@ impl Audit {
         self.write(&format!("the recording of {} ended at a bound: {why}", process(pid)));
     }
 
+    /// Logs that a report could not be written that signals to a process had asked for.
+    pub(crate) fn report_failed(self, pid: i32, signals: u64, why: &str) {
+        let signals = prof_trace::values::text::count(signals, "signal", "signals");
+        self.write(&format!("no report for {signals} to {}: {why}", process(pid)));
+    }
+
     /// Logs that the recording of a process is not at its original path.
     pub(crate) fn displaced(self, pid: i32, message: &str) {
         self.write(&format!("{}: {message}", process(pid)));

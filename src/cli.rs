@@ -18,6 +18,7 @@ use crate::commands::leaks::LeaksArgs;
 use crate::commands::manuals::{CompletionsArgs, ManArgs};
 use crate::commands::maps::MapsArgs;
 use crate::commands::mark::MarkArgs;
+use crate::commands::on_signal::OnSignalArgs;
 use crate::commands::pause::PidArgs;
 use crate::commands::reach::ReachArgs;
 use crate::commands::replay::ReplayArgs;
@@ -112,6 +113,9 @@ pub(crate) enum Command {
     /// Waits for the end of an attach, and cleans the target if it is killed; started by `prof attach`
     #[command(hide = true)]
     Clean(CleanArgs),
+    /// Writes a report of a running recording; started by its collector at a signal
+    #[command(hide = true)]
+    WriteReport(OnSignalArgs),
     /// A process that leaks memory, for the demo
     #[command(hide = true)]
     DemoTarget,

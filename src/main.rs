@@ -22,9 +22,13 @@ mod memory;
 mod new_file;
 mod notes;
 mod orphans;
+mod part;
 mod progress;
 mod recorder;
+mod reporter;
+mod reports;
 mod session;
+mod signals;
 mod term;
 
 use std::process::ExitCode;

@@ -15,8 +15,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Length of a note in bytes: a path may be 4 KiB long, and twice that in JSON.
-const SIZE: usize = 12 << 10;
+/// Length of a note in bytes: a path may be 4 KiB long, and twice that in JSON. There may be two, and a message.
+const SIZE: usize = 24 << 10;
 /// Greatest number and age of notes that are kept.
 const MOST: usize = 256;
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -105,6 +105,16 @@ impl Open {
         Some(open)
     }
 
+    /// Opens a note once more.
+    pub(crate) fn again(path: &Path) -> Option<Self> {
+        OpenOptions::new().read(true).write(true).open(path).ok().map(Self)
+    }
+
+    /// Enters what became of the reports that signals to the process have asked for.
+    pub(crate) fn reports(&self, done: &Value) {
+        self.change(|note| note["reports"] = done.clone());
+    }
+
     fn change(&self, f: impl FnOnce(&mut Value)) {
         let mut bytes = vec![0; SIZE];
         let n = self.0.read_at(&mut bytes, 0).unwrap_or(0);
@@ -146,6 +156,13 @@ pub(crate) fn last(pid: i32) -> Option<Note> {
     let mut all = read_all(|name| name.split('-').next() == Some(&pid.to_string()));
     all.retain(is_its);
     all.into_iter().max_by_key(|n| n.0["began"].as_u64())
+}
+
+/// Returns what is noted of the reports of a process that is being recorded, see [`Open::reports`].
+pub(crate) fn reports(pid: i32) -> Option<Value> {
+    let start = Stat::living(pid)?.start()?;
+    let note = read_all(|name| name == format!("{pid}-{start}")).pop()?;
+    note.0.get("reports").cloned()
 }
 
 /// Returns the notes of recordings that have ended within some time, other than by a detach, the latest first.

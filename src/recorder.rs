@@ -5,6 +5,7 @@ use crate::commands::collect::{CollectArgs, Writing};
 use crate::daemon::{become_daemon, open_descriptors};
 use crate::kept::{Displaced, Kept, Location};
 use crate::notes;
+use crate::reporter::{About, Reporter};
 use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -25,6 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// Time that a collector may take to begin, at least.
@@ -271,6 +273,11 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     if let Some(cull) = cull {
         collector.set_sieve(Box::new(cull));
     }
+    let reporter = args.reporter()?.map(|(reporter, tell)| {
+        // Without a thread that takes it, the number is of no use.
+        collector.on_dump(move |n| _ = tell.send(n));
+        reporter
+    });
     collector.on_failure(|| raise(FAILED));
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
@@ -317,6 +324,11 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         free_others(args.pid as i32, audit);
     }
     *asked = !itself && ended.as_ref().is_ok_and(|e| e.detached);
+    // The reporter ends when nobody can tell it of signals any more.
+    drop(collector);
+    if let Some(reporter) = reporter {
+        reporter.finish();
+    }
     let displaced = kept.ok().and_then(|kept| save(&kept, args.folder.as_deref()));
     if let Some(displaced) = displaced {
         if let (Some(note), Some(path)) = (&note, &displaced.path) {
@@ -332,6 +344,22 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     match ended {
         Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
         _ => Ok(ExitCode::FAILURE),
+    }
+}
+
+impl CollectArgs {
+    /// Starts what has reports written at signals, if those are wanted.
+    fn reporter(&self) -> Result<Option<(Reporter, Sender<u64>)>> {
+        let Some(reports) = self.reports() else { return Ok(None) };
+        let about = About {
+            pid: self.pid,
+            recording: self.path.clone(),
+            keep_free: self.keep_free,
+            reports,
+            note: self.note.clone(),
+            audit: Audit::unless(self.no_log),
+        };
+        Reporter::start(about).map(Some)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::kept::Kept;
 use crate::new_file::create;
 use crate::notes;
 use crate::recorder::{self, Started};
+use crate::reports::Reports;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, drain_orphan, write_prologue, write_runtimes};
@@ -47,6 +48,8 @@ pub(crate) struct Choice {
     pub on: bool,
     /// The toggle signal; 0: none.
     pub signal: u32,
+    /// Reports that are written at another signal.
+    pub reports: Option<Reports>,
     /// Time to look for a safe moment.
     pub timeout: Duration,
     /// Time after which to detach.
@@ -56,7 +59,7 @@ pub(crate) struct Choice {
 impl Default for Choice {
     fn default() -> Self {
         let signal = libc::SIGUSR1 as u32;
-        Self { on: true, signal, timeout: Duration::from_secs(5), duration: None }
+        Self { on: true, signal, reports: None, timeout: Duration::from_secs(5), duration: None }
     }
 }
 
@@ -148,7 +151,7 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     check_room(&path, &file, &record.bounds)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = install(&target, record, &options(record, choice, &absolute))
-        .and_then(|i| activate(i, file, record.writing(), choice.duration, Audit::of(record)));
+        .and_then(|i| activate(i, file, record, choice));
     match began {
         Ok(Began { collector, messages, runtimes }) => {
             let messages =
@@ -213,6 +216,7 @@ pub(crate) fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Opti
         wait: if record.on_full == OnFull::Wait { WAIT } else { Duration::ZERO },
         on: choice.on,
         signal: choice.signal,
+        dump_signal: choice.reports.as_ref().map_or(0, |r| r.signal),
         free_stacks: record.free_stacks,
         capture: record.capture(),
         verify: record.verify_stacks,
@@ -238,10 +242,11 @@ fn functions(args: &FunctionArgs) -> prof_inject::FunctionChoice {
 pub(crate) fn activate(
     mut installed: Installed,
     mut file: File,
-    writing: Writing,
-    duration: Option<Duration>,
-    audit: Audit,
+    record: &RecordArgs,
+    choice: &Choice,
 ) -> Result<Began> {
+    let (duration, audit) = (choice.duration, Audit::of(record));
+    let writing = Writing { reports: choice.reports.clone(), ..record.writing() };
     let pid = installed.target.pid;
     // The hook can do without these.
     let watched = |n: &str| prof_inject::hooked::watched::FUNCTIONS.contains(&n);

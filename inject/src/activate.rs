@@ -1,4 +1,4 @@
-//! Turns recording on: installs the toggle handler, writes the patches and sets the flag.
+//! Turns recording on: installs the handler of signals, writes the patches and sets the flag.
 
 use crate::hooked::plan::Planned;
 use crate::installed::Installed;
@@ -18,7 +18,7 @@ use prof_os::maps::{self, Map};
 use prof_trace::modules::doubt;
 use prof_trace::protocol::note;
 use prof_trace::records::NotHooked;
-use prof_trace::shared::{flags, state};
+use prof_trace::shared::{Purpose, flags, state};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -37,7 +37,9 @@ impl Installed {
     /// Dropping `self` then undoes the attach.
     pub fn activate(&mut self) -> Result<()> {
         isolated(|| {
-            self.take_signal()?;
+            for purpose in Purpose::ALL {
+                self.take_signal(purpose)?;
+            }
             self.patch_all()
         })?;
         let c = self.shared.control();
@@ -56,19 +58,28 @@ impl Installed {
         Ok(())
     }
 
-    /// Installs the toggle handler, unless the target uses the signal itself.
-    fn take_signal(&mut self) -> Result<()> {
-        let signal = self.options.signal;
+    /// Returns the signal that is wanted for a purpose; 0: none.
+    fn wanted(&self, purpose: Purpose) -> u32 {
+        match purpose {
+            Purpose::Toggle => self.options.signal,
+            Purpose::Dump => self.options.dump_signal,
+        }
+    }
+
+    /// Installs the handler of a signal, unless the target uses the signal itself.
+    fn take_signal(&mut self, purpose: Purpose) -> Result<()> {
+        let signal = self.wanted(purpose);
         if signal == 0 {
             return Ok(());
         }
         let pid = self.target.pid;
         shortage::check(pid)?;
         if let Some(does) = signal::in_use(pid, &self.mem, signal)? {
-            self.not_taken(does);
+            self.not_taken(purpose, does);
             return Ok(());
         }
         let c = self.shared.control();
+        let fields = c.taken(purpose);
         let header = self.image.header_at(self.hook);
         let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as u64;
         let action = sigaction(header.handler.0 as u64, flags, header.restorer.0 as u64);
@@ -80,9 +91,9 @@ impl Installed {
         // even if prof is killed in between. The old action is the default: the target neither catches nor ignores
         // the signal.
         c.handler.store(header.handler.0 as u64, Relaxed);
-        c.signal.store(signal, Relaxed);
-        c.old_action.iter().for_each(|w| w.store(0, Relaxed));
-        c.old_action_len.store(SIGACTION_LEN as u32, Relaxed);
+        fields.action.iter().for_each(|w| w.store(0, Relaxed));
+        fields.action_len.store(SIGACTION_LEN as u32, Relaxed);
+        fields.signal.store(signal, Release);
         let mut was = [0u8; size_of::<[u64; 8]>()];
         let taken = with_caller(pid, mem, gadgets, timeout, &mut self.stops, |c| {
             let (set, number) = (SIGSET_LEN as u64, u64::from(signal));
@@ -96,23 +107,31 @@ impl Installed {
             Ok(default)
         })?;
         if !taken {
-            c.signal.store(0, Relaxed);
-            c.handler.store(0, Relaxed);
-            self.not_taken("handles or ignores");
+            fields.signal.store(0, Relaxed);
+            if Purpose::ALL.iter().all(|p| c.taken(*p).signal.load(Relaxed) == 0) {
+                c.handler.store(0, Relaxed);
+            }
+            self.not_taken(purpose, "handles or ignores");
             return Ok(());
         }
-        for (to, from) in c.old_action.iter().zip(was.as_chunks::<8>().0) {
+        for (to, from) in fields.action.iter().zip(was.as_chunks::<8>().0) {
             to.store(u64::from_ne_bytes(*from), Relaxed);
         }
         Ok(())
     }
 
-    /// Adds a note for the user: the toggle signal is left to the target.
-    fn not_taken(&mut self, does: &str) {
-        let (pid, name) = (self.target.pid, signal::signal_name(self.options.signal as i32));
-        self.notes.push(format!(
-            "the target {does} {name} itself, so that signal does not toggle recording; use `prof pause {pid}` and `prof resume {pid}`, or choose another with --signal"
-        ));
+    /// Adds a note for the user: a signal is left to the target.
+    fn not_taken(&mut self, purpose: Purpose, does: &str) {
+        let (pid, name) = (self.target.pid, signal::signal_name(self.wanted(purpose) as i32));
+        let but = match purpose {
+            Purpose::Toggle => format!(
+                "does not toggle recording; use `prof pause {pid}` and `prof resume {pid}`, or choose another with --signal"
+            ),
+            Purpose::Dump => format!(
+                "writes no report; use `prof dump {pid}`, or choose another with --dump-signal"
+            ),
+        };
+        self.notes.push(format!("the target {does} {name} itself, so that signal {but}"));
     }
 
     fn patch_all(&mut self) -> Result<()> {

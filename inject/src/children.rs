@@ -1,9 +1,9 @@
 //! Finds children that were forked from a recorded process, and takes prof out of them.
 //!
-//! Such a child has copies of the patched functions, of the hook and of the toggle signal's handler, all switched
+//! Such a child has copies of the patched functions, of the hook and of its handler of signals, all switched
 //! off, and no mapping of the ring.
 
-use crate::handler::keep_handler;
+use crate::handler::{is_signal, keep_handler};
 use crate::mapped::mapping::{Mapped, Site};
 use crate::outside::{areas, wait_outside};
 use crate::permission::may_trace;
@@ -16,10 +16,9 @@ use crate::stopped::gadgets::Gadgets;
 use crate::stopped::threads::stop_all;
 use crate::unpatch::put_back;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, signal};
-use prof_arch::native::syscall::SIGSET_LEN;
 use prof_os::status::Status;
 use prof_os::{maps, process};
-use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
+use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT, Purpose};
 use prof_trace::values::text::time;
 use std::collections::HashSet;
 use std::path::Path;
@@ -193,8 +192,7 @@ fn take_out_one(
     }
 }
 
-/// Restores the toggle signal's earlier action in a child. Returns the page of the handler if that has to stay
-/// mapped.
+/// Restores the earlier actions of prof's signals in a child. Returns the page of the handler if that has to stay mapped.
 fn restore_handler(
     r: &Recorded,
     gadgets: Gadgets,
@@ -202,27 +200,31 @@ fn restore_handler(
     report: &mut DetachReport,
 ) -> Result<Option<Area>> {
     let c = &r.control;
-    let number = 1..=8 * SIGSET_LEN as u32;
-    let caught =
-        |s: Status| s.signals("SigCgt") >> (c.signal.load(Relaxed).saturating_sub(1)) & 1 == 1;
-    if !number.contains(&c.signal.load(Relaxed)) || !Status::of(r.pid).is_ok_and(caught) {
-        return Ok(None);
+    let (mut any, mut all_restored) = (false, true);
+    for taken in Purpose::ALL.map(|p| c.taken(p)) {
+        let number = taken.signal.load(Relaxed);
+        let caught = |s: Status| s.signals("SigCgt") >> (number - 1) & 1 == 1;
+        if !is_signal(number) || !Status::of(r.pid).is_ok_and(caught) {
+            continue;
+        }
+        any = true;
+        let old: Vec<u8> =
+            taken.action.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).collect();
+        let action = signal::OldAction {
+            signal: number,
+            old: &old[..(taken.action_len.load(Relaxed) as usize).min(32)],
+            ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
+            // A child has no ring to note in that the signal is ignored for a moment. So pending signals are not
+            // discarded.
+            ignored: (false, RemoteAddr(0)),
+            scratch: Some(RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024)),
+            keep_pending: true,
+        };
+        all_restored &= with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
+            signal::restore(c, &r.mem, &action)
+        })?;
     }
-    let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).collect();
-    let action = signal::OldAction {
-        signal: c.signal.load(Relaxed),
-        old: &old[..(c.old_action_len.load(Relaxed) as usize).min(32)],
-        ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
-        // A child has no ring to note in that the signal is ignored for a moment. So pending signals are not
-        // discarded.
-        ignored: (false, RemoteAddr(0)),
-        scratch: Some(RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024)),
-        keep_pending: true,
-    };
-    let restored = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
-        signal::restore(c, &r.mem, &action)
-    })?;
-    keep_handler(r, restored, timeout, report)
+    if any { keep_handler(r, all_restored, timeout, report) } else { Ok(None) }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, isolated, s
 use nix::errno::Errno;
 use prof_os::maps::{self, Map};
 use prof_os::process;
-use prof_trace::shared::{Area, Header, MEMFD_NAME, state};
+use prof_trace::shared::{Area, Header, MEMFD_NAME, Purpose, state};
 use prof_trace::values::text::time;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -86,9 +86,9 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
         let gadgets = Gadgets::find(pid, &r.mem, &maps::of(pid)?)?;
         await_pending_calls(pid, gadgets, timeout)?;
     }
-    // Before the patches are written, a thread can reach the hook only through the toggle signal's handler.
+    // Before the patches are written, a thread can reach the hook only through its handler of signals.
     let entered = c.state.load(Relaxed) != state::SETUP
-        || c.signal.load(Relaxed) != 0
+        || Purpose::ALL.iter().any(|p| c.taken(*p).signal.load(Relaxed) != 0)
         || functions.iter().any(|f| f.is_patched);
     if c.flag_addr.load(Relaxed) != 0 {
         // The flag page may not be mapped yet, or not any more.
@@ -149,7 +149,7 @@ fn remove(
     let (pid, c) = (r.pid, &r.control);
     let maps = maps::of(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
-    let (handler, kept) = restore_handlers(r, gadgets, timeout, report)?;
+    let (restored, kept) = restore_handlers(r, gadgets, timeout, report)?;
     let ours = areas(r);
     // Originals of named functions return by way of a bridge, which is the target's own code.
     let inside: Vec<Range<u64>> =
@@ -183,7 +183,7 @@ fn remove(
         sweep(pid, timeout)?;
     }
     remains::verify(r, &mapped, functions, timeout, report);
-    if let Some(signal) = handler {
+    for signal in restored {
         remains::verify_handler(r, &ours, gadgets, signal, timeout, report);
     }
     Ok(())

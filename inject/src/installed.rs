@@ -31,6 +31,8 @@ pub struct Options {
     pub on: bool,
     /// Number of the toggle signal; 0: none.
     pub signal: u32,
+    /// Number of the signal at which a report is written, which is another one; 0: none.
+    pub dump_signal: u32,
     /// Whether stacks of frees are recorded, too.
     pub free_stacks: bool,
     /// Selection of the blocks that are recorded.
@@ -56,6 +58,7 @@ impl Default for Options {
             wait: Duration::from_millis(100),
             on: true,
             signal: libc::SIGUSR1 as u32,
+            dump_signal: 0,
             free_stacks: false,
             capture: Capture::default(),
             verify: false,

@@ -1,5 +1,5 @@
-//! The toggle signal: whether the target uses it, how its disposition is restored, and whether the target may still
-//! call the handler that prof had installed.
+//! The signals that prof takes: whether the target uses one, how its disposition is restored, and whether the target may
+//! still call the handler that prof had installed.
 
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::remote::Caller;

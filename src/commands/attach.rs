@@ -1,11 +1,13 @@
 //! `prof attach`
 
 use super::family::{self, SelectArgs};
-use super::record::{self, RecordArgs, parse_duration, parse_signal, pid};
+use super::on_signal::SignalReportArgs;
+use super::record::{RecordArgs, parse_duration, pid};
 use crate::audit::Audit;
 use crate::failure::usage;
 use crate::family::find::Which;
 use crate::session::{self, Attached, Choice};
+use crate::signals::{parse_signal, signal_name};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -51,6 +53,9 @@ pub(crate) struct AttachArgs {
     /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
     pub signal: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub reports: SignalReportArgs,
     /// Time to wait for threads that do not stop and for the collector to begin, before giving up with
     /// nothing changed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
@@ -75,6 +80,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
     let choice = Choice {
         on: !args.paused,
         signal: args.signal,
+        reports: args.reports.reports(args.signal)?,
         timeout: args.timeout,
         duration: args.duration,
     };
@@ -93,7 +99,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
     let mut attached = session::attach(pid, &args.record, &choice)?;
     attached.messages.iter().for_each(|line| crate::term::say(line));
     if args.duration.is_some() && args.signal != 0 {
-        let name = record::signal_name(args.signal);
+        let name = signal_name(args.signal);
         crate::term::say(&format!(
             "use `prof pause {pid}` and `prof resume {pid}`, which are safe at any time: when the recording has ended, \
              {name} means what it meant before, which for most programs is their end, and while it lasts the signal \

@@ -1,12 +1,16 @@
 //! The arguments of the processes that prof starts for itself: the collector and the cleaner.
 
 use super::bounds::CULL_PENDING;
-use clap::Args;
+use crate::reports::{DumpFormat, Reports, Template};
+use clap::{Args, ValueEnum};
 use prof_analyze::rewrite::CullOptions;
 use prof_collect::{Limits, Room};
 use prof_trace::pack::Compress;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Option with the template of the path of reports.
+const REPORT_FILE: &str = "--report-file=";
 
 /// Arguments of the collector's process.
 #[derive(Args, Debug)]
@@ -44,6 +48,18 @@ pub(crate) struct CollectArgs {
     /// Memory for blocks of which that is not known yet
     #[arg(long, default_value_t = CULL_PENDING)]
     pub cull_pending: u64,
+    /// Signal at which a report is written
+    #[arg(long)]
+    pub dump_signal: Option<u32>,
+    /// Template of the report's path
+    #[arg(long, requires = "dump_signal")]
+    pub report_file: Option<String>,
+    /// Folder that this begins in if it is relative
+    #[arg(long, requires = "dump_signal")]
+    pub report_folder: Option<PathBuf>,
+    /// Format of the report
+    #[arg(long, value_enum, default_value_t = DumpFormat::Text)]
+    pub report_format: DumpFormat,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,
@@ -64,6 +80,17 @@ pub(crate) struct Writing {
     pub limits: Limits,
     /// Selects blocks that are not written.
     pub cull: Option<CullOptions>,
+    /// Reports that are written at a signal.
+    pub reports: Option<Reports>,
+}
+
+impl CollectArgs {
+    /// Returns the reports that are written at a signal.
+    pub(crate) fn reports(&self) -> Option<Reports> {
+        let folder = self.report_folder.clone()?;
+        let to = Template { folder, text: self.report_file.clone()? };
+        Some(Reports { signal: self.dump_signal?, to, format: self.report_format })
+    }
 }
 
 impl Writing {
@@ -78,6 +105,14 @@ impl Writing {
             command.args(["--cull-ns", &cull.threshold_ns.to_string()]);
             command.args(["--cull-pending", &cull.pending.to_string()]);
         }
+        if let Some(Reports { signal, to, format }) = &self.reports {
+            command.args(["--dump-signal", &signal.to_string()]);
+            command.arg(format!("{REPORT_FILE}{}", to.text));
+            command.arg("--report-folder").arg(&to.folder);
+            if let Some(format) = format.to_possible_value() {
+                command.args(["--report-format", format.get_name()]);
+            }
+        }
     }
 }
 
@@ -88,6 +123,8 @@ pub(crate) struct Told {
     pub limits: Limits,
     /// Selects blocks that are not written.
     pub cull: Option<CullOptions>,
+    /// Signal at which a report is written, and its path with words in braces.
+    pub reports: Option<(u32, PathBuf)>,
 }
 
 impl Told {
@@ -111,7 +148,12 @@ impl Told {
             _ => None,
         };
         let keep_free = value("--keep-free")?.parse().ok()?;
-        Some(Self { limits: Limits { max_disk: number("--max-disk")?, keep_free }, cull })
+        let template = words.iter().find_map(|w| w.strip_prefix(REPORT_FILE));
+        let to = |t: &str| Path::new(value("--report-folder").unwrap_or(&"")).join(t);
+        let signal = number("--dump-signal")?.and_then(|s| u32::try_from(s).ok());
+        let reports = signal.zip(template.map(to));
+        let limits = Limits { max_disk: number("--max-disk")?, keep_free };
+        Some(Self { limits, cull, reports })
     }
 }
 
@@ -138,13 +180,16 @@ mod tests {
             let mut command = Command::new("prof");
             command.args(["collect", "--pid", "7"]);
             let cull = limits.max_disk.map(|_| CullOptions { threshold_ns: 7, pending: 1 << 20 });
-            Writing { compress: Compress::Fast, limits, cull }.tell(&mut command);
+            let to = Template { folder: "/a b".into(), text: "--{n}".into() };
+            let reports = cull.map(|_| Reports { signal: 12, to, format: DumpFormat::Json });
+            let told = cull.map(|_| (12, PathBuf::from("/a b/--{n}")));
+            Writing { compress: Compress::Fast, limits, cull, reports }.tell(&mut command);
             let mut words = b"prof\0".to_vec();
             for arg in command.get_args() {
                 words.extend_from_slice(arg.as_encoded_bytes());
                 words.push(0);
             }
-            assert_eq!(Told::from_words(&words), Some(Told { limits, cull }));
+            assert_eq!(Told::from_words(&words), Some(Told { limits, cull, reports: told }));
         }
         for bad in
             [&b""[..], b"sh\0-c\0", b"prof\0collect\0", b"prof\0collect\0--keep-free", b"\xff"]

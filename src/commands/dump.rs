@@ -3,21 +3,20 @@
 use super::export::{self, ExportArgs};
 use super::input::{FilterArgs, IndexArgs, InputArgs, Locate};
 use super::record::pid;
-use super::report::{self, Of, given};
+use super::report::{Of, given};
 use crate::failure::usage;
-use crate::new_file::{local_time, plain_name};
+use crate::part::Part;
+use crate::reports::{DumpFormat, Template, is_there};
 use crate::session;
 use crate::term;
 use anyhow::{Context, Result};
-use clap::builder::PossibleValue;
-use clap::{Args, ValueEnum};
-use prof_analyze::export::{Cost, Format};
+use clap::Args;
+use prof_analyze::export::Cost;
 use prof_analyze::report::{Report, ReportOptions, Style};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use prof_trace::values::text;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Write a report of a running recording to a file
 ///
@@ -33,7 +32,7 @@ pub(crate) struct DumpArgs {
     #[arg(short, long, value_name = "TEMPLATE")]
     pub report_file: Option<String>,
     /// The format of the file
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DumpFormat::Report(report::Format::Text))]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DumpFormat::Text)]
     pub format: DumpFormat,
     /// With text and json: how many call stacks to show; 0 shows all [default: 10]
     #[arg(short = 'n', long, value_name = "N")]
@@ -49,49 +48,6 @@ pub(crate) struct DumpArgs {
     pub filter: FilterArgs,
 }
 
-/// Format of a dump: a report's, or one of an export that shows blocks of one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DumpFormat {
-    /// A report.
-    Report(report::Format),
-    /// An export.
-    Export(Format),
-}
-
-impl ValueEnum for DumpFormat {
-    fn value_variants<'a>() -> &'a [Self] {
-        use Format::{Csv, Flamegraph, Folded, Html, Pprof, Speedscope};
-        &[
-            Self::Report(report::Format::Text),
-            Self::Report(report::Format::Json),
-            Self::Export(Folded),
-            Self::Export(Flamegraph),
-            Self::Export(Html),
-            Self::Export(Pprof),
-            Self::Export(Speedscope),
-            Self::Export(Csv),
-        ]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        match self {
-            Self::Report(format) => format.to_possible_value(),
-            Self::Export(format) => format.to_possible_value(),
-        }
-    }
-}
-
-impl DumpFormat {
-    /// Returns the ending of a file's name.
-    fn ending(self) -> &'static str {
-        match self {
-            Self::Report(report::Format::Text) => "txt",
-            Self::Report(report::Format::Json) => "json",
-            Self::Export(format) => format.ending(),
-        }
-    }
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -99,40 +55,82 @@ impl DumpFormat {
 pub(crate) fn run(args: &DumpArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let recording = session::attached(args.pid)?.path;
     let comm = prof_os::process::comm(args.pid);
-    let path = args.path(&comm)?;
-    match args.format {
-        DumpFormat::Export(format) => {
-            let input = InputArgs {
-                input: Some(recording.to_string_lossy().into_owned()),
-                index: args.index.clone(),
-                filter: args.filter.clone(),
-            };
-            let (output, cost) = (Some(path.clone()), args.cost);
-            let what = Of::Heap;
-            let args = ExportArgs {
-                format,
-                input,
-                output,
-                force: false,
-                json_version: 2,
-                cost,
-                what,
-                at: None,
-            };
-            export::run(&args, locate)?;
-        }
-        DumpFormat::Report(format) => {
-            let text = args.report(format, &recording)?;
-            write(&path, text.as_bytes())?;
-        }
-    }
+    let default = format!("./prof.{{comm}}.{{pid}}.{{time}}.{}", args.format.ending());
+    let text = args.report_file.clone().unwrap_or(default);
+    let template = Template { folder: PathBuf::new(), text };
+    let path = template.path(args.pid, &comm).ok_or_else(|| usage(NO_NUMBER))?;
+    let what = What {
+        format: args.format,
+        top: args.top,
+        cost: args.cost,
+        signals: None,
+        index: &args.index,
+        filter: &args.filter,
+    };
+    what.write(&recording, &path, false, locate)?;
     term::path(&path);
     Ok(ExitCode::SUCCESS)
 }
 
-impl DumpArgs {
+/// Why there is no name for a file.
+pub(super) const NO_NUMBER: &str =
+    "there is a file for each number that {n} may stand for; remove some, or name another file";
+
+/// The contents of a report.
+pub(super) struct What<'a> {
+    /// Its format.
+    pub format: DumpFormat,
+    /// How many call stacks it shows.
+    pub top: Option<usize>,
+    /// The figure that each stack is shown by.
+    pub cost: Cost,
+    /// Number of signals that have asked for it.
+    pub signals: Option<u64>,
+    /// Options for the index.
+    pub index: &'a IndexArgs,
+    /// The blocks.
+    pub filter: &'a FilterArgs,
+}
+
+impl What<'_> {
+    /// Writes a report on a recording to a file; `replace`: which may exist.
+    ///
+    /// # Errors
+    /// If the recording can't be read, or the file can't be written.
+    pub(super) fn write(
+        &self,
+        recording: &Path,
+        path: &Path,
+        replace: bool,
+        locate: Locate<'_>,
+    ) -> Result<()> {
+        let DumpFormat::Export(format) = self.format else {
+            let text = self.report(recording)?;
+            return write(path, text.as_bytes(), replace);
+        };
+        if !replace && is_there(path) {
+            return Err(usage(exists(path)));
+        }
+        let input = InputArgs {
+            input: Some(recording.to_string_lossy().into_owned()),
+            index: self.index.clone(),
+            filter: self.filter.clone(),
+        };
+        let args = ExportArgs {
+            format,
+            input,
+            output: Some(path.to_owned()),
+            force: replace,
+            json_version: 2,
+            cost: self.cost,
+            what: Of::Heap,
+            at: None,
+        };
+        export::run(&args, locate).map(drop)
+    }
+
     /// Returns the text of a report.
-    fn report(&self, format: report::Format, recording: &Path) -> Result<String> {
+    fn report(&self, recording: &Path) -> Result<String> {
         let index = self.index.open(recording)?;
         let query = prof_analyze::query::Query::new(&index, &self.filter.0)
             .map_err(|e| usage(e.to_string()))?;
@@ -144,77 +142,32 @@ impl DumpArgs {
             ..ReportOptions::default()
         };
         let report = Report::new(&analysis, &options);
-        Ok(match format {
-            report::Format::Json => report.json() + "\n",
-            report::Format::Text => report.text(Style { color: false, width: None }),
-        })
-    }
-
-    /// Returns the path of the file, which does not exist yet.
-    fn path(&self, comm: &str) -> Result<PathBuf> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = local_time(now.as_secs().cast_signed());
-        let default = format!("./prof.{{comm}}.{{pid}}.{{time}}.{}", self.format.ending());
-        let template = self.report_file.as_deref().unwrap_or(&default);
-        let path = |n: u32| PathBuf::from(expand(template, self.pid, comm, n, &time));
-        // Without a number in the name, all of them are one.
-        let free = (1..=MOST).map(path).find(|p| fs::symlink_metadata(p).is_err());
-        free.ok_or_else(|| {
-            let path = path(1);
-            usage(format!(
-                "{} exists already; {{n}} in --report-file makes a new one each time",
-                path.display()
-            ))
+        let said = match self.format {
+            DumpFormat::Json => report.json() + "\n",
+            _ => report.text(Style { color: false, width: None }),
+        };
+        Ok(match (self.format, self.signals) {
+            (DumpFormat::Json, Some(n)) => {
+                said.replacen('{', &format!("{{\n  \"signals\": {n},"), 1)
+            }
+            (_, Some(n)) if n > 1 => format!(
+                "{said}\nThis report stands for {} signals, which came while the one before was written.\n",
+                text::number(n)
+            ),
+            _ => said,
         })
     }
 }
 
-/// Greatest number in the name of a file.
-const MOST: u32 = 99_999;
-
-/// Returns a template with its words in braces replaced. Other braces stay.
-fn expand(template: &str, pid: i32, comm: &str, n: u32, time: &str) -> String {
-    let (pid, n, comm) = (pid.to_string(), n.to_string(), plain_name(comm));
-    let words = [("{pid}", &*pid), ("{comm}", &*comm), ("{n}", &*n), ("{time}", time)];
-    let (mut out, mut rest) = (String::new(), template);
-    while let Some(c) = rest.chars().next() {
-        match words.iter().find(|(word, _)| rest.starts_with(word)) {
-            Some((word, value)) => {
-                out.push_str(value);
-                rest = &rest[word.len()..];
-            }
-            None => {
-                out.push(c);
-                rest = &rest[c.len_utf8()..];
-            }
-        }
-    }
-    out
+fn exists(path: &Path) -> String {
+    format!("{} exists already; {HINT}", path.display())
 }
 
-/// Writes a file that does not exist yet. It is removed if it can't be written whole.
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut file = File::create_new(path).map_err(|e| match e.kind() {
-        ErrorKind::AlreadyExists => usage(format!("{} exists already", path.display())),
-        _ => {
-            usage(format!("cannot create {}: {e}; name another with --report-file", path.display()))
-        }
-    })?;
-    let written = file.write_all(bytes);
-    if written.is_err() {
-        let _ = fs::remove_file(path);
-    }
-    written.with_context(|| format!("cannot write {}", path.display()))
-}
+const HINT: &str = "{n} in --report-file makes a new one each time";
 
-#[cfg(test)]
-mod tests {
-    use super::expand;
-
-    #[test]
-    fn templates_have_words_in_braces() {
-        let text =
-            expand("/x/{comm}.{pid}.{n}.{time}.{other}{", 7, "a/b {n}", 3, "20261121-061500");
-        assert_eq!(text, "/x/a_b__n_.7.3.20261121-061500.{other}{");
-    }
+/// Writes a file. It is removed if it can't be written whole.
+fn write(path: &Path, bytes: &[u8], replace: bool) -> Result<()> {
+    let mut part = Part::create(path, replace, HINT)?;
+    let written = part.file.write_all(bytes);
+    written.and_then(|()| part.keep()).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -3,14 +3,14 @@
 use super::input::{InputArgs, Locate};
 use super::report::{Of, given, moment};
 use crate::failure::usage;
+use crate::part::Part;
 use crate::term::say;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
 use prof_analyze::maps::Held;
 use prof_trace::values::parse::{Time, time};
-use std::fs::File;
 use std::io::{BufWriter, ErrorKind, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
             if is_same_file(path, &analysis.path()) {
                 return Err(usage(format!("{} is the recording itself", path.display())));
             }
-            let part = Part::create(path, args.force)?;
+            let part = Part::create(path, args.force, "--force replaces it")?;
             let packing = if is_packed(args.format) { None } else { Packing::of(path) };
             let mut out = Output::new(BufWriter::new(&part.file), packing)?;
             source.write(format, &mut out).and_then(|()| Ok(out.finish()?)).and_then(|()| {
@@ -140,51 +140,6 @@ fn nothing(cost: Cost) -> &'static str {
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let id = |p: &Path| std::fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
     id(a).is_some_and(|a| id(b) == Some(a))
-}
-
-/// A file that gets its final name when it is complete.
-struct Part<'a> {
-    path: &'a Path,
-    part: PathBuf,
-    file: File,
-}
-
-impl<'a> Part<'a> {
-    fn create(path: &'a Path, force: bool) -> Result<Self> {
-        let cannot = || format!("cannot create {}", path.display());
-        if force {
-            let mut name = path.file_name().unwrap_or_default().to_owned();
-            name.push(format!(".{}.part", std::process::id()));
-            let part = path.with_file_name(name);
-            // Devices and pipes are written to directly.
-            let is_special = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
-            let part = if is_special { path.to_owned() } else { part };
-            let open = if is_special { File::create } else { File::create_new };
-            let file = open(&part).with_context(cannot)?;
-            return Ok(Self { path, part, file });
-        }
-        match File::create_new(path) {
-            Ok(file) => Ok(Self { path, part: path.to_owned(), file }),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                Err(usage(format!("{} exists already; --force replaces it", path.display())))
-            }
-            Err(e) => Err(e).with_context(cannot),
-        }
-    }
-
-    /// Gives the file its final name.
-    fn keep(mut self) -> std::io::Result<()> {
-        let part = std::mem::take(&mut self.part);
-        if part == self.path { Ok(()) } else { std::fs::rename(part, self.path) }
-    }
-}
-
-impl Drop for Part<'_> {
-    fn drop(&mut self) {
-        if std::fs::metadata(&self.part).is_ok_and(|m| m.is_file()) {
-            let _ = std::fs::remove_file(&self.part);
-        }
-    }
 }
 
 /// Returns whether the format itself is compressed.

@@ -24,6 +24,7 @@ pub(crate) mod leaks;
 pub(crate) mod manuals;
 pub(crate) mod maps;
 pub(crate) mod mark;
+pub(crate) mod on_signal;
 mod outstanding;
 mod parts;
 pub(crate) mod pause;
@@ -109,6 +110,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Man(a) => manuals::man(a),
         Command::Collect(a) => recorder::run(a),
         Command::Clean(a) => Ok(cleaner::run(a)),
+        Command::WriteReport(a) => on_signal::run(a),
         Command::DemoTarget => demo::target(),
     }
 }

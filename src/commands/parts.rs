@@ -1,7 +1,6 @@
 //! Follows a `prof run` through exec: makes a recording for each program that the command runs in its place.
 
 use super::run::RunArgs;
-use crate::audit::Audit;
 use crate::failure::REFUSED;
 use crate::new_file::create;
 use crate::recorder::Started;
@@ -141,9 +140,7 @@ impl Parts<'_> {
         let options = session::options(record, &self.choice, &absolute);
         let began = install_again(self.pid, &options)
             .map_err(|e| session::failed(self.pid, e))
-            .and_then(|installed| {
-                session::activate(installed, file, record.writing(), None, Audit::of(record))
-            });
+            .and_then(|installed| session::activate(installed, file, record, &self.choice));
         match began {
             Ok(began) => {
                 prof_inject::process::translated::note(self.pid).iter().for_each(|line| say(line));

@@ -113,7 +113,12 @@ impl RecordArgs {
 
     /// Returns how the recording is written.
     pub(crate) fn writing(&self) -> Writing {
-        Writing { compress: self.compress, limits: self.bounds.limits(), cull: self.bounds.cull() }
+        Writing {
+            compress: self.compress,
+            limits: self.bounds.limits(),
+            cull: self.bounds.cull(),
+            reports: None,
+        }
     }
 
     /// Returns which blocks are to be recorded.
@@ -213,42 +218,6 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse::duration(text).map(Duration::from_nanos)
 }
 
-/// Parses a signal: `USR1`, `SIGUSR2`, `RTMIN+3`, `none` (0).
-///
-/// # Errors
-/// A message that says what is wrong with it.
-pub(crate) fn parse_signal(text: &str) -> Result<u32, String> {
-    let upper = text.to_ascii_uppercase();
-    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let real_time = |n: i32| {
-        let signal = libc::SIGRTMIN() + n;
-        (0..=libc::SIGRTMAX()).contains(&signal).then_some(signal as u32)
-    };
-    match name {
-        "NONE" => Some(0),
-        "USR1" => Some(libc::SIGUSR1 as u32),
-        "USR2" => Some(libc::SIGUSR2 as u32),
-        "RTMIN" => real_time(0),
-        _ => name
-            .strip_prefix("RTMIN+")
-            .and_then(|n| n.parse().ok())
-            .filter(|n| (0..=30).contains(n))
-            .and_then(real_time),
-    }
-    .ok_or_else(|| "give USR1, USR2, RTMIN+N or none".into())
-}
-
-/// Returns the name of a signal in the form that [`parse_signal`] accepts.
-pub(crate) fn signal_name(signal: u32) -> String {
-    match signal as i32 {
-        0 => "none".into(),
-        libc::SIGUSR1 => "USR1".into(),
-        libc::SIGUSR2 => "USR2".into(),
-        s if s >= libc::SIGRTMIN() => format!("RTMIN+{}", s - libc::SIGRTMIN()),
-        s => s.to_string(),
-    }
-}
-
 /// Parses the ID of a process.
 ///
 /// # Errors
@@ -267,19 +236,12 @@ mod tests {
     use clap::Parser;
 
     #[test]
-    fn samples_times_and_signals_are_understood() {
+    fn samples_and_times_are_understood() {
         assert_eq!(parse_sample("auto"), Ok(Sample::Auto));
         assert_eq!(parse_sample("1.5M"), Ok(Sample::Fixed(3 << 19)));
         assert!(parse_sample("0").is_err() && parse_sample("often").is_err());
         assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("30"), Ok(Duration::from_secs(30)));
-        for s in [0, libc::SIGUSR1 as u32, libc::SIGUSR2 as u32, libc::SIGRTMIN() as u32 + 3] {
-            assert_eq!(parse_signal(&signal_name(s)), Ok(s));
-        }
-        assert_eq!(parse_signal("sigusr2"), Ok(libc::SIGUSR2 as u32));
-        for bad in ["KILL", "9", "RTMIN+99", "RTMIN-1", ""] {
-            assert!(parse_signal(bad).is_err(), "{bad}");
-        }
     }
 
     #[derive(Debug, clap::Parser)]

@@ -1,14 +1,15 @@
 //! `prof run`
 
+use super::on_signal::SignalReportArgs;
 use super::parts::{self, Parts};
-use super::record::{RecordArgs, parse_signal};
+use super::record::RecordArgs;
 use super::report::{self, ReportArgs};
 use super::run_family::Family;
-use crate::audit::Audit;
 use crate::failure::{refused, usage};
 use crate::look;
 use crate::new_file::create;
 use crate::session::{self, Choice};
+use crate::signals::parse_signal;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::Parser;
@@ -36,6 +37,9 @@ pub(crate) struct RunArgs {
     /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
     pub signal: u32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub reports: SignalReportArgs,
     /// Do not follow the command when it runs another program in its place (exec), as shells, env and shims
     /// do: the recording ends there
     #[arg(long)]
@@ -46,6 +50,17 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Returns the settings of the recordings.
+    ///
+    /// # Errors
+    /// If they contradict each other.
+    pub(super) fn choice(&self) -> Result<Choice> {
+        let reports = self.reports.reports(self.signal)?;
+        Ok(Choice { signal: self.signal, reports, ..Choice::default() })
+    }
 }
 
 /// Process ID of the command, for the signal handler.
@@ -68,6 +83,7 @@ const PASSED: [Signal; 7] = [
 /// Runs a command under recording, and ends with its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
+    let choice = args.choice()?;
     refuse_option(&args.command[0])?;
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
@@ -92,19 +108,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         family.iter().for_each(Family::remove);
         e
     };
-    let choice = Choice { signal: args.signal, ..Choice::default() };
     let options = session::options(&args.record, &choice, &absolute);
-    pass_signals(0, true)?;
+    pass_signals(&[], true)?;
     let launched = prof_inject::launch(&args.command, &options)
         .map_err(|e| refused(format!("cannot record {name}: {e}")))
         .map_err(undo)?;
     let pid = launched.pid;
     CHILD.store(pid, SeqCst);
     pass_early();
-    pass_signals(args.signal, false)?;
+    let dump = choice.reports.as_ref().map_or(0, |r| r.signal);
+    pass_signals(&[args.signal, dump], false)?;
     parts::prepare()?;
-    let audit = Audit::of(&args.record);
-    let began = session::activate(launched.installed, file, args.record.writing(), None, audit);
+    let began = session::activate(launched.installed, file, &args.record, &choice);
     let began = began.map_err(|e| {
         // The command was started only to be recorded.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -221,7 +236,7 @@ fn refuse_option(command: &std::ffi::OsStr) -> Result<()> {
 
 /// Passes signals on to the command. `early`: the command has not been started yet, and starts with the signals ignored
 /// that this process ignores, as by `nohup`.
-fn pass_signals(toggle: u32, early: bool) -> Result<()> {
+fn pass_signals(more: &[u32], early: bool) -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(pass), SaFlags::SA_RESTART, SigSet::empty());
     for signal in PASSED {
         // SAFETY: the handler is async-signal-safe, as it makes such calls alone.
@@ -232,12 +247,12 @@ fn pass_signals(toggle: u32, early: bool) -> Result<()> {
         }
     }
     // Real-time signals are not part of `Signal`.
-    let named = Signal::try_from(toggle as i32).is_ok();
-    if toggle != 0 && !(named && PASSED.iter().any(|s| *s as u32 == toggle)) {
+    let unnamed = |s: &&u32| **s != 0 && !PASSED.iter().any(|passed| *passed as u32 == **s);
+    for signal in more.iter().filter(unnamed) {
         let handler: extern "C" fn(i32) = pass;
         // SAFETY: the handler is async-signal-safe, and is a function that lives for ever.
         let set =
-            unsafe { libc::signal(toggle as i32, handler as *const () as libc::sighandler_t) };
+            unsafe { libc::signal(*signal as i32, handler as *const () as libc::sighandler_t) };
         nix::errno::Errno::result(if set == libc::SIG_ERR { -1 } else { 0 })
             .context("cannot set a signal handler")?;
     }

@@ -8,7 +8,6 @@ use crate::family::folder::Folder;
 use crate::family::journal;
 use crate::family::record::How;
 use crate::family::supervise::{self, Follow};
-use crate::session::Choice;
 use crate::term::say;
 use anyhow::Result;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -65,8 +64,7 @@ impl Family {
     pub(super) fn follow(&self, args: &RunArgs, pid: i32) -> Result<Pid> {
         let note = json!({ "recording": OWN });
         self.folder.journal()?.note("attached", Seen::of(pid).as_ref(), note);
-        let choice = Choice { signal: args.signal, ..Choice::default() };
-        let how = How { record: args.record.clone(), choice };
+        let how = How { record: args.record.clone(), choice: args.choice()? };
         let follow = Follow { which: Which::Tree(pid), how, except: Some(pid) };
         supervise::start(&self.folder, &follow)
     }

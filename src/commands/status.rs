@@ -2,7 +2,6 @@
 
 use super::collect::Told;
 use super::family::SelectArgs;
-use super::record;
 use super::report::Format;
 use crate::attach_messages;
 use crate::failure::{FAILED, refused};
@@ -13,6 +12,7 @@ use crate::kept::Kept;
 use crate::look;
 use crate::notes;
 use crate::session;
+use crate::signals::signal_name;
 use crate::term::one_line;
 use anyhow::Result;
 use clap::Args;
@@ -194,6 +194,8 @@ struct Status {
     displaced: Option<String>,
     /// The collector's options, if they are known.
     told: Option<Told>,
+    /// What is noted of reports at a signal.
+    reports: Option<Value>,
 }
 
 impl Status {
@@ -211,6 +213,7 @@ impl Status {
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
         let told = Told::of(peek.collector.0).filter(|_| peek.collector_alive);
+        let reports = notes::reports(peek.pid as i32).filter(|_| peek.dump_signal != 0);
         (!prof_os::process::has_ended(peek.pid as i32)).then_some(Self {
             peek,
             name,
@@ -219,6 +222,7 @@ impl Status {
             is_left,
             displaced,
             told,
+            reports,
         })
     }
 
@@ -314,14 +318,13 @@ impl Status {
                 let own = format!("prof pause {0}, prof resume {0}", p.pid);
                 // An interrupted wait is harmful to programs that take EINTR for the end of their input.
                 let by_signal = (s != 0).then(|| {
-                    format!(
-                        "; or kill -{} {}, which interrupts waits",
-                        record::signal_name(s),
-                        p.pid
-                    )
+                    format!("; or kill -{} {}, which interrupts waits", signal_name(s), p.pid)
                 });
                 line("toggle", own + by_signal.unwrap_or_default().as_str());
             }
+        }
+        for (i, text) in self.reports().into_iter().enumerate().filter(|_| self.is_attached()) {
+            line(if i == 0 { "reports" } else { "" }, text);
         }
         for (module, functions) in
             by_module(&p.functions).into_iter().filter(|_| self.is_attached())
@@ -357,6 +360,43 @@ impl Status {
         t
     }
 
+    /// Describes the reports at a signal: what asks for one, and what became of those that were asked for.
+    fn reports(&self) -> Vec<String> {
+        let (pid, signal) = (self.peek.pid, self.peek.dump_signal);
+        let told = self.told.as_ref().and_then(|t| t.reports.as_ref());
+        let mut all = match (signal, told) {
+            (0, None) => return Vec::new(),
+            (0, Some((wanted, _))) => {
+                let name = signal_name(*wanted);
+                let why = "the process uses that signal itself";
+                return vec![format!("none at {name}: {why}; `prof dump {pid}` writes one")];
+            }
+            (signal, to) => {
+                let to = to.map_or(String::new(), |(_, to)| format!(" to {}", to.display()));
+                vec![format!("kill -{} {pid} writes one{to}", signal_name(signal))]
+            }
+        };
+        let Some(done) = &self.reports else { return all };
+        let number = |name: &str| done[name].as_u64().unwrap_or(0);
+        let mut text = format!(
+            "{} written for {}",
+            text::number(number("written")),
+            text::count(number("signals"), "signal", "signals")
+        );
+        if number("failed") > 0 {
+            text += &format!(", {} failed", text::number(number("failed")));
+        }
+        if let Some(last) = done["last"].as_str() {
+            text += &format!("; the last is {last}");
+            if number("last_stands_for") > 1 {
+                text += &format!(", for {} signals", text::number(number("last_stands_for")));
+            }
+        }
+        all.push(text);
+        all.extend(done["error"].as_str().map(|why| format!("the last attempt failed: {why}")));
+        all
+    }
+
     /// Returns signs that the recording misses memory.
     fn unseen(&self) -> Vec<(&'static str, String)> {
         let Some(s) = &self.summary else { return Vec::new() };
@@ -373,7 +413,8 @@ impl Status {
             "state": self.state(),
             "path": p.path.display().to_string(),
             "collector_pid": p.collector_alive.then_some(p.collector.0),
-            "signal": (p.signal != 0 && self.is_attached()).then(|| record::signal_name(p.signal)),
+            "signal": (p.signal != 0 && self.is_attached()).then(|| signal_name(p.signal)),
+            "dump_signal": (p.dump_signal != 0 && self.is_attached()).then(|| signal_name(p.dump_signal)),
             "events": c.events,
             "lost_events": c.lost,
             "unknown_modules": p.unknown_modules,
@@ -395,6 +436,9 @@ impl Status {
                 v["cull_ns"] = cull.threshold_ns.into();
                 v["cull_pending"] = cull.pending.into();
             }
+        }
+        if let Some(reports) = &self.reports {
+            v["reports"] = reports.clone();
         }
         if let Some(why) = &self.displaced {
             v["displaced"] = why.as_str().into();

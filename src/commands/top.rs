@@ -5,6 +5,7 @@ use super::record::{RecordArgs, parse_duration, pid};
 use super::watched::{Watch, Watched};
 use crate::failure::usage;
 use crate::new_file::beside;
+use crate::part::Part;
 use crate::term;
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
@@ -15,7 +16,6 @@ use prof_top::rows::View;
 use prof_top::terminal::{Control, Options, Shown};
 use prof_trace::values::parse::size;
 use prof_trace::values::text::bytes;
-use std::fs::File;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -191,23 +191,25 @@ impl Control for Ours {
 fn written(source: &Source, format: &Format, path: &Path) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
     let mut command = Command::new("/proc/self/exe");
-    let file = File::create_new(path).map_err(cannot)?;
-    match format.name.as_str() {
-        REPORT => command.arg("report").arg(&source.path).stdout(file),
-        name => {
-            drop(file);
-            command
-                .args(["export", name, "--force", "-o"])
-                .arg(path)
-                .arg(&source.path)
-                .stdout(Stdio::null())
+    let part = match format.name.as_str() {
+        REPORT => Some(Part::create(path, false, "try again").map_err(|e| format!("{e:#}"))?),
+        _ => None,
+    };
+    match &part {
+        Some(part) => {
+            let file = part.file.try_clone().map_err(cannot)?;
+            command.arg("report").arg(&source.path).stdout(file)
         }
+        None => command
+            .args(["export", &format.name, "-o"])
+            .arg(path)
+            .arg(&source.path)
+            .stdout(Stdio::null()),
     };
     let out = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().map_err(cannot)?;
     if out.status.success() {
-        return Ok(());
+        return part.map_or(Ok(()), Part::keep).map_err(cannot);
     }
-    let _ = std::fs::remove_file(path);
     let errors = String::from_utf8_lossy(&out.stderr);
     Err(errors.lines().last().unwrap_or("prof export has failed").to_owned())
 }

@@ -116,8 +116,7 @@ impl Watched {
         let launched = with_output_aside(|| prof_inject::launch(command, &options))?
             .map_err(|e| undo(refused(format!("cannot record {name}: {e}"))))?;
         let pid = launched.pid;
-        let audit = Audit::of(record);
-        let began = session::activate(launched.installed, file, record.writing(), None, audit);
+        let began = session::activate(launched.installed, file, record, &Choice::default());
         began.map_err(|e| {
             // The command was started only to be recorded.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

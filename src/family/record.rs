@@ -5,6 +5,7 @@ use super::folder::Folder;
 use super::journal::Journal;
 use crate::commands::record::RecordArgs;
 use crate::session::{self, Attached, Choice};
+use crate::signals::signal_name;
 use crate::term::say;
 use anyhow::Result;
 use prof_trace::values::text::count;
@@ -22,6 +23,15 @@ pub(crate) struct How {
     pub record: RecordArgs,
     /// The settings of each recording.
     pub choice: Choice,
+}
+
+impl How {
+    /// Returns the name of the signal that should have reports written, if the process uses that itself.
+    fn not_taken(&self, pid: i32) -> Option<String> {
+        let reports = self.choice.reports.as_ref()?;
+        let is_left = session::peek(pid).is_ok_and(|p| p.dump_signal == 0);
+        is_left.then(|| signal_name(reports.signal))
+    }
 }
 
 /// Number of processes that are recorded, and that are not.
@@ -89,6 +99,12 @@ pub(crate) fn all(
                 Ok(a) => {
                     done.attached += 1;
                     say(&format!("{}, pid {}: recorded to {}", seen.comm, a.pid, a.path.display()));
+                    if let Some(name) = how.not_taken(a.pid) {
+                        let pid = a.pid;
+                        say(&format!(
+                            "process {pid} uses {name} itself, so that signal writes no report of it; `prof dump {pid}` does"
+                        ));
+                    }
                 }
                 Err(_) if !seen.is_there() => {
                     say(&format!("{}, pid {}: it has ended meanwhile", seen.comm, seen.pid));

@@ -107,6 +107,9 @@ pub struct Collector<'a> {
     /// Number of marks that were written.
     marks: usize,
     on_failure: Option<Callback>,
+    /// Number of dump signals that were passed on.
+    dumps: u64,
+    on_dump: Option<OnDump>,
     heart: Option<Heart>,
     counted: Checked,
     /// The recording was continued, so counts do not include its earlier events.
@@ -122,6 +125,15 @@ struct Callback(Box<dyn FnOnce() + Send>);
 impl std::fmt::Debug for Callback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Callback")
+    }
+}
+
+/// A function to be called with a number of dump signals.
+struct OnDump(Box<dyn FnMut(u64) + Send>);
+
+impl std::fmt::Debug for OnDump {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnDump")
     }
 }
 
@@ -181,6 +193,8 @@ impl<'a> Collector<'a> {
             guard: Guard::new(Limits::NONE),
             marks: 0,
             on_failure: None,
+            dumps: 0,
+            on_dump: None,
             heart: None,
             counted: Checked::default(),
             continued: false,
@@ -202,6 +216,12 @@ impl<'a> Collector<'a> {
     /// has reached a bound.
     pub fn on_failure(&mut self, f: impl FnOnce() + Send + 'static) {
         self.on_failure = Some(Callback(Box::new(f)));
+    }
+
+    /// Sets a function that is called when dump signals have come, with their number. All that was recorded before them is
+    /// in the file by then.
+    pub fn on_dump(&mut self, f: impl FnMut(u64) + Send + 'static) {
+        self.on_dump = Some(OnDump(Box::new(f)));
     }
 
     /// Sets the compression of events, which is applied when there is time for it. The default is none.
@@ -259,6 +279,7 @@ impl<'a> Collector<'a> {
             let mut busy = self.pass(false);
             self.answer();
             self.write_mark();
+            self.answer_dumps();
             if state == state::DETACHED {
                 return self.finish("detached");
             }
@@ -499,6 +520,7 @@ impl<'a> Collector<'a> {
         let end = End { ticks: self.epochs.clock().now(), reason: reason.clone() };
         chunk::put(&mut last, kind::END, &end.encode());
         self.out.put_last(&last);
+        self.pass_on_dumps();
         let failure = self.out.take_failure();
         let events = self.drain.events.saturating_sub(self.out.lost());
         let bytes = self.out.len();

@@ -66,6 +66,7 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
         orphaned: header.orphaned.load(Relaxed) != 0,
         capture: Capture::default(),
         signal: header.signal.load(Relaxed),
+        dump_signal: header.dump_signal.load(Relaxed),
         counters,
         functions: page.functions().filter(recorded).map(|f| name_and_module(&f.text)).collect(),
         probes: Vec::new(),

@@ -37,6 +37,8 @@ pub struct Peek {
     pub capture: Capture,
     /// The toggle signal; 0: none.
     pub signal: u32,
+    /// The signal at which a report is written; 0: none.
+    pub dump_signal: u32,
     /// The hook's counters.
     pub counters: Counters,
     /// Number of modules for which, or for whose unwind tables, there was no room.
@@ -116,6 +118,7 @@ impl Peek {
                 max_size: c.max_size,
             },
             signal: c.signal.load(Relaxed),
+            dump_signal: c.dump_signal.load(Relaxed),
             unknown_modules: c
                 .modules_lost
                 .load(Relaxed)

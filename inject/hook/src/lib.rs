@@ -14,7 +14,7 @@
 //! - [`resolve`]: the unwind rule of a code address; [`modules`]: the module of a code address;
 //! - [`memory`]: reading memory that may be unmapped; [`extent`]: extents of stacks; `goroutine`: those in Go's heap;
 //! - [`block_header`]: glibc's chunk headers;
-//! - [`record`]: writing events to the ring; [`clock`]: time stamps; [`toggle`]: the toggle signal.
+//! - [`record`]: writing events to the ring; [`clock`]: time stamps; [`toggle`]: the toggle signal and the dump signal.
 #![no_std]
 // Stable Rust has no inline assembly for MIPS64.
 #![cfg_attr(target_arch = "mips64", feature(asm_experimental_arch))]

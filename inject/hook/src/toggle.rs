@@ -1,4 +1,4 @@
-//! The handler of the toggle signal.
+//! The handler of the toggle signal and of the dump signal.
 
 use crate::mapping::Shared;
 use crate::{clock, header, sys};
@@ -7,7 +7,8 @@ use prof_trace::modules::doubt;
 use prof_trace::protocol;
 use prof_trace::shared::state;
 
-/// Turns recording off, or on again. Installed with `SA_RESTART | SA_ONSTACK`.
+/// Turns recording off, or on again; at the dump signal, adds one to the number that the collector looks at. Installed
+/// with `SA_RESTART | SA_ONSTACK`.
 ///
 /// # Safety
 /// Only the kernel may call this.
@@ -19,6 +20,11 @@ pub unsafe extern "C" fn handler(signal: i32) {
     }
     let shared = header::shared();
     if shared.control().state.load(Relaxed) != state::ATTACHED {
+        return;
+    }
+    if signal.cast_unsigned() == shared.control().dump_signal.load(Relaxed) {
+        // What the thread has recorded before is in the ring when the collector sees this.
+        shared.control().dumps_asked.fetch_add(1, AcqRel);
         return;
     }
     // This comes before recording is on: nobody has told of modules that came and went meanwhile.

@@ -15,7 +15,9 @@ use prof_arch::native::bridge::{Bridge, LEAST_FRAME};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::relocate::Stub;
 use prof_trace::records::{Hook, NotHooked};
-use prof_trace::shared::{FUNCTIONS, Function, Kind, NEEDS_FOR_BRIDGE, Shared, flags};
+use prof_trace::shared::{
+    FUNCTIONS, Function, Kind, NEEDS_FOR_BRIDGE, NEEDS_FOR_DUMP, Shared, flags,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -32,6 +34,10 @@ pub(crate) fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let stable = unsafe { &mut i.shared.control_mut().stable };
         (stable.bridge, stable.bridge_frame) = (code_at(b.back), b.frame);
         stable.needs = NEEDS_FOR_BRIDGE;
+    }
+    if i.options.dump_signal != 0 {
+        // SAFETY: nothing in the target knows of it yet.
+        unsafe { i.shared.control_mut().stable.needs = NEEDS_FOR_DUMP };
     }
     for (index, p) in i.planned.iter().enumerate() {
         let Some(stub) = &p.stub else { continue };

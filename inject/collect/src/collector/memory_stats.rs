@@ -1,7 +1,7 @@
 //! Reads what the kernel and the allocator report of the target's memory, and writes it into the recording.
 
 use super::slow::areas;
-use super::{Collector, FAMILY_GAP, SECOND, has_other_allocator};
+use super::{Collector, FAMILY_GAP, OnDump, SECOND, has_other_allocator};
 use crate::smaps::{Known, LAST};
 use prof_os::stat::Stat;
 use prof_os::workers::workers;
@@ -91,6 +91,29 @@ impl Collector<'_> {
         }
         c.mark_ticks.store(ticks, Relaxed);
         c.marks_done.store(asked, Release);
+    }
+
+    /// Writes what was recorded before the dump signals that have come, and passes them on.
+    pub(super) fn answer_dumps(&mut self) {
+        if self.on_dump.is_none() || self.shared.control().dumps_asked.load(Acquire) == self.dumps {
+            return;
+        }
+        // Two passes, as the first may leave a segment to the second (see `Drain::pass`).
+        self.pass(false);
+        self.pass(false);
+        self.drain.flush(&self.shared, &mut self.out);
+        self.out.flush();
+        self.pass_on_dumps();
+    }
+
+    /// Passes on how many dump signals have come since the last time.
+    pub(super) fn pass_on_dumps(&mut self) {
+        let asked = self.shared.control().dumps_asked.load(Acquire);
+        let new = asked.wrapping_sub(self.dumps);
+        if let Some(OnDump(f)) = self.on_dump.as_mut().filter(|_| new != 0) {
+            f(new);
+        }
+        self.dumps = asked;
     }
 
     /// Looks at the target's memory, and collects events meanwhile.

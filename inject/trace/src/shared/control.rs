@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 29;
+pub const LAYOUT: u32 = 30;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -197,6 +197,8 @@ pub struct Control {
     pub mark_ticks: AtomicU64,
     /// Name of the mark that is asked for, in UTF-8, ended by a zero byte if it is shorter than this field.
     pub mark_name: [AtomicU8; MARK_NAME],
+    /// Number of dump signals that have come.
+    pub dumps_asked: AtomicU64,
     /// Threads that found no slot, see [`TurnedAway`].
     pub turned_away: [TurnedAway; TURNED_AWAY],
     /// Code whose calls are not recorded, as it frees blocks that the program has freed before (glibc's

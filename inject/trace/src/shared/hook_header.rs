@@ -23,8 +23,7 @@ pub struct HookHeader {
     /// malloc where it calls no other hooked function, [`Kind::Free`](crate::shared::Kind::Free),
     /// [`Kind::Delete`](crate::shared::Kind::Delete).
     pub pass: [Code; 3],
-    /// Handler of the toggle signal, installed with `SA_RESTART
-    /// SA_ONSTACK`.
+    /// Handler of the toggle signal and of the dump signal, installed with `SA_RESTART | SA_ONSTACK`.
     pub handler: Code,
     /// `sa_restorer` of the handler, on architectures that have one.
     pub restorer: Code,

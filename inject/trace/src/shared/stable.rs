@@ -7,17 +7,21 @@
 //! too. Parts whose place may change are described here by offsets from the page's start.
 
 use crate::shared::SharedArea;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Offset of [`Stable`] in the control page.
 pub const STABLE_AT: usize = 256;
 /// Edition number, raised with every field that is added to [`Stable`].
-pub const EDITION: u32 = 5;
+pub const EDITION: u32 = 6;
 /// Lowest [`EDITION`] of a prof that may detach from what this build has attached to.
 pub const NEEDS: u32 = 5;
 
 /// Value instead of [`NEEDS`] if there is a [`Stable::bridge`].
 pub const NEEDS_FOR_BRIDGE: u32 = 5;
+/// Value instead of [`NEEDS`] if a dump signal is asked for: a prof that does not know of it would leave its handler
+/// installed, and take the handler's code away.
+pub const NEEDS_FOR_DUMP: u32 = 6;
 
 /// Location of a table in the shared memory.
 #[repr(C)]
@@ -172,8 +176,70 @@ pub struct Stable {
     /// Size of the bridge's frame, in bytes: from behind the return address that leads to it to behind its
     /// own. Edition 4.
     pub bridge_frame: u64,
-    /// Address of the toggle signal's handler; 0: none installed. Edition 5.
+    /// Address of the handler of the toggle signal and of the dump signal; 0: none installed. Edition 5.
     pub handler: AtomicU64,
+    /// The signal at which a report is written, 0: none. Edition 6.
+    pub dump_signal: AtomicU32,
+    /// As [`Stable::signal_ignored`], for the dump signal. Edition 6.
+    pub dump_ignored: AtomicU32,
+    /// Number of valid bytes in [`Stable::dump_action`]. Edition 6.
+    pub dump_action_len: AtomicU32,
+    /// Zero; space for a field to come.
+    pub reserved_word: u32,
+    /// As [`Stable::old_action`], for the dump signal. Edition 6.
+    pub dump_action: [AtomicU64; 8],
     /// Zeroes; space for fields to come.
-    pub reserved: [u64; 33],
+    pub reserved: [u64; 23],
+}
+
+/// What prof takes a signal of the target for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It switches recording off and on.
+    Toggle,
+    /// It has a report written.
+    Dump,
+}
+
+impl Purpose {
+    /// All purposes, in the order in which the signals are taken.
+    pub const ALL: [Self; 2] = [Self::Toggle, Self::Dump];
+}
+
+/// The fields of [`Stable`] about a signal that prof has taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken<'a> {
+    /// [`Stable::signal`] or [`Stable::dump_signal`].
+    pub signal: &'a AtomicU32,
+    /// [`Stable::signal_ignored`] or [`Stable::dump_ignored`].
+    pub ignored: &'a AtomicU32,
+    /// Offset of that field in [`Stable`].
+    pub ignored_at: usize,
+    /// [`Stable::old_action_len`] or [`Stable::dump_action_len`].
+    pub action_len: &'a AtomicU32,
+    /// [`Stable::old_action`] or [`Stable::dump_action`].
+    pub action: &'a [AtomicU64; 8],
+}
+
+impl Stable {
+    /// Returns the fields about the signal that is taken for a purpose.
+    #[must_use]
+    pub fn taken(&self, purpose: Purpose) -> Taken<'_> {
+        match purpose {
+            Purpose::Toggle => Taken {
+                signal: &self.signal,
+                ignored: &self.signal_ignored,
+                ignored_at: offset_of!(Self, signal_ignored),
+                action_len: &self.old_action_len,
+                action: &self.old_action,
+            },
+            Purpose::Dump => Taken {
+                signal: &self.dump_signal,
+                ignored: &self.dump_ignored,
+                ignored_at: offset_of!(Self, dump_ignored),
+                action_len: &self.dump_action_len,
+                action: &self.dump_action,
+            },
+        }
+    }
 }
