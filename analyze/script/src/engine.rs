@@ -139,8 +139,14 @@ impl Script {
                 .set_max_variables(200)
                 .set_max_functions(200);
         }
+        // What `print` and `debug` may not print ends the script: the language gives them no way to fail.
+        let refused: Rc<RefCell<Option<String>>> = Rc::default();
+        let (of_print, of_debug) = (refused.clone(), refused.clone());
         let (own, start) = (job.clone(), began.clone());
         engine.on_progress(move |operations| {
+            if let Some(why) = refused.take() {
+                return Some(Dynamic::from(Stopped(why)));
+            }
             if stack::is_full() {
                 return Some(Dynamic::from(Stopped(TOO_DEEP.into())));
             }
@@ -156,9 +162,11 @@ impl Script {
             Some(Dynamic::from(Stopped(why)))
         });
         let own = shared.clone();
-        engine.on_print(move |text| _ = own.host.borrow_mut().line(text));
+        engine.on_print(move |text| _ = of_print.replace(own.host.borrow_mut().line(text).err()));
         let own = shared.clone();
-        engine.on_debug(move |text, _, _| _ = own.host.borrow_mut().line(text));
+        engine.on_debug(move |text, _, _| {
+            of_debug.replace(own.host.borrow_mut().line(text).err());
+        });
         Self {
             engine,
             scope: Scope::new(),

@@ -243,6 +243,10 @@ fn scripts_in_a_server_end() {
         let refused = ["longer than 4 MiB", "a value becomes too large (length of string)"];
         assert!(refused.iter().any(|text| e.message.contains(text)), "{code}: {e}");
     }
+    for code in ["loop { print(1); }", "loop { debug(1); }"] {
+        let e = failing(code, Some(limits));
+        assert!(e.message.contains("lines"), "{code}: {e}");
+    }
     // Those that make much of each letter.
     for code in
         ["s.split()", "s.split(\"\")", "s.split_rev('x')", "s.split(\"x\", 9)", "s.to_chars()"]
