@@ -118,7 +118,7 @@ fn nothing_is_locked_where_all_that_is_mapped_is() {
     let before = Snapshot::of(&target);
     let out = scene.prof(&["attach", &target.pid.to_string()]);
     assert_eq!(out.code, 3, "{out:?}");
-    for word in ["mlockall", "1048576 bytes", "--memlock", "nothing was changed"] {
+    for word in ["mlockall", "1.0 MiB", "--memlock", "nothing was changed"] {
         assert!(out.stderr.contains(word), "no {word}: {out:?}");
     }
     before.assert_same(&Snapshot::of(&target));

@@ -465,7 +465,7 @@ fn no_address_space_left() {
     target.expect("ready");
     let before = Snapshot::of(&target);
     let pid = target.pid.to_string();
-    refused(&scene.prof(&["attach", &pid]), 3, &[&pid, "limited to 102400000", "prlimit --pid"]);
+    refused(&scene.prof(&["attach", &pid]), 3, &[&pid, "limited to 97.7 MiB", "prlimit --pid"]);
     before.assert_same(&Snapshot::of(&target));
     nothing_written(&scene);
     target.quit();
