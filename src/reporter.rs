@@ -6,8 +6,10 @@ use crate::notes;
 use crate::reports::Reports;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use prof_collect::Room;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -25,6 +27,8 @@ const TICK: Duration = Duration::from_millis(10);
 const LAST: Duration = Duration::from_secs(20);
 /// Greatest length of a message.
 const MESSAGE: usize = 1000;
+/// Bytes that are kept of what such a process writes: a path is no longer than PATH_MAX.
+const OUTPUT: usize = 8 << 10;
 
 /// What is known of a recording, for its reports.
 pub(crate) struct About {
@@ -129,8 +133,18 @@ impl Done {
 
 /// Has one report written. Returns its path.
 fn one(about: &About, signals: u64, stop: &AtomicBool) -> Result<String, String> {
-    let mut child = start(about, signals).map_err(|e| format!("no process for the report: {e}"))?;
+    let child = start(about, signals).map_err(|e| format!("no process for the report: {e}"))?;
+    result(child, stop)
+}
+
+/// Waits for a process that writes a report, and returns the path that it prints.
+fn result(mut child: Child, stop: &AtomicBool) -> Result<String, String> {
+    let mut out = Output::of(child.stdout.take());
+    let mut err = Output::of(child.stderr.take());
     let status = loop {
+        // A full pipe would keep the process from its end.
+        out.read();
+        err.read();
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if stop.load(Relaxed) => {
@@ -145,21 +159,47 @@ fn one(about: &About, signals: u64, stop: &AtomicBool) -> Result<String, String>
             Err(e) => return Err(format!("nothing is known of the report's process: {e}")),
         }
     };
-    let all = |pipe: &mut dyn Read| {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).trim_end().to_owned()
-    };
-    let path = child.stdout.as_mut().map(|p| all(p)).unwrap_or_default();
+    let path = out.text();
     if status.success() && !path.is_empty() {
         return Ok(path);
     }
-    let said = child.stderr.as_mut().map(|p| all(p)).unwrap_or_default();
+    let said = err.text();
     let said = said.lines().last().unwrap_or_default();
     let said = said.strip_prefix("prof: ").unwrap_or(said);
     match said.is_empty() {
         true => Err(format!("the report's process has ended ({status})")),
         false => Err(said.chars().take(MESSAGE).collect()),
+    }
+}
+
+/// The end of what a process writes to a pipe.
+struct Output<P> {
+    pipe: Option<P>,
+    last: Vec<u8>,
+}
+
+impl<P: Read + AsFd> Output<P> {
+    fn of(pipe: Option<P>) -> Self {
+        // A pipe that can't be read without waiting is closed: what is written to it is lost, and nothing hangs.
+        let at_once = |p: &P| fcntl(p.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
+        Self { pipe: pipe.filter(at_once), last: Vec::new() }
+    }
+
+    /// Reads what there is.
+    fn read(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return };
+        let mut some = [0; 4096];
+        while let Ok(n @ 1..) = pipe.read(&mut some) {
+            self.last.extend_from_slice(&some[..n]);
+            let beyond = self.last.len().saturating_sub(OUTPUT);
+            self.last.drain(..beyond);
+        }
+    }
+
+    /// Returns all that was written, or the end of it.
+    fn text(&mut self) -> String {
+        self.read();
+        String::from_utf8_lossy(&self.last).trim_end().to_owned()
     }
 }
 
@@ -178,6 +218,7 @@ fn start(about: &About, signals: u64) -> std::io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir("/");
     // A target that adopts orphans would get it as a child if the collector were killed.
     let adopts = std::os::unix::process::parent_id() == about.pid;
+    let me = std::process::id().cast_signed();
     // SAFETY: between fork and exec this makes only system calls, whose pointers are to values here.
     unsafe {
         command.pre_exec(move || {
@@ -187,9 +228,36 @@ fn start(about: &About, signals: u64) -> std::io::Result<Child> {
             libc::nice(NICE);
             if adopts {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // The collector may have ended before that.
+                if libc::getppid() != me {
+                    libc::_exit(1);
+                }
             }
             Ok(())
         });
     }
     command.spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(script: &str, stop: bool) -> Result<String, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        result(command.spawn().expect("sh"), &AtomicBool::new(stop))
+    }
+
+    #[test]
+    fn a_process_that_says_much_comes_to_its_end() {
+        // More than a pipe holds, on both.
+        let much = "i=0; while [ $i -lt 4000 ]; do echo 'prof: a line that is said over and over again' >&2; \
+                    i=$((i + 1)); done";
+        assert_eq!(run(&format!("{much}; echo /a/path"), false), Ok("/a/path".to_owned()));
+        let failed = run(&format!("{much}; echo 'prof: the last' >&2; exit 1"), false);
+        assert_eq!(failed, Err("the last".to_owned()));
+        assert!(run("exit 3", false).expect_err("nothing").contains("has ended"));
+        assert!(run("exec sleep 1000", true).expect_err("given up").contains("not written within"));
+    }
 }
