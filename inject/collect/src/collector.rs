@@ -33,6 +33,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
 mod memory_stats;
+mod requests;
 mod slow;
 
 /// Time after which the target's workers are looked for first.
@@ -117,6 +118,8 @@ pub struct Collector<'a> {
     fineness: Chooser,
     /// End of the last look at the target's memory that a detach had asked for.
     looked: Option<Instant>,
+    /// When dump signals were passed on last.
+    dumped: Option<Instant>,
 }
 
 /// A function to be called once.
@@ -200,6 +203,7 @@ impl<'a> Collector<'a> {
             continued: false,
             fineness: Chooser::new(now),
             looked: None,
+            dumped: None,
         };
         all.filters = all.most_filters();
         all.look_at_maps();
