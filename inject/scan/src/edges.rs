@@ -9,8 +9,10 @@ use std::ops::Range;
 
 /// No class.
 pub(crate) const NONE: u32 = u32::MAX;
+/// Pointers of blocks, and of roots, that are kept at most: indices of pointers have 32 bits.
+const MOST: usize = 1 << 30;
 
-/// What holds a block without being a recorded one itself.
+/// A place outside of all recorded blocks that points to a block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Root {
     /// The data of a program or library: the address of a word in it.
@@ -38,7 +40,7 @@ pub(crate) struct RootEdge {
     pub at: u64,
 }
 
-/// Where roots lie.
+/// The mappings with the roots that their words belong to.
 #[derive(Debug, Default)]
 pub(crate) struct RootPlaces {
     /// Mappings, in order, each with its root; `None`: each word is a root of its own.
@@ -60,6 +62,8 @@ pub(crate) struct Edges {
     pub classes: Vec<u32>,
     /// The first words of blocks that are addresses of data that is never written to: of tables of virtual functions.
     pub tables: Vec<u64>,
+    /// Number of pointers for which there was no room.
+    pub left_out: u64,
 }
 
 /// Collects pointers from memory that is read in the order of its addresses.
@@ -75,6 +79,7 @@ pub(crate) struct Collector<'a> {
     /// The block whose pointers were found last, and where they begin.
     owner: (usize, usize),
     found: Vec<u32>,
+    most: usize,
 }
 
 impl<'a> Collector<'a> {
@@ -88,6 +93,7 @@ impl<'a> Collector<'a> {
             of_roots: Vec::new(),
             classes: Vec::new(),
             tables: Vec::new(),
+            left_out: 0,
         };
         let constant = maps.iter().filter(|m| m.inode != 0 && !m.exec && !m.write && !m.shared);
         Self {
@@ -100,7 +106,15 @@ impl<'a> Collector<'a> {
             table_numbers: HashMap::new(),
             owner: (0, 0),
             found: Vec::new(),
+            most: MOST,
         }
+    }
+
+    /// Limits the number of pointers that are kept.
+    #[cfg(test)]
+    fn keeping(mut self, most: usize) -> Self {
+        self.most = most;
+        self
     }
 
     /// Returns the number of a root.
@@ -133,7 +147,7 @@ impl<'a> Collector<'a> {
         for w in words {
             if let Some(to) = self.find(w) {
                 let root = self.root(root.clone());
-                self.edges.of_roots.push(RootEdge { root, to, at: 0 });
+                self.keep(RootEdge { root, to, at: 0 });
             }
         }
     }
@@ -177,8 +191,13 @@ impl<'a> Collector<'a> {
             self.close(owner);
         }
         let is_repeated = self.edges.to.len() > self.owner.1 && self.edges.to.last() == Some(&to);
-        if owner as u32 != to && !is_repeated {
+        if owner as u32 == to || is_repeated {
+            return;
+        }
+        if self.edges.to.len() < self.most {
             self.edges.to.push(to);
+        } else {
+            self.edges.left_out += 1;
         }
     }
 
@@ -192,7 +211,7 @@ impl<'a> Collector<'a> {
             self.edges.to.append(&mut own);
         }
         let end = self.edges.to.len();
-        // What lies in between has no pointers.
+        // The blocks in between have no pointers.
         self.edges.starts[owner + 1..=next].fill(end as u32);
         self.owner = (next, end);
     }
@@ -207,7 +226,15 @@ impl<'a> Collector<'a> {
             // The mapping came to be after the list was made.
             None => self.root(Root::Mapping(here)),
         };
-        self.edges.of_roots.push(RootEdge { root, to, at: here });
+        self.keep(RootEdge { root, to, at: here });
+    }
+
+    fn keep(&mut self, edge: RootEdge) {
+        if self.edges.of_roots.len() < self.most {
+            self.edges.of_roots.push(edge);
+        } else {
+            self.edges.left_out += 1;
+        }
     }
 
     /// Notes the first words of blocks that are addresses of constant data.
@@ -294,5 +321,15 @@ mod tests {
         assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(7)]);
         let of = |root, to, at| RootEdge { root, to, at };
         assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 2, 0)]);
+        // Pointers beyond the limit are counted: one of the two of blocks, and the two of the register and of memory.
+        let mut few = Collector::new(&t, u64::MAX, std::slice::from_ref(&map)).keeping(1);
+        few.learn(std::slice::from_ref(&map), &[]);
+        few.words(&Root::Registers(7), [base + 0x10f]);
+        few.feed(base, &bytes, &Freed::default());
+        let e = few.finish();
+        assert_eq!(
+            (e.starts, e.to, e.of_roots.len(), e.left_out),
+            (vec![0, 1, 1, 1], vec![2], 1, 3)
+        );
     }
 }

@@ -43,7 +43,7 @@ pub struct Heap {
     root_starts: Vec<u32>,
 }
 
-/// What a node of a [`Held`] tree is.
+/// A holder of blocks: a node of a [`Held`] tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// All roots together: what hangs on this node is held by several of them.
@@ -60,17 +60,17 @@ pub enum Holder {
 pub struct Node {
     /// Index of the node above. The first one's is its own.
     pub parent: u32,
-    /// What it is.
+    /// The holder that the node stands for.
     pub holder: Holder,
-    /// Its own blocks.
+    /// Blocks that are part of the holder itself.
     pub own: Sum,
-    /// Its own blocks, and all that only they hold.
+    /// Blocks that would be unreachable without the holder, its own included.
     pub retained: Sum,
     /// The table of virtual functions that most of its blocks begin with, and how many do.
     pub class: Option<(u64, u64)>,
 }
 
-/// Who holds what.
+/// The tree of holders.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     /// The nodes. The first is the one of all roots; each other stands behind its parent.
@@ -171,7 +171,13 @@ impl Heap {
         }
     }
 
-    /// Computes who holds what.
+    /// Returns the number of pointers for which there was no room.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.edges.left_out
+    }
+
+    /// Computes the tree of holders, with what each retains.
     #[must_use]
     pub fn held(&self) -> Held {
         let graph = Graph(self);
@@ -445,7 +451,15 @@ mod tests {
         let mut of_roots: Vec<RootEdge> = roots.iter().map(of).collect();
         of_roots.sort_unstable();
         let roots = numbers.iter().map(|n| Root::Global(*n)).collect();
-        let edges = Edges { starts, to, roots, of_roots, classes: Vec::new(), tables: Vec::new() };
+        let edges = Edges {
+            starts,
+            to,
+            roots,
+            of_roots,
+            classes: Vec::new(),
+            tables: Vec::new(),
+            left_out: 0,
+        };
         Heap::new(t, edges, &[], |address| {
             let group = ((address - 0x1000) / 16) as u32 % stacks;
             Some(Block { address, size: 10, time: 0, group })

@@ -380,8 +380,6 @@ impl Scanner {
         order: u64,
         max_cpu: u32,
     ) -> Result<(), Error> {
-        let throttle = Throttle::new(max_cpu);
-        let (mut buffer, mut lost) = (Vec::new(), 0);
         let mut pieces = places.pieces(order);
         if order == 0 {
             // Of what is known to be reached no pointers have to be kept.
@@ -390,15 +388,32 @@ impl Scanner {
                 |p: &Range<u64>| table.first_behind(p.start) < table.first_behind(p.end);
             pieces.sort_by_cached_key(has_blocks);
         }
-        for piece in pieces {
-            let len = piece.end - piece.start;
-            // A word at an odd address may begin in this piece and end in the next.
-            let whole = places.beyond(&piece);
-            let mut take = |at: u64, bytes: &[u8]| {
-                let len = (bytes.len() as u64).min(piece.end.saturating_sub(at)) as usize;
-                marker.feed(at, bytes, len, Words::Owned(freed));
-            };
-            let missed = ranges::whole(&self.reader, whole, &mut buffer, &mut take).min(len);
+        // A word at an odd address may begin in one piece and end in the next.
+        let pieces = pieces.into_iter().map(|piece| (places.beyond(&piece), piece.end));
+        self.read_pieces(pieces, places.devices, max_cpu, |at, bytes, end| {
+            let len = (bytes.len() as u64).min(end.saturating_sub(at)) as usize;
+            marker.feed(at, bytes, len, Words::Owned(freed));
+        })
+    }
+
+    /// Reads pieces of memory, each with the end of what counts as read, and calls `take` with their contents and that
+    /// end. `devices` is the number of bytes that were left out.
+    ///
+    /// # Errors
+    /// If the process ends, or time is up.
+    pub(crate) fn read_pieces(
+        &mut self,
+        pieces: impl IntoIterator<Item = (Range<u64>, u64)>,
+        devices: u64,
+        max_cpu: u32,
+        mut take: impl FnMut(u64, &[u8], u64),
+    ) -> Result<(), Error> {
+        let throttle = Throttle::new(max_cpu);
+        let (mut buffer, mut lost) = (Vec::new(), 0);
+        for (piece, end) in pieces {
+            let len = end - piece.start;
+            let mut give = |at: u64, bytes: &[u8]| take(at, bytes, end);
+            let missed = ranges::whole(&self.reader, piece, &mut buffer, &mut give).min(len);
             if missed > 0 {
                 self.ended()?;
             }
@@ -407,7 +422,7 @@ impl Scanner {
             throttle.rest();
             self.in_time()?;
         }
-        self.figures.unreadable = self.figures.unreadable.max(lost + places.devices);
+        self.figures.unreadable = self.figures.unreadable.max(lost + devices);
         self.ended()
     }
 

@@ -1,4 +1,4 @@
-//! One look at all pointers of a process: what [`Heap`] is made of.
+//! Reads all pointers of a process once, for a [`Heap`].
 
 use crate::edges::{Collector, Root};
 use crate::error::Error;
@@ -11,7 +11,6 @@ use crate::prove::Stop;
 use crate::ranges;
 use crate::table::{Keys, Table};
 use crate::threads::{Threads, has_guard};
-use crate::throttle::Throttle;
 use crate::word::WORD;
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
@@ -139,22 +138,10 @@ impl Scanner {
         (f.rings, f.threads) = (kept.rings, threads.all.len() as u64);
         f.unread_threads = threads.unread.len() as u64;
         f.longest_stop = f.longest_stop.max(threads.longest);
-        let throttle = Throttle::new(max_cpu);
-        let (mut buffer, mut lost) = (Vec::new(), 0);
-        for piece in places.pieces(0) {
-            let len = piece.end - piece.start;
-            let mut take = |at: u64, bytes: &[u8]| collector.feed(at, bytes, freed);
-            let missed = ranges::whole(&self.reader, piece, &mut buffer, &mut take).min(len);
-            if missed > 0 {
-                self.ended()?;
-            }
-            lost += missed;
-            self.figures.scanned += len - missed;
-            throttle.rest();
-            self.in_time()?;
-        }
-        self.figures.unreadable = lost + places.devices;
-        self.ended()
+        let pieces = places.pieces(0).into_iter().map(|piece| (piece.clone(), piece.end));
+        self.read_pieces(pieces, places.devices, max_cpu, |at, bytes, _| {
+            collector.feed(at, bytes, freed);
+        })
     }
 
     /// Returns the offset in a block, or in any other memory, of the first word that points into a range; `None`: there is

@@ -5,16 +5,17 @@ mod roots;
 
 use super::input::SymbolArgs;
 use super::reach::ledger::Ledger;
+use super::reach::scan::{ScanArgs, failed};
 use super::reach::{Snapshot, time_limit};
 use super::record::pid;
 use super::report::{Format, print};
-use crate::failure::{refused, usage};
+use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use prof_analyze::live::Names;
 use prof_analyze::report::Style;
-use prof_scan::{Error, Heap, Options, Scanner};
+use prof_scan::Heap;
 use prof_trace::values::parse;
 use report::{HoldsData, ReportOptions};
 use std::process::ExitCode;
@@ -24,6 +25,9 @@ use std::time::{Duration, Instant};
 const TOP: usize = 10;
 /// Number of levels below a root that are shown.
 const DEPTH: usize = 4;
+/// The most of them: readers of JSON refuse what is nested more than some 100 times, and a hostile heap would nest it as
+/// often as it has stacks.
+const DEEPEST: usize = 50;
 
 /// What is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,7 +59,7 @@ pub(crate) struct HoldsArgs {
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = By::Both)]
     pub by: By,
 
-    /// How many levels of blocks to show below a root; 0 shows all
+    /// How many levels of blocks to show below a root; 0 shows all, 50 at most
     #[arg(long, value_name = "N", default_value_t = DEPTH)]
     pub depth: usize,
 
@@ -73,14 +77,9 @@ pub(crate) struct HoldsArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time_limit)]
     pub timeout: Duration,
 
-    /// Bits of a word that are an address, for programs that keep other things in the rest of their pointers, such as
-    /// 0x0000ffffffffffff; a word counts as it is, too
-    #[arg(long, value_name = "MASK", value_parser = parse::address)]
-    pub pointer_mask: Option<u64>,
-
-    /// The most of a processor that reading takes, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub max_cpu: Option<u32>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub scan: ScanArgs,
 
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
@@ -120,17 +119,7 @@ fn wanted(text: &str) -> Result<Wanted, String> {
 pub(crate) fn run(args: &HoldsArgs) -> Result<ExitCode> {
     let mut names = Names::new(args.symbols.options()?);
     let mut ledger = Ledger::open(args.pid, Instant::now() + args.timeout)?;
-    let defaults = Options::default();
-    let options = Options {
-        mask: args.pointer_mask.unwrap_or(defaults.mask),
-        max_cpu: args.max_cpu.unwrap_or(0),
-        ..defaults
-    };
-    let failed = |e: Error| match e {
-        Error::Blocks(e) => anyhow::Error::from_boxed(e),
-        e => refused(e.to_string()),
-    };
-    let mut scanner = Scanner::open(args.pid, options).map_err(failed)?;
+    let mut scanner = args.scan.open(args.pid)?;
     let until = ledger.until;
     let mut heap = scanner.survey(&mut ledger, args.snapshot.stop(), until).map_err(failed)?;
     heap.renumber_stacks(|group| ledger.follower.node_of(group));
@@ -139,7 +128,7 @@ pub(crate) fn run(args: &HoldsArgs) -> Result<ExitCode> {
     let options = ReportOptions {
         by: args.by,
         top: if args.top == 0 { usize::MAX } else { args.top },
-        depth: if args.depth == 0 { usize::MAX } else { args.depth },
+        depth: if args.depth == 0 { DEEPEST } else { args.depth.min(DEEPEST) },
         paths: &args.path,
     };
     let report = HoldsData::new(&ledger, &scanner, &mut heap, &mut names, &options)?;

@@ -125,6 +125,8 @@ pub(super) struct HoldsData {
     /// What no root leads to.
     pub unreachable: SumData,
     pub scan: ScanData,
+    /// Pointers for which there was no room: what only they lead to counts as unreachable.
+    pub pointers_left_out: u64,
     /// Number of roots that lead to blocks.
     pub roots: u64,
     pub top_roots: Vec<RootReport>,
@@ -222,6 +224,7 @@ impl HoldsData {
             live: heap.live().into(),
             unreachable: held.unreachable.into(),
             scan: ScanData::new(&scanner.figures, ends, follower.meta()),
+            pointers_left_out: heap.left_out(),
             roots: heap.roots().len() as u64,
             top_roots,
             shared,
@@ -263,6 +266,13 @@ impl HoldsData {
                 out,
                 "  {read} read in {took} while the process ran, so that pointers are of different moments"
             )?,
+        }
+        if self.pointers_left_out > 0 {
+            let n = count(self.pointers_left_out, "pointer was", "pointers were");
+            writeln!(
+                out,
+                "  {n} left out for want of room: some blocks are held by more than is shown"
+            )?;
         }
         for line in self.scan.hidden() {
             writeln!(out, "  may hide pointers: {line}")?;

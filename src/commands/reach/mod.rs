@@ -8,7 +8,7 @@ pub(crate) mod scan;
 use super::input::{FilterArgs, SymbolArgs};
 use super::record::pid;
 use super::report::{Format, print};
-use crate::failure::{FAILED, refused, usage};
+use crate::failure::{FAILED, usage};
 use crate::term;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -16,9 +16,10 @@ use ledger::Ledger;
 use looks::Looks;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::Style;
-use prof_scan::{Error, Limits, Options, Scanner, Stop, prove};
+use prof_scan::{Limits, Stop, prove};
 use prof_trace::values::parse::{self, size};
 use report::{ReachData, ReportOptions};
+use scan::{ScanArgs, failed};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -91,14 +92,9 @@ pub(crate) struct ReachArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time_limit)]
     pub timeout: Duration,
 
-    /// Bits of a word that are an address, for programs that keep other things in the rest of their pointers, such as
-    /// 0x0000ffffffffffff; a word counts as it is, too
-    #[arg(long, value_name = "MASK", value_parser = parse::address)]
-    pub pointer_mask: Option<u64>,
-
-    /// The most of a processor that the scan takes, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub max_cpu: Option<u32>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub scan: ScanArgs,
 
     /// Exit with 1 if this is exceeded, or was not decided: 'unreachable > 0' (blocks), 'unreachable > 10MiB' (bytes)
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
@@ -202,17 +198,7 @@ fn look(
     looks: Option<&mut Looks>,
 ) -> Result<ReachData> {
     let began = Instant::now();
-    let defaults = Options::default();
-    let options = Options {
-        mask: args.pointer_mask.unwrap_or(defaults.mask),
-        max_cpu: args.max_cpu.unwrap_or(0),
-        ..defaults
-    };
-    let failed = |e: Error| match e {
-        Error::Blocks(e) => anyhow::Error::from_boxed(e),
-        e => refused(e.to_string()),
-    };
-    let mut scanner = Scanner::open(args.pid, options).map_err(failed)?;
+    let mut scanner = args.scan.open(args.pid)?;
     let stop = args.snapshot.stop();
     let (agree, alone) = (args.passes.unwrap_or(AGREE), args.passes.unwrap_or(ALONE));
     let limits = Limits { agree, alone, stop, until: ledger.until };

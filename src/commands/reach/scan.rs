@@ -1,11 +1,52 @@
-//! What a scan has cost, and what it may not have seen.
+//! A scan of a process: its options, what it has cost, and what it may not have seen.
 
+use crate::failure::refused;
+use anyhow::Result;
+use clap::Args;
 use prof_analyze::load::Meta;
-use prof_scan::ScanStats;
+use prof_scan::{Error, Options, ScanStats, Scanner};
 use prof_trace::runtimes::Runtime;
+use prof_trace::values::parse;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 use std::fmt::{self, Write};
+
+/// Options of every scan.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ScanArgs {
+    /// Bits of a word that are an address, for programs that keep other things in the rest of their pointers, such as
+    /// 0x0000ffffffffffff; a word counts as it is, too
+    #[arg(long, value_name = "MASK", value_parser = parse::address)]
+    pub pointer_mask: Option<u64>,
+
+    /// The most of a processor that the scan takes, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub max_cpu: Option<u32>,
+}
+
+impl ScanArgs {
+    /// Opens a process for a scan.
+    ///
+    /// # Errors
+    /// If the process is gone, or its memory may not be read.
+    pub(crate) fn open(&self, pid: i32) -> Result<Scanner> {
+        let defaults = Options::default();
+        let options = Options {
+            mask: self.pointer_mask.unwrap_or(defaults.mask),
+            max_cpu: self.max_cpu.unwrap_or(0),
+            ..defaults
+        };
+        Scanner::open(pid, options).map_err(failed)
+    }
+}
+
+/// Returns the error that a command ends with if a scan fails.
+pub(crate) fn failed(e: Error) -> anyhow::Error {
+    match e {
+        Error::Blocks(e) => anyhow::Error::from_boxed(e),
+        e => refused(e.to_string()),
+    }
+}
 
 /// What may hide pointers, and what the scan has cost.
 #[derive(Clone, Debug, Serialize)]
