@@ -5,7 +5,7 @@ use crate::recording::Shared;
 use crate::registry::Registry;
 use std::rc::Rc;
 
-/// What a script of bytehound's that calls `s` with a fraction is told.
+/// Note for scripts written for bytehound that call `s` with a fraction.
 const SECONDS: &str =
     "s(0.5) is half a second; bytehound's was 500,000 seconds, as it multiplied by a million";
 

@@ -139,7 +139,8 @@ impl Script {
                 .set_max_variables(200)
                 .set_max_functions(200);
         }
-        // What `print` and `debug` may not print ends the script: the language gives them no way to fail.
+        // `print` and `debug` can't fail in the language. So the first line beyond the limit is noted here, and the next
+        // operation ends the script.
         let refused: Rc<RefCell<Option<String>>> = Rc::default();
         let (of_print, of_debug) = (refused.clone(), refused.clone());
         let (own, start) = (job.clone(), began.clone());

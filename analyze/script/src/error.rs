@@ -107,7 +107,7 @@ pub(crate) fn ending(e: Fault) -> Ending {
     }
 }
 
-/// What a script is told whose calls take up the stack.
+/// Message that ends a script whose calls have used up the stack.
 pub(crate) const TOO_DEEP: &str =
     "functions call each other too deeply; is there a recursion without an end?";
 

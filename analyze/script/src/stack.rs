@@ -7,7 +7,7 @@ use std::io;
 /// of which a script that nests nothing uses some pages.
 const STACK: usize = if cfg!(target_pointer_width = "64") { 512 << 20 } else { 96 << 20 };
 
-/// What is left for functions that do not look at the stack, of a script that has no other limit.
+/// Bytes at the end of the stack that a script without other limits leaves to functions that do not check the stack.
 const SPARE: usize = STACK / 8;
 
 thread_local! {

@@ -253,9 +253,9 @@ pub enum MapSort {
 pub enum MapGroupBy {
     /// The stack that made them
     Stack,
-    /// Their file or name
+    /// The file or name of the mapping
     File,
-    /// Their kind
+    /// The kind of the mapping
     Kind,
 }
 

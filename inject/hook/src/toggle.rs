@@ -23,7 +23,7 @@ pub unsafe extern "C" fn handler(signal: i32) {
         return;
     }
     if signal.cast_unsigned() == shared.control().dump_signal.load(Relaxed) {
-        // What the thread has recorded before is in the ring when the collector sees this.
+        // Release order: a collector that sees the new count finds in the ring all events that this thread recorded before.
         shared.control().dumps_asked.fetch_add(1, AcqRel);
         return;
     }

@@ -247,7 +247,7 @@ fn scripts_in_a_server_end() {
         let e = failing(code, Some(limits));
         assert!(e.message.contains("lines"), "{code}: {e}");
     }
-    // Those that make much of each letter.
+    // These functions make a value of each letter.
     for code in
         ["s.split()", "s.split(\"\")", "s.split_rev('x')", "s.split(\"x\", 9)", "s.to_chars()"]
     {
