@@ -69,9 +69,67 @@ fn each_kind_of_block_gets_its_verdict_while_the_process_runs() {
     let args = ["reach", &pid, "--suppressions", list, "--fail-if", "unreachable > 0"];
     let none = scene.prof(&args).ok("prof reach");
     assert!(none.stdout.contains("suppressed: "), "{none:?}");
+    // The same blocks get the verdict of `prof leaks`, however young they are.
+    let (leaks, out) = proved(&scene, &["leaks", &pid, "--prove=stop", "--top", "0"]);
+    let sum = |kind: &str| leaks.get(kind).copied().unwrap_or_default();
+    let each = [("lost_plain", 20, 0), ("lost_list", 20, 19), ("lost_cycle", 3, 3)];
+    for (kind, all, indirect) in each {
+        assert_eq!(sum(kind), (all, indirect), "{kind}: {out}");
+    }
+    let held: Vec<_> = leaks.keys().filter(|k| !k.starts_with("lost_")).collect();
+    assert!(held.is_empty(), "{held:?}");
+    // The filters of the index choose among them.
+    let (few, _) = proved(&scene, &["leaks", &pid, "--prove", "--function", "lost_list"]);
+    assert_eq!(few.into_iter().collect::<Vec<_>>(), [("lost_list".to_owned(), (20, 19))]);
+    let limit = ["leaks", &pid, "--prove", "--fail-if", "proved > 1KiB", "--pointer-mask", "-1"];
+    assert_eq!(scene.prof(&limit).code, 2, "a mask that is none");
+    let over = scene.prof(&limit[..5]);
+    assert!(over.code == 1 && over.stderr.contains("proved: "), "{over:?}");
+    assert!(over.stdout.contains("=== proved #1 === [unreachable: "), "{over:?}");
+    assert!(over.stdout.contains("the scan for unreachable blocks:"), "{over:?}");
+    let late = scene.prof(&["leaks", &pid, "--prove", "--timeout", "1ms", "--fail-if", "proved"]);
+    assert!(late.code == 1 && late.stderr.contains("proved: not decided"), "{late:?}");
+    for (wrong, says) in [
+        (vec!["--fail-if", "proved"], "--prove"),
+        (vec!["--max-cpu", "5"], "--prove"),
+        (vec!["--prove", "--by-process"], "cannot be used"),
+    ] {
+        let refused = scene.prof(&[vec!["leaks", &pid], wrong].concat());
+        assert!(refused.code == 2 && refused.stderr.contains(says), "{refused:?}");
+    }
     target.ask("end");
     scene.detach(&target);
     target.quit();
+    let gone = scene.prof(&["leaks", &pid, "--prove"]);
+    assert!(gone.code != 0 && gone.stdout.is_empty(), "{gone:?}");
+    let file = scene.prof(&["leaks", "--prove"]);
+    assert!(file.code == 2 && file.stderr.contains("running process"), "{file:?}");
+}
+
+/// Returns the blocks that `prof leaks --prove` proves, by the function that allocated them: all, and the indirect ones.
+fn proved(scene: &Scene, args: &[&str]) -> (BTreeMap<String, (u64, u64)>, String) {
+    let out = scene.prof(&[args, &["--format", "json"]].concat()).ok("prof leaks").stdout;
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["scan_settled"], true, "{out}");
+    assert_eq!(report["scan"]["settled"], true, "{out}");
+    let mut all = BTreeMap::new();
+    let (mut bytes, mut stacks) = (0, 0);
+    for s in report["stacks"].as_array().expect("stacks").iter().filter(|s| s["class"] == "proved")
+    {
+        assert!(s["trend"].is_string(), "{s}");
+        let frames = s["frames"].as_array().expect("frames");
+        let names = frames.iter().filter_map(|f| f["function"].as_str());
+        let mut kinds = names.filter(|n| n.starts_with("held_") || n.starts_with("lost_"));
+        let sum: &mut (u64, u64) = all.entry(kinds.next().unwrap_or("other").into()).or_default();
+        sum.0 += s["unreachable_count"].as_u64().expect("a number");
+        sum.1 += s["indirect_count"].as_u64().expect("a number");
+        bytes += s["unreachable_bytes"].as_u64().expect("a number");
+        stacks += 1;
+    }
+    let classes = report["classes"].as_array().expect("classes");
+    assert_eq!((&classes[0]["class"], &classes[0]["bytes"]), (&"proved".into(), &bytes.into()));
+    assert_eq!(classes[0]["stacks"], stacks);
+    (all, out)
 }
 
 #[test]

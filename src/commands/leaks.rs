@@ -1,6 +1,9 @@
 //! `prof leaks`: finds stacks that leak.
 
+mod prove;
+
 use super::input::{InputArgs, Locate};
+use super::reach::scan::ScanData;
 use super::report::{Format, given, print};
 use crate::failure::{FAILED, usage};
 use crate::term;
@@ -10,6 +13,7 @@ use prof_analyze::leaks::{Class, LeakOptions, Leaks, Limit, parse_limit};
 use prof_analyze::live::Order;
 use prof_analyze::report::Style;
 use prof_trace::values::parse::{Time, time};
+use prove::{ProveArgs, Proved};
 use std::process::ExitCode;
 
 /// Say which call stacks leak, and which only hold memory
@@ -17,7 +21,7 @@ use std::process::ExitCode;
 /// Each call stack gets a verdict by what it held over time: growing (in every eighth of the time: the weakest interval
 /// decides, not the mean), freed-at-the-end (it grew and was freed only when everything ended), turnover (its blocks
 /// replace blocks from before the recording), saturating (bounded, as a cache is), static (allocated early, unchanged
-/// since) or too-young (not enough to judge by). Blocks that are young at a moment don't count there.
+/// since) or too-young (not enough to judge by). With --prove, stacks whose memory nothing points to any more are proved. Blocks that are young at a moment don't count there.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LeaksArgs {
     #[command(flatten)]
@@ -48,6 +52,10 @@ pub(crate) struct LeaksArgs {
     /// Judge each process of a family by itself
     #[arg(long, help_heading = "Families", conflicts_with = "live")]
     pub by_process: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub proof: ProveArgs,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -118,11 +126,15 @@ pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
             run(&LeaksArgs { input, by_process: false, ..args.clone() }, locate)
         });
     }
+    if args.proof.prove.is_none() && args.fail_if.iter().any(|l| l.class() == Class::Proved) {
+        return Err(usage("--fail-if: without --prove nothing is proved"));
+    }
     if let Time::Part(p) = args.young
         && p >= 0.9
     {
         return Err(usage("--young: nothing would be old enough to count"));
     }
+    let scanned = prove::scan(args)?;
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
     let defaults = LeakOptions::default();
@@ -131,19 +143,43 @@ pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
         top: args.top.unwrap_or(TOP),
         classes: if args.all { Class::ALL.to_vec() } else { defaults.classes.clone() },
         filter: given(&args.input.filter.0),
+        proof: scanned.as_ref().map(|(proof, _)| proof.clone()),
         ..defaults
     };
     let leaks = Leaks::new(&index, &query, &options)?;
+    let scan = scanned.map(|(_, scan)| scan);
     print(&match args.format {
-        Format::Text => leaks.text(Style { color: term::color(), width: term::width() }),
-        Format::Json => leaks.json() + "\n",
+        Format::Text => text(&leaks, scan.as_ref()),
+        Format::Json => json(&leaks, scan.as_ref()),
     })?;
+    Ok(exit_code(&args.fail_if, &leaks))
+}
+
+fn text(leaks: &Leaks, scan: Option<&ScanData>) -> String {
+    let mut out = leaks.text(Style { color: term::color(), width: term::width() });
+    if let Some(scan) = scan {
+        out.push_str("\nthe scan for unreachable blocks:\n");
+        // Writing to a string can't fail.
+        let _ = scan.write(&mut out);
+    }
+    out
+}
+
+fn json(leaks: &Leaks, scan: Option<&ScanData>) -> String {
+    let json = match scan {
+        Some(scan) => serde_json::to_string_pretty(&Proved { leaks, scan }).unwrap_or_default(),
+        None => leaks.json(),
+    };
+    json + "\n"
+}
+
+fn exit_code(limits: &[Limit], leaks: &Leaks) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
-    for limit in &args.fail_if {
-        if let Some(what) = limit.exceeded(&leaks) {
-            crate::term::line(&format!("prof leaks: {what}"));
+    for limit in limits {
+        if let Some(what) = limit.exceeded(leaks) {
+            term::line(&format!("prof leaks: {what}"));
             code = ExitCode::from(FAILED);
         }
     }
-    Ok(code)
+    code
 }

@@ -7,6 +7,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
+    /// Nothing points to some of the memory any more: a scan of the process has proved it.
+    Proved,
     /// The memory grows in every interval.
     Growing,
     /// The memory grew, and was freed only when the program ended.
@@ -23,7 +25,8 @@ pub enum Class {
 
 impl Class {
     /// All classes, the worst first.
-    pub const ALL: [Class; 6] = [
+    pub const ALL: [Class; 7] = [
+        Class::Proved,
         Class::Growing,
         Class::FreedAtTheEnd,
         Class::Turnover,
@@ -35,6 +38,7 @@ impl Class {
     /// Returns the name in output and options.
     pub fn name(self) -> &'static str {
         match self {
+            Class::Proved => "proved",
             Class::Growing => "growing",
             Class::FreedAtTheEnd => "freed-at-the-end",
             Class::Turnover => "turnover",

@@ -24,7 +24,7 @@ pub struct Limit {
 }
 
 /// Parses a limit: `growing > 1MiB/h` (growth of all stacks of that class), `static > 10MiB` (bytes they hold),
-/// `growing` (any stack).
+/// `growing` (any stack). Of `proved` there are bytes and stacks.
 ///
 /// # Errors
 /// A message that says what is wrong with the text.
@@ -40,13 +40,24 @@ pub fn parse_limit(text: &str) -> Result<Limit, String> {
         Some(n) => (n, What::PerHour),
         None => (rest, What::Bytes),
     };
+    if class == Class::Proved && what == What::PerHour {
+        return Err("what is proved has no growth: give bytes, as in 'proved > 1MiB'".into());
+    }
     let most = parse::size(number).map_err(|_| wrong())?;
     Ok(Limit { class, what, most })
 }
 
 impl Limit {
-    /// Returns a message if the verdicts exceed the limit.
+    /// Returns the class that the limit is on.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// Returns a message if the verdicts exceed the limit, or if it is on what a scan was to prove and did not decide.
     pub fn exceeded(&self, leaks: &Leaks) -> Option<String> {
+        if self.class == Class::Proved && leaks.scan_settled != Some(true) {
+            return Some("proved: not decided".into());
+        }
         let c = leaks.class(self.class)?;
         let has = match self.what {
             What::PerHour => c.growth_per_hour,
@@ -74,7 +85,9 @@ mod tests {
         let l = parse_limit("static>10k").expect("good");
         assert_eq!(l, Limit { class: Class::Static, what: What::Bytes, most: 10 << 10 });
         assert_eq!(parse_limit("freed-at-the-end").map(|l| l.what), Ok(What::Stacks));
-        for bad in ["", "> 5", "leaking > 5", "growing > fast", "growing > 1MiB/d"] {
+        for bad in
+            ["", "> 5", "leaking > 5", "growing > fast", "growing > 1MiB/d", "proved > 1MiB/h"]
+        {
             assert!(parse_limit(bad).is_err(), "{bad}");
         }
     }

@@ -9,6 +9,7 @@
 mod judge;
 mod limit;
 mod parts;
+mod proved;
 mod rows;
 mod series;
 mod text;
@@ -27,6 +28,7 @@ use serde::Serialize;
 
 pub use judge::{Class, Confidence};
 pub use limit::{Limit, parse_limit};
+pub use proved::{Proof, Unreachable};
 
 /// Options of the search for leaks.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub struct LeakOptions {
     pub classes: Vec<Class>,
     /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
+    /// What a scan of the process's memory has proved, if there was one.
+    pub proof: Option<Proof>,
 }
 
 impl Default for LeakOptions {
@@ -49,8 +53,15 @@ impl Default for LeakOptions {
             young: Time::Part(0.05),
             end: 0.05,
             top: 10,
-            classes: vec![Class::Growing, Class::FreedAtTheEnd, Class::Turnover, Class::Saturating],
+            classes: vec![
+                Class::Proved,
+                Class::Growing,
+                Class::FreedAtTheEnd,
+                Class::Turnover,
+                Class::Saturating,
+            ],
             filter: Vec::new(),
+            proof: None,
         }
     }
 }
@@ -69,7 +80,10 @@ pub struct Leaks {
     /// recording of this length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seen_per_hour: Option<u64>,
-    /// Sums over all stacks by class, the worst class first.
+    /// Whether a scan of the process's memory came to a verdict; `None`: there was no scan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scan_settled: Option<bool>,
+    /// Sums over all stacks by class, the worst class first. [`Class::Proved`] is there only after a scan.
     pub classes: Vec<ClassData>,
     /// The stacks that are shown, by class, those with the most bytes first.
     pub stacks: Vec<LeakData>,
@@ -84,7 +98,7 @@ pub struct ClassData {
     pub class: Class,
     /// Number of stacks.
     pub stacks: u64,
-    /// Bytes held at the last moment, or at the end if that is more.
+    /// Bytes held at the last moment, or at the end if that is more; of [`Class::Proved`] the unreachable ones.
     pub bytes: u64,
     /// Growth in bytes per hour, in the weakest interval.
     pub growth_per_hour: u64,
@@ -99,6 +113,12 @@ pub struct LeakData {
     pub id: u32,
     /// Class of the stack.
     pub class: Class,
+    /// The class that it has by the memory that it held over time, if it is [`Class::Proved`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trend: Option<Class>,
+    /// Its unreachable blocks, if it is [`Class::Proved`].
+    #[serde(flatten)]
+    pub unreachable: Option<Unreachable>,
     /// Confidence in the verdict.
     pub confidence: Confidence,
     /// Bytes held at the last moment, or at the end if that is more.
@@ -136,6 +156,16 @@ struct Row {
     judged: Judged,
     bytes: u64,
     growth: [u64; 2],
+    /// The class by the memory that it held over time.
+    trend: Class,
+    proved: Option<Unreachable>,
+}
+
+impl Row {
+    /// Returns the bytes that count for its class.
+    fn counted(&self) -> u64 {
+        self.proved.map_or(self.bytes, |u| u.unreachable_bytes)
+    }
 }
 
 impl Leaks {
@@ -177,14 +207,21 @@ impl Leaks {
                 let bytes = j.series.held[series::MOMENTS - 1];
                 let bytes = if j.older.is_some() { bytes } else { bytes.max(j.series.live_bytes) };
                 let growth = [j.verdict.weakest, j.verdict.mean].map(per_hour);
-                Row { judged: j, bytes, growth }
+                let trend = j.verdict.class;
+                Row { judged: j, bytes, growth, trend, proved: None }
             })
             .collect();
+        if let Some(proof) = &options.proof {
+            proved::add(index, query, proof, &mut judged)?;
+        }
         judged.sort_by_key(|j| {
-            let by = (j.growth[0], j.bytes);
+            let growth = if j.proved.is_some() { 0 } else { j.growth[0] };
+            let by = (growth, j.counted());
             (j.judged.verdict.class, std::cmp::Reverse(by), j.judged.group)
         });
-        let classes = Class::ALL.map(|c| class_data(c, &judged)).to_vec();
+        let asked = |c: &Class| *c != Class::Proved || options.proof.is_some();
+        let classes = Class::ALL.into_iter().filter(asked);
+        let classes = classes.map(|c| class_data(c, &judged)).collect();
         let mut symbols = Symbolizer::new(analysis);
         let askers = Askers::new(analysis, &mut symbols);
         let mut stacks = Vec::new();
@@ -198,6 +235,8 @@ impl Leaks {
                 LeakData {
                     id: g.node,
                     class,
+                    trend: row.proved.map(|_| row.trend),
+                    unreachable: row.proved,
                     confidence: j.verdict.confidence,
                     bytes: row.bytes,
                     live_bytes: j.series.live_bytes,
@@ -223,7 +262,16 @@ impl Leaks {
             Some(maps) => growing(index, &maps)?,
             None => Vec::new(),
         };
-        Ok(Self { version: 1, head, young_ns, seen_per_hour, classes, stacks, growing_mappings })
+        Ok(Self {
+            version: 1,
+            head,
+            young_ns,
+            seen_per_hour,
+            scan_settled: options.proof.as_ref().map(|p| p.settled),
+            classes,
+            stacks,
+            growing_mappings,
+        })
     }
 
     /// Returns the verdicts as JSON.
@@ -253,7 +301,7 @@ fn class_data(class: Class, judged: &[Row]) -> ClassData {
         ClassData { class, stacks: 0, bytes: 0, growth_per_hour: 0, mean_growth_per_hour: 0 };
     for j in judged.iter().filter(|j| j.judged.verdict.class == class) {
         data.stacks += 1;
-        data.bytes = data.bytes.saturating_add(j.bytes);
+        data.bytes = data.bytes.saturating_add(j.counted());
         data.growth_per_hour = data.growth_per_hour.saturating_add(j.growth[0]);
         data.mean_growth_per_hour = data.mean_growth_per_hour.saturating_add(j.growth[1]);
     }

@@ -28,6 +28,9 @@ impl Leaks {
                 bytes(n)
             )?;
         }
+        if self.scan_settled == Some(false) {
+            writeln!(out, "proved: nothing, as the scan of the process came to no verdict")?;
+        }
         for c in &self.classes {
             writeln!(out, "  {:<17} {}", c.class.name(), line(c))?;
         }
@@ -69,6 +72,7 @@ fn line(c: &ClassData) -> String {
         return "none".into();
     }
     let grown = match c.class {
+        Class::Proved => " to which nothing points".into(),
         Class::Growing | Class::FreedAtTheEnd => {
             format!(", {} an hour at least", bytes(c.growth_per_hour))
         }
@@ -80,12 +84,24 @@ fn line(c: &ClassData) -> String {
 fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Result {
     let title = format!("=== {} #{rank} ===", s.class.name());
     let title = if style.color { format!("\x1b[1m{title}\x1b[0m") } else { title };
-    write!(out, "\n{title} [holds: {}]", bytes(s.bytes))?;
+    write!(out, "\n{title}")?;
+    if let Some(u) = &s.unreachable {
+        let blocks = count(u.unreachable_count, "block", "blocks");
+        write!(out, " [unreachable: {} in {blocks}]", bytes(u.unreachable_bytes))?;
+        if u.indirect_count > 0 {
+            let blocks = count(u.indirect_count, "block", "blocks");
+            write!(out, " [of these, others point to: {} in {blocks}]", bytes(u.indirect_bytes))?;
+        }
+    }
+    write!(out, " [holds: {}]", bytes(s.bytes))?;
     write!(out, " [live: {} in {}]", bytes(s.live_bytes), count(s.live_count, "block", "blocks"))?;
-    if s.class == Class::FreedAtTheEnd {
+    if let Some(trend) = s.trend {
+        write!(out, " [over time: {}]", trend.name())?;
+    }
+    if s.trend.unwrap_or(s.class) == Class::FreedAtTheEnd {
         write!(out, " [freed at the end: {}]", bytes(s.freed_at_end_bytes))?;
     }
-    if matches!(s.class, Class::Growing | Class::FreedAtTheEnd) {
+    if matches!(s.trend.unwrap_or(s.class), Class::Growing | Class::FreedAtTheEnd) {
         let (least, mean) = (bytes(s.growth_per_hour), bytes(s.mean_growth_per_hour));
         write!(out, " [growth: {least}/h at least, {mean}/h on average]")?;
     }

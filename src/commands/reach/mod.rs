@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 /// Number of stacks that are shown.
 const TOP: usize = 10;
 /// Number of passes that have to agree before the one that sees one moment, and where there is none.
-const AGREE: u64 = 3;
-const ALONE: u64 = 8;
+pub(crate) const AGREE: u64 = 3;
+pub(crate) const ALONE: u64 = 8;
 /// Interval at which a rest between two looks sees whether the process has ended.
 const BETWEEN: Duration = Duration::from_millis(200);
 /// The longest stop that nobody has asked for.

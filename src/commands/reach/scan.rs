@@ -116,7 +116,7 @@ impl ScanData {
     ///
     /// # Errors
     /// If writing fails.
-    pub(super) fn write(&self, out: &mut String) -> fmt::Result {
+    pub(crate) fn write(&self, out: &mut String) -> fmt::Result {
         let passes = count(self.passes, "pass", "passes");
         let how = match (self.ended, self.settled, self.stop_ns) {
             (true, ..) => {
