@@ -2,6 +2,7 @@
 //! in it.
 
 use crate::commands::record::RecordArgs;
+use prof_os::Pid;
 use std::fmt::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -34,7 +35,7 @@ impl Audit {
     }
 
     /// Logs that prof has attached to a process.
-    pub(crate) fn attached(self, pid: i32, functions: &[(String, String)], path: &Path) {
+    pub(crate) fn attached(self, pid: Pid, functions: &[(String, String)], path: &Path) {
         let to = path.display();
         self.write(&format!(
             "attached to {}; hooked {}; recording to {to}",
@@ -44,7 +45,7 @@ impl Audit {
     }
 
     /// Logs that prof has detached from a process, and what is left in it.
-    pub(crate) fn detached(self, pid: i32, functions: &[(String, String)], left: &[String]) {
+    pub(crate) fn detached(self, pid: Pid, functions: &[(String, String)], left: &[String]) {
         let bytes = match left {
             [] => "bytes as before".into(),
             left => format!("left in it: {}", left.join(", ")),
@@ -57,18 +58,18 @@ impl Audit {
     }
 
     /// Logs that a recording has ended at a bound.
-    pub(crate) fn ended(self, pid: i32, why: &str) {
+    pub(crate) fn ended(self, pid: Pid, why: &str) {
         self.write(&format!("the recording of {} ended at a bound: {why}", process(pid)));
     }
 
     /// Logs that a report could not be written that signals to a process had asked for.
-    pub(crate) fn report_failed(self, pid: i32, signals: u64, why: &str) {
+    pub(crate) fn report_failed(self, pid: Pid, signals: u64, why: &str) {
         let signals = prof_trace::values::text::count(signals, "signal", "signals");
         self.write(&format!("no report for {signals} to {}: {why}", process(pid)));
     }
 
     /// Logs that the recording of a process is not at its original path.
-    pub(crate) fn displaced(self, pid: i32, message: &str) {
+    pub(crate) fn displaced(self, pid: Pid, message: &str) {
         self.write(&format!("{}: {message}", process(pid)));
     }
 
@@ -115,7 +116,7 @@ fn who() -> String {
     text
 }
 
-fn process(pid: i32) -> String {
+fn process(pid: Pid) -> String {
     format!("process {pid} ({})", prof_os::process::comm(pid))
 }
 

@@ -6,6 +6,7 @@
 
 use crate::commands::collect::CleanArgs;
 use crate::daemon::{become_daemon, open_descriptors};
+use prof_os::Pid;
 use prof_os::process::has_ended;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
@@ -24,7 +25,7 @@ pub(crate) struct Cleaner(Option<Child>);
 
 impl Cleaner {
     /// Starts a cleaner for the target `pid`. An attach does without if no process can be made.
-    pub(crate) fn start(pid: i32) -> Self {
+    pub(crate) fn start(pid: Pid) -> Self {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("prof").args(["clean", "--pid", &pid.to_string()]).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -6,6 +6,7 @@ use crate::{orphans, recorder, term};
 use anyhow::Result;
 use prof_collect::Peek;
 use prof_inject::process::program::Program;
+use prof_os::Pid;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(crate) struct Detached {
     /// Path of the recording; empty if there is none.
     pub path: PathBuf,
     /// Process ID.
-    pub pid: i32,
+    pub pid: Pid,
     /// Descriptions of what is left in the process.
     pub left: Vec<String>,
     /// Remains of prof stay for as long as the process runs this program.
@@ -35,7 +36,7 @@ pub(crate) struct Detached {
 /// A recording that is being finished.
 pub(crate) struct Ending {
     /// The collector's process ID and start time.
-    pub collector: (u32, u64),
+    pub collector: (Pid, u64),
     /// The file, to be saved by this process if it has been deleted.
     pub kept: Option<Kept>,
 }
@@ -47,7 +48,7 @@ impl Detached {
     }
 
     /// Creates the result of a detach from a process that is not recorded itself.
-    pub(crate) fn without_recording(pid: i32, left: Vec<String>, messages: Vec<String>) -> Self {
+    pub(crate) fn without_recording(pid: Pid, left: Vec<String>, messages: Vec<String>) -> Self {
         let path = PathBuf::new();
         Self { path, pid, left, stays: false, messages, gone: false, ending: None, whole: true }
     }
@@ -55,7 +56,7 @@ impl Detached {
     /// Creates the result of a detach in whose midst the process has departed: see [`departed`]. `children`: prof was to be
     /// taken out of its children, too.
     pub(crate) fn from_departed(
-        pid: i32,
+        pid: Pid,
         path: PathBuf,
         mut messages: Vec<String>,
         ending: Option<Ending>,
@@ -102,7 +103,7 @@ impl Detached {
 
 /// Returns how a recorded process has left in the midst of a detach: by its end, or by running another program. The
 /// collector then finishes the recording. An error if other processes have the memory that it had.
-pub(crate) fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
+pub(crate) fn departed(program: &Program, pid: Pid) -> Result<Option<String>> {
     let how = if prof_os::process::has_ended(pid) {
         "has ended by itself"
     } else if program.is_replaced_within(EXEC) {
@@ -119,7 +120,7 @@ pub(crate) fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
 }
 
 /// Returns an error if the process is not recorded itself, but other processes share the memory that it had.
-pub(crate) fn held_by_others(pid: i32) -> Option<anyhow::Error> {
+pub(crate) fn held_by_others(pid: Pid) -> Option<anyhow::Error> {
     let others = prof_inject::recorded::left_by(pid);
     let other = others.first()?;
     Some(refused(format!(
@@ -139,7 +140,7 @@ pub(crate) fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
 }
 
 /// Returns the message why prof's memory can't be removed from a process.
-pub(crate) fn stays(pid: i32) -> String {
+pub(crate) fn stays(pid: Pid) -> String {
     format!(
         "the kernel does not let it be unmapped (EPERM), as process {pid} has sealed all of its mappings (mseal); \
          it goes when the process ends or runs another program"

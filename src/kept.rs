@@ -2,6 +2,7 @@
 //! unmounted, the collector still has it open, so it can be saved.
 
 use prof_collect::{Peek, create_recording};
+use prof_os::Pid;
 use prof_os::process::is_running;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -50,7 +51,7 @@ impl Kept {
     /// same mount namespace and root. The path that the target names is not trusted.
     pub(crate) fn of(peek: &Peek) -> Option<Self> {
         let (pid, start) = peek.collector;
-        if !peek.collector_alive || pid == std::process::id() || !is_running(pid as i32, start) {
+        if !peek.collector_alive || pid == Pid::this() || !is_running(pid, start) {
             return None;
         }
         let dir = PathBuf::from(format!("/proc/{pid}"));
@@ -72,7 +73,7 @@ impl Kept {
         let fd = after("--out-fd")?;
         let path: PathBuf = after("--path")?.into();
         let file = File::open(dir.join("fd").join(fd)).ok()?;
-        is_running(pid as i32, start).then_some(Self { file, path })
+        is_running(pid, start).then_some(Self { file, path })
     }
 
     /// Takes responsibility for saving the recording, until this is dropped; returns false if another process has it.

@@ -6,10 +6,10 @@ use crate::term::say;
 use prof_analyze::load::Sample;
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Now, Summary, live_summary};
-use prof_os::process;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_os::workers::{Worker, workers};
+use prof_os::{Pid, process};
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::records::{End, kind};
 use std::fs::File;
@@ -30,8 +30,8 @@ const ENOUGH: u64 = 1000;
 
 /// Returns the present figures of a process.
 #[must_use]
-pub(crate) fn now(pid: i32) -> Now {
-    let private = prof_collect::private(pid as u32);
+pub(crate) fn now(pid: Pid) -> Now {
+    let private = prof_collect::private(pid);
     let sample = Stat::living(pid).filter(|_| private > 0);
     let sample = sample.map(|s| Sample { ticks: 0, private, cpu_ms: s.cpu_ms() });
     Now { sample, workers: workers(pid) }
@@ -113,7 +113,7 @@ pub(crate) fn limit(path: &Path) -> Option<String> {
 }
 
 /// Returns a number that changes when the process runs: context switches of its threads, and processor time.
-fn runs(pid: i32) -> u64 {
+fn runs(pid: Pid) -> u64 {
     const MOST: usize = 64;
     let tids = process::threads(pid).unwrap_or_default().into_iter();
     let of = |tid| Status::of_thread(pid, tid).map_or(0, |s| s.context_switches());
@@ -121,6 +121,6 @@ fn runs(pid: i32) -> u64 {
     tids.take(MOST).map(of).fold(cpu, u64::wrapping_add)
 }
 
-fn events(pid: i32) -> u64 {
-    prof_collect::Peek::of(pid as u32).ok().flatten().map_or(0, |p| p.counters.events)
+fn events(pid: Pid) -> u64 {
+    prof_collect::Peek::of(pid).ok().flatten().map_or(0, |p| p.counters.events)
 }

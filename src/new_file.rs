@@ -3,13 +3,14 @@
 use crate::failure::usage;
 use anyhow::Result;
 use prof_collect::create_recording;
+use prof_os::Pid;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Creates the file of a recording, before anything is touched: the requested one, or `./prof.NAME.PID.TIME.prof`.
-pub(crate) fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(PathBuf, File)> {
+pub(crate) fn create(wanted: Option<&Path>, name: &str, pid: Pid) -> Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = local_time(now.as_secs() as i64);
     // There may be two recordings within a second.
@@ -33,7 +34,7 @@ pub(crate) fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(Pat
     Err(usage("too many recordings of this second; give a file with -o"))
 }
 
-fn default_path(name: &str, pid: i32, time: &str) -> PathBuf {
+fn default_path(name: &str, pid: Pid, time: &str) -> PathBuf {
     format!("./prof.{}.{pid}.{time}.prof", plain_name(name)).into()
 }
 
@@ -45,7 +46,7 @@ pub(crate) fn plain_name(name: &str) -> String {
 
 /// Returns a path in the current folder for what is made of a process's recording now: `prof.NAME.PID.TIME.SUFFIX`.
 #[cfg(feature = "top")]
-pub(crate) fn beside(name: &str, pid: i32, suffix: &str) -> PathBuf {
+pub(crate) fn beside(name: &str, pid: Pid, suffix: &str) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     default_path(name, pid, &local_time(now.as_secs().cast_signed())).with_extension(suffix)
 }
@@ -85,7 +86,7 @@ mod tests {
 
     #[test]
     fn default_paths_are_plain_file_names() {
-        let p = default_path("a/b c:d", 7, "20261121-061500").display().to_string();
+        let p = default_path("a/b c:d", Pid::from_raw(7), "20261121-061500").display().to_string();
         assert_eq!(p, "./prof.a_b_c_d.7.20261121-061500.prof");
         assert_eq!(local_time(0).len(), 15);
         assert_eq!(time_of_day(0).len(), 8);

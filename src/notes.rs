@@ -4,6 +4,7 @@
 //! A note is a file of fixed size, so that the collector can write the end into it when the disk is full.
 
 use prof_analyze::{Now, live_summary};
+use prof_os::Pid;
 use prof_os::process::{is_running, start_time};
 use prof_os::stat::Stat;
 use prof_trace::records::End;
@@ -37,7 +38,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// Makes a note that a process is recorded to a file; returns its path, if it could be written.
-pub(crate) fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
+pub(crate) fn begin(pid: Pid, name: &str, recording: &Path) -> Option<PathBuf> {
     let start = Stat::living(pid)?.start()?;
     let note = Note(json!({
         "pid": pid,
@@ -98,9 +99,9 @@ impl Open {
     /// Opens a note, and enters this process as the collector.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let open = OpenOptions::new().read(true).write(true).open(path).ok().map(Self)?;
-        let me = std::process::id();
+        let me = Pid::this();
         open.change(|note| {
-            note["collector"] = json!([me, start_time(me as i32)]);
+            note["collector"] = json!([me, start_time(me)]);
         });
         Some(open)
     }
@@ -146,8 +147,8 @@ fn seconds() -> u64 {
 }
 
 /// Returns the note of a process's last recording; `None` if it is being recorded now, or there is no note.
-pub(crate) fn last(pid: i32) -> Option<Note> {
-    if prof_collect::Peek::of(pid as u32).ok().flatten().is_some() {
+pub(crate) fn last(pid: Pid) -> Option<Note> {
+    if prof_collect::Peek::of(pid).ok().flatten().is_some() {
         return None;
     }
     // Notes of an earlier process with the same PID do not count.
@@ -159,7 +160,7 @@ pub(crate) fn last(pid: i32) -> Option<Note> {
 }
 
 /// Returns what is noted of the reports of a process that is being recorded, see [`Open::reports`].
-pub(crate) fn reports(pid: i32) -> Option<Value> {
+pub(crate) fn reports(pid: Pid) -> Option<Value> {
     let start = Stat::living(pid)?.start()?;
     let note = read_all(|name| name == format!("{pid}-{start}")).pop()?;
     note.0.get("reports").cloned()
@@ -232,7 +233,7 @@ impl Note {
 
     fn is_being_finished(&self) -> bool {
         let part = |i: usize| self.0["collector"][i].as_u64().unwrap_or(0);
-        is_running(part(0) as i32, part(1))
+        is_running(Pid::from_u32(part(0) as u32), part(1))
     }
 
     /// Describes the end and the place of the recording.

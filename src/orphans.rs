@@ -2,7 +2,7 @@
 //! adopts orphans, or the first process of its PID namespace. That may be the recorded process itself.
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use prof_os::Pid;
 use prof_os::process::is_running;
 use prof_os::status::Status;
 use std::ffi::CStr;
@@ -14,8 +14,8 @@ const END: Duration = Duration::from_secs(5);
 /// Greatest number of ancestors that are examined.
 const MOST: usize = 256;
 
-fn parent(pid: i32) -> Option<i32> {
-    i32::try_from(Status::of(pid).ok()?.number("PPid")?).ok()
+fn parent(pid: Pid) -> Option<Pid> {
+    Status::of(pid).ok()?.pid("PPid")
 }
 
 fn pid_namespace(pid: &str) -> Option<std::path::PathBuf> {
@@ -23,7 +23,7 @@ fn pid_namespace(pid: &str) -> Option<std::path::PathBuf> {
 }
 
 /// Returns a message if the target may become the collector's parent.
-pub(crate) fn adopted_by(pid: i32) -> Option<String> {
+pub(crate) fn adopted_by(pid: Pid) -> Option<String> {
     let why = if is_first_of_ours(pid) {
         format!("process {pid} is the first of its container")
     } else if descends_from(pid) {
@@ -40,19 +40,19 @@ pub(crate) fn adopted_by(pid: i32) -> Option<String> {
 }
 
 /// Returns whether the process is the first of this process's PID namespace.
-fn is_first_of_ours(pid: i32) -> bool {
+fn is_first_of_ours(pid: Pid) -> bool {
     let ours = pid_namespace("self");
     ours.is_some()
         && ours == pid_namespace(&pid.to_string())
-        && Status::of(pid).is_ok_and(|s| s.ns_pid() == Some(1))
+        && Status::of(pid).is_ok_and(|s| s.ns_pid() == Some(Pid::from_raw(1)))
 }
 
-fn descends_from(pid: i32) -> bool {
-    let mut at = std::process::id() as i32;
+fn descends_from(pid: Pid) -> bool {
+    let mut at = Pid::this();
     for _ in 0..MOST {
         match parent(at) {
             Some(p) if p == pid => return true,
-            Some(p) if p > 0 => at = p,
+            Some(p) if p != Pid::NONE => at = p,
             _ => return false,
         }
     }
@@ -66,8 +66,8 @@ const WAITS: Duration = Duration::from_secs(10);
 
 /// Waits for the end, in a collector whose parent is its target, after another process has detached: that process ends
 /// the collector such that the target does not notice.
-pub(crate) fn wait_for_the_end(target: u32) {
-    let is_child = || std::os::unix::process::parent_id() == target;
+pub(crate) fn wait_for_the_end(target: Pid) {
+    let is_child = || Pid::from_u32(std::os::unix::process::parent_id()) == target;
     if !is_child() {
         return;
     }
@@ -83,26 +83,25 @@ pub(crate) fn wait_for_the_end(target: u32) {
 }
 
 /// Returns whether a collector has finished its work, and waits for its end.
-pub(crate) fn is_done(collector: u32) -> bool {
+pub(crate) fn is_done(collector: Pid) -> bool {
     let name = std::fs::read(format!("/proc/{collector}/comm")).unwrap_or_default();
     name.strip_suffix(b"\n") == Some(DONE.to_bytes())
 }
 
 /// Ends a collector that has finished its work; returns a message if the target has to notice that.
-pub(crate) fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
-    let id = collector as i32;
-    if is_done(collector) && is_running(collector.cast_signed(), start) {
-        if let Err(e) = prof_inject::parting::dismiss(pid, (id, start), END) {
+pub(crate) fn end(pid: Pid, (collector, start): (Pid, u64)) -> Option<String> {
+    if is_done(collector) && is_running(collector, start) {
+        if let Err(e) = prof_inject::parting::dismiss(pid, (collector, start), END) {
             log::info!("{e}");
         }
         let began = Instant::now();
-        while is_running(collector.cast_signed(), start) && began.elapsed() < WAITS {
-            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+        while is_running(collector, start) && began.elapsed() < WAITS {
+            let _ = kill(collector.into(), Signal::SIGKILL);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    let status = Status::of(id).ok()?;
-    (status.is_dead() && status.number("PPid") == Some(i64::from(pid))).then(|| {
+    let status = Status::of(collector).ok()?;
+    (status.is_dead() && status.pid("PPid") == Some(pid)).then(|| {
         format!(
             "prof's collector, process {collector}, has ended as a child of process {pid}, which it remains until \
              that waits for its children"

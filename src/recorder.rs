@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use prof_analyze::rewrite::{Cull, CullOptions};
 use prof_collect::{Collector, Limits};
+use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
 use prof_os::process::is_running;
 use prof_os::stat::Stat;
@@ -66,7 +67,7 @@ pub(crate) struct How {
 
 /// Starts the collector of a recording in a session of its own, and waits until it collects: for `timeout`, or for
 /// [`START`] if that is longer.
-pub(crate) fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
+pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().with_context(|| {
         format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
@@ -113,7 +114,7 @@ pub(crate) fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Sta
             );
         }
         if began.elapsed() > START.max(timeout) {
-            let does = what_it_does(child.id().cast_signed());
+            let does = what_it_does(Pid::from_u32(child.id()));
             let _ = child.kill();
             let _ = child.wait();
             let waited = time(began.elapsed());
@@ -136,7 +137,7 @@ pub(crate) fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Sta
 }
 
 /// Returns the state of a process for a message: how its first thread waits, and the processor time it has used.
-fn what_it_does(pid: i32) -> String {
+fn what_it_does(pid: Pid) -> String {
     let status = Status::of(pid).ok();
     let state = status.as_ref().and_then(|s| s.field("State")).unwrap_or("in an unknown state");
     let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
@@ -191,20 +192,18 @@ fn readable(fd: &impl AsFd, time: Duration) -> Result<bool> {
 /// Waits until a collector has finished its recording, though its process may still exist (see [`crate::orphans`]). If
 /// that takes long, `waits` is called, and told whether the collector is stopped; a stopped one is not waited for much
 /// longer.
-pub(crate) fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
+pub(crate) fn wait(collector: (Pid, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
     let (mut worked, mut last) = (0, began);
-    while is_running(collector.0.cast_signed(), collector.1)
-        && !crate::orphans::is_done(collector.0)
-    {
+    while is_running(collector.0, collector.1) && !crate::orphans::is_done(collector.0) {
         let passed = began.elapsed();
         if passed > SOON {
             // A collector that uses the processor has much to write, or gets little time for it.
-            let now = Stat::living(collector.0.cast_signed()).map_or(0, |s| s.cpu_ms());
+            let now = Stat::living(collector.0).map_or(0, |s| s.cpu_ms());
             if now != worked {
                 (worked, last) = (now, Instant::now());
             }
-            let stopped = Status::of(collector.0.cast_signed())
+            let stopped = Status::of(collector.0)
                 .is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with(['T', 't'])));
             if let Some(waits) = waits.take() {
                 waits(stopped);
@@ -302,7 +301,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
             itself = true;
             let gone = RETRIES.iter().any(|pause| {
                 // Draining goes on meanwhile, so no thread of the target waits.
-                take_out(args.pid as i32, audit)
+                take_out(args.pid, audit)
                     || wait_signal(&signals, Some(Instant::now() + *pause)) == Some(DONE)
             });
             if !gone {
@@ -318,10 +317,10 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         wait_for_unmap(args.pid);
     }
     if let Some(why) = ended.as_ref().ok().and_then(|e| e.reason.strip_prefix(End::LIMIT)) {
-        audit.ended(args.pid as i32, why);
+        audit.ended(args.pid, why);
     }
     if ended.as_ref().is_ok_and(|e| e.memory_lives) {
-        free_others(args.pid as i32, audit);
+        free_others(args.pid, audit);
     }
     *asked = !itself && ended.as_ref().is_ok_and(|e| e.detached);
     // The reporter ends when nobody can tell it of signals any more.
@@ -337,7 +336,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         // For the process that has started this one and waits.
         let _ = ready.write_all(&displaced.encode());
         if !displaced.moved {
-            audit.displaced(args.pid as i32, &displaced.message);
+            audit.displaced(args.pid, &displaced.message);
             return Ok(ExitCode::FAILURE);
         }
     }
@@ -373,14 +372,14 @@ fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
 
 /// Takes this collector's recording out of its target; returns false if something is left. A recording by another
 /// collector, which has replaced this one, is not touched.
-fn take_out(pid: i32, audit: Audit) -> bool {
-    let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
+fn take_out(pid: Pid, audit: Audit) -> bool {
+    let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == Pid::this());
     is_ours
         && session::detach(pid, session::DETACH_TIMEOUT, false, audit).is_ok_and(|d| d.is_clean())
 }
 
 /// Takes prof out of processes that share the memory of one that has ended.
-fn free_others(pid: i32, audit: Audit) {
+fn free_others(pid: Pid, audit: Audit) {
     for pause in RETRIES {
         let all = prof_inject::recorded::left_by(pid);
         if all.into_iter().all(|pid| take_out(pid, audit)) {
@@ -392,10 +391,10 @@ fn free_others(pid: i32, audit: Audit) {
 
 /// Waits until the target has unmapped the ring. The last process to unmap it frees its memory, which takes some 20 ms;
 /// that must not be a stopped thread of the target.
-fn wait_for_unmap(pid: u32) {
+fn wait_for_unmap(pid: Pid) {
     let deadline = Instant::now() + Duration::from_secs(2);
     let mapped = || {
-        let maps = prof_os::maps::of(pid.cast_signed()).unwrap_or_default();
+        let maps = prof_os::maps::of(pid).unwrap_or_default();
         maps.iter().any(|m| m.is_memfd(MEMFD_NAME))
     };
     while mapped() && Instant::now() < deadline {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use prof_collect::Room;
+use prof_os::Pid;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -33,7 +34,7 @@ const OUTPUT: usize = 8 << 10;
 /// What is known of a recording, for its reports.
 pub(crate) struct About {
     /// The recorded process.
-    pub pid: u32,
+    pub pid: Pid,
     /// Path of the recording.
     pub recording: PathBuf,
     /// Room that is left free on a file system.
@@ -108,7 +109,7 @@ fn work(about: &About, told: &Receiver<u64>, stop: &AtomicBool) {
             }
             Err(why) => {
                 done.failed += 1;
-                about.audit.report_failed(about.pid.cast_signed(), signals, &why);
+                about.audit.report_failed(about.pid, signals, &why);
                 done.error = Some(why);
             }
         }
@@ -207,7 +208,7 @@ fn start(about: &About, signals: u64) -> std::io::Result<Child> {
     let Reports { to, format, .. } = &about.reports;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("prof").args(["write-report", "--pid", &about.pid.to_string()]);
-    command.arg(format!("--comm={}", prof_os::process::comm(about.pid.cast_signed())));
+    command.arg(format!("--comm={}", prof_os::process::comm(about.pid)));
     command.arg("--recording").arg(&about.recording).arg("--folder").arg(&to.folder);
     command.arg(format!("--template={}", to.text));
     if let Some(format) = format.to_possible_value() {
@@ -217,8 +218,8 @@ fn start(about: &About, signals: u64) -> std::io::Result<Child> {
     command.args(["--keep-free", &about.keep_free.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir("/");
     // A target that adopts orphans would get it as a child if the collector were killed.
-    let adopts = std::os::unix::process::parent_id() == about.pid;
-    let me = std::process::id().cast_signed();
+    let adopts = Pid::from_u32(std::os::unix::process::parent_id()) == about.pid;
+    let me = Pid::this();
     // SAFETY: between fork and exec this makes only system calls, whose pointers are to values here.
     unsafe {
         command.pre_exec(move || {
@@ -229,7 +230,7 @@ fn start(about: &About, signals: u64) -> std::io::Result<Child> {
             if adopts {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 // The collector may have ended before that.
-                if libc::getppid() != me {
+                if libc::getppid() != me.as_raw() {
                     libc::_exit(1);
                 }
             }

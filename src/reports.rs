@@ -4,6 +4,7 @@ use crate::new_file::{local_time, plain_name};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use prof_analyze::export::Format;
+use prof_os::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -36,7 +37,7 @@ impl Template {
 
     /// Returns the path of the next file of a process: the first with a number that does not exist yet. `None`: all
     /// numbers are taken. Without a number in the name all files are one, which may exist.
-    pub(crate) fn path(&self, pid: i32, comm: &str) -> Option<PathBuf> {
+    pub(crate) fn path(&self, pid: Pid, comm: &str) -> Option<PathBuf> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = local_time(now.as_secs().cast_signed());
         let path = |n: u32| self.folder.join(expand(&self.text, pid, comm, n, &time));
@@ -106,7 +107,7 @@ const NUMBER: &str = "{n}";
 const MOST: u32 = 99_999;
 
 /// Returns a template with its words in braces replaced. Other braces stay.
-fn expand(template: &str, pid: i32, comm: &str, n: u32, time: &str) -> String {
+fn expand(template: &str, pid: Pid, comm: &str, n: u32, time: &str) -> String {
     let (pid, n, comm) = (pid.to_string(), n.to_string(), plain_name(comm));
     let words = [("{pid}", &*pid), ("{comm}", &*comm), (NUMBER, &*n), ("{time}", time)];
     let (mut out, mut rest) = (String::new(), template);
@@ -131,8 +132,13 @@ mod tests {
 
     #[test]
     fn templates_have_words_in_braces() {
-        let text =
-            expand("/x/{comm}.{pid}.{n}.{time}.{other}{", 7, "a/b {n}", 3, "20261121-061500");
+        let text = expand(
+            "/x/{comm}.{pid}.{n}.{time}.{other}{",
+            Pid::from_raw(7),
+            "a/b {n}",
+            3,
+            "20261121-061500",
+        );
         assert_eq!(text, "/x/a_b__n_.7.3.20261121-061500.{other}{");
     }
 
@@ -141,7 +147,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("prof-reports-{}-{{n}}", std::process::id()));
         fs::create_dir_all(&dir).expect("a folder");
         let template = |text: &str| Template { folder: dir.clone(), text: text.into() };
-        let next = |text: &str| template(text).path(7, "a").expect("a path");
+        let next = |text: &str| template(text).path(Pid::from_raw(7), "a").expect("a path");
         fs::write(dir.join("a.1"), "").expect("a file");
         std::os::unix::fs::symlink("nowhere", dir.join("a.2")).expect("a link");
         assert_eq!(next("{comm}.{n}"), dir.join("a.3"));

@@ -20,6 +20,7 @@ use prof_collect::{Clock, Peek, drain_orphan, write_prologue, write_runtimes};
 use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target};
+use prof_os::Pid;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::runtimes::Runtime;
@@ -66,7 +67,7 @@ impl Default for Choice {
 /// A recording that is running.
 pub(crate) struct Attached {
     /// Process ID.
-    pub pid: i32,
+    pub pid: Pid,
     /// Path of the recording, as it was requested.
     pub path: PathBuf,
     /// The collector of the recording.
@@ -94,7 +95,7 @@ const TRIES: usize = 4;
 const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(300));
 
 /// Begins to record a process. After an error nothing is left in it.
-pub(crate) fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
+pub(crate) fn attach(pid: Pid, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
@@ -125,7 +126,7 @@ pub(crate) fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<A
 
 /// Returns whether an error says that another prof is at work on the process, which may be cleaning up after a killed
 /// one; waits for a short time until it has finished.
-pub(crate) fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
+pub(crate) fn was_busy(pid: Pid, e: &anyhow::Error) -> bool {
     let busy = Error::from(Refusal::Busy(pid)).to_string();
     let is_busy = format!("{e:#}").contains(&busy);
     if is_busy {
@@ -136,12 +137,12 @@ pub(crate) fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
 
 /// Returns the places of all code in a process. A program that has just begun has not loaded its libraries yet, so what
 /// is wanted of it may be missing.
-fn code(pid: i32) -> Vec<u64> {
+fn code(pid: Pid) -> Vec<u64> {
     let maps = prof_os::maps::of(pid).unwrap_or_default();
     maps.iter().filter(|m| m.exec && m.inode != 0).map(|m| m.start.0).collect()
 }
 
-fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
+fn try_attach(pid: Pid, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     adopt(pid, record)?;
     let target = prof_inject::preflight(pid).map_err(|e| failed(pid, e))?;
     if let Some(what) = crate::orphans::adopted_by(pid) {
@@ -181,7 +182,7 @@ pub(crate) fn check_room(path: &Path, file: &File, bounds: &BoundArgs) -> Result
 
 /// Undoes a failed attach; returns whether nothing of it is left. If another tracer came during the attach, nothing
 /// could be undone then, so it is tried again for as long as an attach may wait.
-fn taken_back(pid: i32, timeout: Duration) -> bool {
+fn taken_back(pid: Pid, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     let options = DetachOptions { timeout, children: false, leftovers: true };
     while prof_inject::process::rings::has_parts(pid) {
@@ -200,7 +201,7 @@ fn taken_back(pid: i32, timeout: Duration) -> bool {
 }
 
 /// Adds to an error what the attach has left, and how to remove that.
-fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
+fn left_behind(pid: Pid, e: anyhow::Error) -> anyhow::Error {
     let why = e.to_string().replace("; nothing was changed", "");
     anyhow!(
         "{why}; what prof had mapped into process {pid} by then could not be taken back, and does nothing there: \
@@ -282,7 +283,7 @@ pub(crate) fn activate(
 
 /// Takes prof out of a process, and waits until its recording is finished.
 pub(crate) fn detach(
-    pid: i32,
+    pid: Pid,
     timeout: Duration,
     children: bool,
     audit: Audit,
@@ -298,11 +299,11 @@ fn finished(detached: Result<Detached>) -> Result<Detached> {
 }
 
 /// Takes prof out of a process.
-pub(crate) fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
+pub(crate) fn leave(pid: Pid, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     take_out(pid, DetachOptions { timeout, children, leftovers: false }, audit)
 }
 
-fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> {
+fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> {
     let DetachOptions { timeout, children, .. } = options;
     prof_inject::follow::ask_to_let_go(pid);
     let program = Program::of(pid);
@@ -326,12 +327,12 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
     let mut messages = Vec::new();
     // An attach that was refused in the middle has no recording.
     let begun = !peek.path.as_os_str().is_empty()
-        && peek.collector.0 != 0
+        && peek.collector.0 != Pid::NONE
         && (peek.state != state::SETUP || peek.counters.events > 0);
     if !peek.collector_alive && begun {
         // Events after the last look at the ring would be lost.
         let _ = prof_inject::pause(pid);
-        match drain_orphan(pid as u32, &peek.path) {
+        match drain_orphan(pid, &peek.path) {
             Ok(d) => messages.push(format!(
                 "the collector had died; saved what it had left: {} events",
                 text::number(d.events)
@@ -340,10 +341,10 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
             Err(e) => messages.push(rest_is_lost(&peek, &e)),
         }
     }
-    let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
+    let last = Peek::of(pid).ok().flatten().unwrap_or(peek.clone());
     // This process keeps the file open when the collector ends.
     let kept = Kept::of(&peek).filter(Kept::lock);
-    let me = std::process::id();
+    let me = Pid::this();
     let lives = peek.collector_alive && peek.collector.0 != me;
     let report = match prof_inject::detach(pid, &options) {
         Ok(report) if report.left.is_empty() || !prof_os::process::has_ended(pid) => report,
@@ -379,7 +380,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
 
 /// Takes prof out of a process that was forked while its parent was recorded. Returns `None` if it is no such process,
 /// or has no note of the original bytes.
-fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option<Detached>> {
+fn take_out_of_child(pid: Pid, timeout: Duration, audit: Audit) -> Result<Option<Detached>> {
     if prof_inject::preflight(pid).is_err() {
         return Ok(None);
     }
@@ -409,7 +410,7 @@ fn install(target: &Target, record: &RecordArgs, options: &Options) -> Result<In
 }
 
 /// Returns the state of a process that is being recorded; fails during an attach and after a detach.
-pub(crate) fn attached(pid: i32) -> Result<Peek> {
+pub(crate) fn attached(pid: Pid) -> Result<Peek> {
     let peek = peek(pid)?;
     if peek.state == state::ATTACHED {
         return Ok(peek);
@@ -428,11 +429,10 @@ pub(crate) fn attached(pid: i32) -> Result<Peek> {
 
 /// Returns whether a detach has left something in the process that it could not remove.
 pub(crate) fn is_left(peek: &Peek) -> bool {
-    matches!(peek.state, state::DETACHING | state::DETACHED)
-        && prof_inject::idle(peek.pid as i32).is_ok()
+    matches!(peek.state, state::DETACHING | state::DETACHED) && prof_inject::idle(peek.pid).is_ok()
 }
 
-fn clean(pid: i32, timeout: Duration) -> bool {
+fn clean(pid: Pid, timeout: Duration) -> bool {
     prof_inject::clean(pid, timeout).unwrap_or_else(|e| {
         if !prof_os::process::has_ended(pid) {
             log::warn!("{e}");
@@ -442,19 +442,19 @@ fn clean(pid: i32, timeout: Duration) -> bool {
 }
 
 /// Creates the error that names how a process is not there any more.
-pub(crate) fn ended(pid: i32) -> anyhow::Error {
+pub(crate) fn ended(pid: Pid) -> anyhow::Error {
     failed(pid, prof_inject::preflight(pid).err().unwrap_or(Error::Gone(pid)))
 }
 
 /// Returns the state of a process's recording.
-pub(crate) fn peek(pid: i32) -> Result<Peek> {
+pub(crate) fn peek(pid: Pid) -> Result<Peek> {
     let again = |_| {
         // A cleaner may be removing what a killed prof has left.
         std::thread::sleep(CLEANING);
         prof_inject::wait_until_idle(pid);
-        Peek::of(pid as u32)
+        Peek::of(pid)
     };
-    match Peek::of(pid as u32).or_else(again) {
+    match Peek::of(pid).or_else(again) {
         Ok(Some(p)) => Ok(p),
         Ok(None) if prof_os::process::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
@@ -477,8 +477,8 @@ pub(crate) fn peek(pid: i32) -> Result<Peek> {
 }
 
 /// Refuses a process that is being recorded. If its collector has died, that recording is finished first instead.
-fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
-    let Ok(Some(peek)) = Peek::of(pid as u32) else { return Ok(()) };
+fn adopt(pid: Pid, record: &RecordArgs) -> Result<()> {
+    let Ok(Some(peek)) = Peek::of(pid) else { return Ok(()) };
     // An attach that was killed in the middle leaves a collector without anything to collect; so may a detach that
     // could not remove everything. If one is in progress, it holds the lock, and detaching reports that.
     if peek.collector_alive && peek.state == state::ATTACHED {
@@ -523,7 +523,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
     let clock = Clock::of(shared);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     TargetRecord {
-        pid: target.pid as u32,
+        pid: target.pid.as_u32(),
         exe: target.exe.display().to_string(),
         cmdline: target.cmdline.clone(),
         comm: target.name.clone(),
@@ -544,7 +544,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
 }
 
 /// Converts the error: another tracer may have come since the preflight, and is then the reason.
-fn overtaken(pid: i32, e: Error) -> anyhow::Error {
+fn overtaken(pid: Pid, e: Error) -> anyhow::Error {
     match e {
         Error::Sys { errno: nix::errno::Errno::EPERM, .. } => {
             let now = prof_inject::preflight(pid).err().map(|r| r.to_string());
@@ -560,7 +560,7 @@ fn overtaken(pid: i32, e: Error) -> anyhow::Error {
 }
 
 /// Converts an error of the injector to one with the right exit code.
-pub(crate) fn failed(pid: i32, e: Error) -> anyhow::Error {
+pub(crate) fn failed(pid: Pid, e: Error) -> anyhow::Error {
     let e = e.explained(pid);
     if is_refusal(&e) { refused(e.to_string()) } else { anyhow!(e) }
 }

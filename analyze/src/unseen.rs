@@ -6,6 +6,7 @@
 
 use crate::Analysis;
 use crate::load::{Sample, WorkerSeen};
+use prof_os::Pid;
 use prof_trace::records::{Memory, map_kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::values::text::{bytes, count, duration};
@@ -180,7 +181,7 @@ fn hooked(analysis: &Analysis) -> Vec<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerData {
     /// Process ID in prof's namespace.
-    pub pid: i32,
+    pub pid: Pid,
     /// Resident bytes when it was last seen.
     pub rss_bytes: u64,
     /// Growth of the resident bytes since it was first seen.
@@ -242,14 +243,14 @@ mod tests {
     #[test]
     fn only_workers_that_stay_are_named() {
         let seen = |pid, rss, first, looks| WorkerSeen {
-            now: Worker { pid, start: 1, rss },
+            now: Worker { pid: Pid::from_raw(pid), start: 1, rss },
             first,
             looks,
             since: pid == 8,
         };
         let all =
             workers(&[seen(7, MIB, MIB, 2), seen(8, 3 * MIB, MIB, 2), seen(9, 9 * MIB, 0, 1)]);
-        assert_eq!(all.iter().map(|w| w.pid).collect::<Vec<_>>(), [8, 7]);
+        assert_eq!(all.iter().map(|w| w.pid).collect::<Vec<_>>(), [8, 7].map(Pid::from_raw));
         let text = workers_text(&all).expect("workers");
         assert!(text.contains("8 (RSS 3.0 MiB, grown by 2.0 MiB), 7 (RSS 1.0 MiB, not grown)"));
         assert!(text.contains("`prof attach 7`"), "8 was forked later: {text}");

@@ -14,6 +14,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
+use prof_os::Pid;
 use prof_os::maps::{self, Map};
 use prof_trace::modules::doubt;
 use prof_trace::protocol::note;
@@ -202,7 +203,7 @@ impl Installed {
     /// Moves each thread whose pc is in bytes to be patched to the same instruction of the relocated copy. Returns
     /// the thread and the function because of which the patches can't be written now, if so: a signal handler will
     /// return into such bytes, or the copy lacks the instruction.
-    fn clear_the_way(&self, stopped: &mut Stopped, maps: &[Map]) -> Result<Option<(i32, String)>> {
+    fn clear_the_way(&self, stopped: &mut Stopped, maps: &[Map]) -> Result<Option<(Pid, String)>> {
         let mut inside: Vec<(u64, u64)> = Vec::new();
         for p in &self.planned {
             if let Some(s) = &p.stub {

@@ -17,7 +17,7 @@ use crate::stopped::threads::stop_all;
 use crate::unpatch::put_back;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, signal};
 use prof_os::status::Status;
-use prof_os::{maps, process};
+use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT, Purpose};
 use prof_trace::values::text::time;
 use std::collections::HashSet;
@@ -27,25 +27,25 @@ use std::time::Duration;
 
 /// Returns the processes that run the program `exe` and have prof's patches in them, except `parent` and those that are
 /// recorded themselves.
-fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
+fn with_jumps(parent: Pid, exe: &Path, functions: &[Patched]) -> Vec<Pid> {
     let has = |mem: &RemoteMemory, f: &Patched| {
         let mut now = vec![0u8; f.new_bytes.len()];
         f.new_bytes != f.old_bytes && mem.read(f.patch_addr, &mut now).is_ok() && now == f.new_bytes
     };
-    let has_jump = |pid: &i32| {
+    let has_jump = |pid: &Pid| {
         process::exe(*pid) == exe
             && RemoteMemory::open(*pid).is_ok_and(|m| functions.iter().any(|f| has(&m, f)))
             && !maps::of(*pid).is_ok_and(|maps| ring_in(&maps).is_some())
     };
     let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<Pid>().ok());
     pids.filter(|p| *p != parent).filter(has_jump).collect()
 }
 
 /// Returns the number of children in words, and a list of their pids that ends after a few.
-fn named(all: &[i32]) -> (String, String) {
+fn named(all: &[Pid]) -> (String, String) {
     const NAMED: usize = 8;
-    let mut names: Vec<String> = all.iter().take(NAMED).map(i32::to_string).collect();
+    let mut names: Vec<String> = all.iter().take(NAMED).map(Pid::to_string).collect();
     if all.len() > NAMED {
         names.push(format!("and {} more", all.len() - NAMED));
     }
@@ -54,7 +54,7 @@ fn named(all: &[i32]) -> (String, String) {
 }
 
 /// Returns what is left in a child because of an error. Most errors name the process themselves.
-fn in_child(pid: i32, error: &str) -> String {
+fn in_child(pid: Pid, error: &str) -> String {
     let names_it = error.contains(&format!("pid {pid}"));
     if names_it { format!("in a child: {error}") } else { format!("in child {pid}: {error}") }
 }
@@ -111,7 +111,7 @@ pub(crate) fn take_out(
 ///
 /// # Errors
 /// If the process may not be traced, or can't be stopped.
-pub fn take_out_alone(pid: i32, timeout: Duration) -> Result<Option<DetachReport>> {
+pub fn take_out_alone(pid: Pid, timeout: Duration) -> Result<Option<DetachReport>> {
     if !crate::inherited::is_copy(pid) {
         return Ok(None);
     }
@@ -132,7 +132,7 @@ pub fn take_out_alone(pid: i32, timeout: Duration) -> Result<Option<DetachReport
 /// Takes prof out of one child. `r` says what there is to be taken out, and refers to the child afterwards.
 fn take_out_one(
     r: &mut Recorded,
-    pid: i32,
+    pid: Pid,
     functions: &[Patched],
     fibers: bool,
     timeout: Duration,
@@ -233,13 +233,13 @@ mod tests {
 
     #[test]
     fn a_child_is_named_once() {
-        let text = in_child(17, &Error::Gone(17).to_string());
+        let text = in_child(Pid::from_raw(17), &Error::Gone(Pid::from_raw(17)).to_string());
         assert_eq!(
             (text.matches("17").count(), text.starts_with("in a child: ")),
             (1, true),
             "{text}"
         );
-        let text = in_child(17, &Error::FileLimit(4096).to_string());
+        let text = in_child(Pid::from_raw(17), &Error::FileLimit(4096).to_string());
         assert!(text.starts_with("in child 17: "), "{text}");
     }
 }

@@ -21,7 +21,7 @@ use crate::unpatch::unpatch;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, isolated, sandbox, signal};
 use nix::errno::Errno;
 use prof_os::maps::{self, Map};
-use prof_os::process;
+use prof_os::{Pid, process};
 use prof_trace::shared::{Area, Header, MEMFD_NAME, Purpose, state};
 use prof_trace::values::text::time;
 use std::ops::Range;
@@ -43,7 +43,7 @@ pub struct DetachOptions {
 ///
 /// # Errors
 /// If the process is not recorded, has ended, or can't be stopped. A later call may complete the detach.
-pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
+pub fn detach(pid: Pid, options: &DetachOptions) -> Result<DetachReport> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
     crate::process::frozen::thawed(pid)?;
@@ -54,7 +54,7 @@ pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
 }
 
 /// Detaches on behalf of a caller that holds the target's lock.
-pub(crate) fn detach_locked(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
+pub(crate) fn detach_locked(pid: Pid, options: &DetachOptions) -> Result<DetachReport> {
     isolated(|| take_out(pid, options, true))
 }
 
@@ -65,13 +65,13 @@ const UNDO: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Undoes a failed attach on behalf of the prof that made it, which holds the target's lock.
-pub(crate) fn undo_locked(pid: i32, timeout: Duration) -> Result<DetachReport> {
+pub(crate) fn undo_locked(pid: Pid, timeout: Duration) -> Result<DetachReport> {
     let options = DetachOptions { timeout: timeout.max(UNDO), children: false, leftovers: false };
     isolated(|| take_out(pid, &options, false))
 }
 
 /// Detaches. `taken_over`: what is mapped in the target may come from a prof that was killed.
-fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<DetachReport> {
+fn take_out(pid: Pid, options: &DetachOptions, taken_over: bool) -> Result<DetachReport> {
     let timeout = options.timeout;
     let r = Recorded::open(pid)?;
     let mut report = DetachReport { path: r.path(), ..DetachReport::default() };
@@ -248,7 +248,7 @@ fn wait_for_fibers(
 ///
 /// # Errors
 /// If the target can't be stopped.
-pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
+pub fn clean(pid: Pid, timeout: Duration) -> Result<bool> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
     crate::process::frozen::thawed(pid)?;
@@ -256,7 +256,7 @@ pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
 }
 
 /// Cleans like [`clean`], on behalf of a caller that holds the target's lock.
-pub(crate) fn clean_locked(pid: i32, timeout: Duration) -> Result<bool> {
+pub(crate) fn clean_locked(pid: Pid, timeout: Duration) -> Result<bool> {
     if Recorded::open(pid).is_ok() {
         return Ok(false);
     }
@@ -271,7 +271,7 @@ fn is_in_use(mem: &RemoteMemory, at: RemoteAddr) -> bool {
 
 /// Unmaps all rings and closes all their descriptors, unless one of the rings is in use. Returns whether there was
 /// any.
-fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
+fn sweep(pid: Pid, timeout: Duration) -> Result<bool> {
     let mem = RemoteMemory::open(pid)?;
     // This comes first, as a thread may be about to make the system call that creates a ring. A process without
     // gadgets can't have been made to create one.

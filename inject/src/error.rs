@@ -2,6 +2,7 @@
 
 use crate::RemoteAddr;
 use nix::errno::Errno;
+use prof_os::Pid;
 use prof_trace::values::text::{bytes, time};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,39 +14,39 @@ pub enum Refusal {
     #[error(
         "no such process: {0}; it has ended, or is in another container and has another number here"
     )]
-    NoSuchProcess(i32),
+    NoSuchProcess(Pid),
     /// The id is that of a thread.
     #[error("{tid} is a thread of process {pid}; record that: `prof attach {pid}`")]
     IsThread {
         /// Id that the user gave.
-        tid: i32,
+        tid: Pid,
         /// Id of the process that the thread belongs to.
-        pid: i32,
+        pid: Pid,
     },
     /// The process is a kernel thread, which has no memory of its own.
     #[error("pid {0} ({1}) is a kernel thread; it has no heap to record")]
-    KernelThread(i32, String),
+    KernelThread(Pid, String),
     /// The process has ended.
     #[error(
         "pid {0} ({1}) has ended: all that is left of it is its exit code, until its parent asks for that (a zombie)"
     )]
-    Zombie(i32, String),
+    Zombie(Pid, String),
     /// Another prof is attaching to the process or detaching from it.
     #[error("another prof is attaching to pid {0} or detaching from it at this moment; try again")]
-    Busy(i32),
+    Busy(Pid),
     /// Another prof has attached to the process meanwhile.
     #[error(
         "pid {0} is being recorded since a moment ago, by another prof; `prof detach {0}` ends that"
     )]
-    Recorded(i32),
+    Recorded(Pid),
     /// The process is prof itself.
     #[error("pid {0} is prof itself")]
-    Myself(i32),
+    Myself(Pid),
     /// prof is not permitted to trace the process.
     #[error("not permitted to trace pid {pid} ({comm}): {why}")]
     Permission {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Setting that forbids it, and what the user can do.
@@ -55,11 +56,11 @@ pub enum Refusal {
     #[error("pid {pid} ({comm}) is already traced by pid {tracer} ({tracer_comm}); end that first")]
     Traced {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Process id of the tracer.
-        tracer: i32,
+        tracer: Pid,
         /// Name of the tracer.
         tracer_comm: String,
     },
@@ -69,7 +70,7 @@ pub enum Refusal {
     )]
     Frozen {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// File that shows it.
@@ -81,11 +82,11 @@ pub enum Refusal {
     )]
     Shared {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Id of the other process.
-        other: i32,
+        other: Pid,
         /// Reason why the other process can't be stopped.
         why: String,
     },
@@ -93,18 +94,18 @@ pub enum Refusal {
     #[error(
         "pid {0} ({1}) can't be recorded: it was forked from a process that was recorded by an older prof, and still has that prof's patches (inactive) in its functions, without a note of the original code; start it again, or record a process that is forked after the end of that recording"
     )]
-    Inherited(i32, String),
+    Inherited(Pid, String),
     /// A thread has alignment checks on, so that the hook's memory accesses would fault.
     #[error(
         "thread {tid} of pid {pid} ({comm}) has the processor's alignment checks on (EFLAGS.AC); prof's hook makes unaligned accesses, so a recorded call would kill the process (SIGBUS)"
     )]
     ChecksAlignment {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Thread id.
-        tid: i32,
+        tid: Pid,
     },
     /// Two threads have one thread pointer, so that the hook can't tell them apart.
     #[error(
@@ -112,13 +113,13 @@ pub enum Refusal {
     )]
     OneThreadPointer {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Id of one of the threads.
-        one: i32,
+        one: Pid,
         /// Id of the other thread.
-        other: i32,
+        other: Pid,
     },
     /// The process has another word size or instruction set than this prof.
     #[error(
@@ -126,7 +127,7 @@ pub enum Refusal {
     )]
     WrongArch {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Architecture of the process.
@@ -140,7 +141,7 @@ pub enum Refusal {
     )]
     Translated {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Name of the other program.
@@ -152,19 +153,19 @@ pub enum Refusal {
     #[error(
         "pid {0} ({1}) runs in seccomp strict mode, where the kernel kills it for any system call but read, write, exit and sigreturn; it can't be recorded"
     )]
-    StrictSeccomp(i32, String),
+    StrictSeccomp(Pid, String),
     /// The processor checks the process's return addresses against a shadow stack.
     #[error(
         "pid {0} ({1}) runs with a shadow stack (CET, or a guarded control stack), which prof does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, on AArch64 glibc.cpu.aarch64_gcs=0"
     )]
-    ShadowStack(i32, String),
+    ShadowStack(Pid, String),
     /// The process has a seccomp filter that prof can't suspend.
     #[error(
         "pid {pid} ({comm}) has a seccomp filter that might kill it for the system calls that prof makes it do; {how}; or give --filter-allows if you know that the filter allows memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close, as the default profiles of Docker, containerd, CRI-O and Podman do"
     )]
     Seccomp {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Advice for the user: how prof could read the filter.
@@ -176,7 +177,7 @@ pub enum Refusal {
     )]
     FilterKills {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// The call that the filter kills for.
@@ -188,7 +189,7 @@ pub enum Refusal {
     )]
     TrialFailed {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Outcome of the trial.
@@ -198,12 +199,12 @@ pub enum Refusal {
     #[error(
         "pid {0} ({1}) redirects its system calls to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), and with them those that prof makes it do; try again, as the redirection is off at times"
     )]
-    Dispatched(i32, String),
+    Dispatched(Pid, String),
     /// The process is being recorded.
     #[error("pid {pid} ({comm}) is already being recorded, to {path}; end that with `prof detach {pid}`", path = path.display())]
     AlreadyRecorded {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Path of the recording.
@@ -211,19 +212,19 @@ pub enum Refusal {
     },
     /// The process is not recorded, and the command is for recorded ones.
     #[error("pid {0} is not being recorded; start with `prof attach {0}`")]
-    NotRecorded(i32),
+    NotRecorded(Pid),
     /// The collector did not do in time what it was asked to do.
     #[error(
         "the collector of pid {0} does not answer; `prof status {0}` says what it does, and another try may succeed"
     )]
-    NoAnswer(i32),
+    NoAnswer(Pid),
     /// The process is recorded by another version of prof, whose control page this one can't use.
     #[error(
         "pid {pid} is being recorded by {by}, whose recording this version can't control; use that version for `prof detach {pid}`"
     )]
     OtherVersion {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Description of that version.
         by: String,
     },
@@ -231,29 +232,29 @@ pub enum Refusal {
     #[error(
         "pid {0} ({1}) has no code that calls rt_sigreturn (is it a static program that handles no signals?), without which it could crash if prof were killed; link it dynamically, or with another libc"
     )]
-    NoSigreturn(i32, String),
+    NoSigreturn(Pid, String),
     /// No module of the target defines malloc and free.
     #[error(
         "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free; name its own with --alloc-fn and --free-fn"
     )]
-    NoAllocator(i32, String),
+    NoAllocator(Pid, String),
     /// The target is a Go program without cgo, whose runtime does not call malloc.
     #[error(
         "pid {0} ({1}) is a Go program without cgo: its runtime takes memory from the kernel itself and calls no malloc, so there is nothing to hook; net/http/pprof shows its heap"
     )]
-    Go(i32, String),
+    Go(Pid, String),
     /// The target is a static executable without symbols for malloc and free.
     #[error(
         "pid {0} ({1}) is a static executable without the symbols malloc and free (stripped?), so prof can't find its allocator; run one that has its symbol table"
     )]
-    StaticNoAllocator(i32, String),
+    StaticNoAllocator(Pid, String),
     /// An allocator was found, but none of its functions can be patched.
     #[error(
         "pid {pid} ({comm}): none of the functions of its allocator can be hooked, so there would be nothing to record: {function}{}, {reason}; nothing was changed; name others with --alloc-fn and --free-fn", if module.is_empty() { String::new() } else { format!(" in {module}") }
     )]
     NothingHooked {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Name of one of the functions.
@@ -269,7 +270,7 @@ pub enum Refusal {
     )]
     Memory {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Memory that the smallest recording needs, with its unit.
@@ -283,7 +284,7 @@ pub enum Refusal {
     )]
     NoChosenAllocator {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Prefix that the user gave.
@@ -295,7 +296,7 @@ pub enum Refusal {
     #[error("pid {pid} ({comm}) has no module {module}; it has {there}")]
     NoModule {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Module that the user gave.
@@ -309,7 +310,7 @@ pub enum Refusal {
     )]
     NoFunction {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Name of the process.
         comm: String,
         /// Name of the module.
@@ -331,21 +332,21 @@ pub enum Error {
     Refused(#[from] Refusal),
     /// The process has ended meanwhile.
     #[error("pid {0} has ended; nothing of prof is left")]
-    Gone(i32),
+    Gone(Pid),
     /// The process runs another program meanwhile (exec).
     #[error(
         "pid {0} is replacing its program (exec), which removes everything of prof's from it; try again when the new program has started"
     )]
-    Replaced(i32),
+    Replaced(Pid),
     /// A thread of the target did not stop in time.
     #[error(
         "thread {tid} of pid {pid} did not stop within {} (is it stuck in the kernel, in state D?); nothing was changed; try again, or wait longer with --timeout", time(*waited)
     )]
     NotStopping {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Thread id.
-        tid: i32,
+        tid: Pid,
         /// Time that prof waited.
         waited: Duration,
     },
@@ -355,9 +356,9 @@ pub enum Error {
     )]
     Late {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Thread id.
-        tid: i32,
+        tid: Pid,
         /// Name of the system call.
         what: &'static str,
         /// Time that prof waited.
@@ -372,17 +373,17 @@ pub enum Error {
     #[error(
         "pid {0} has no thread in which prof can make a system call now: no stack has enough room left, nor has the end of a page of code; nothing was changed; try again, as its threads will have moved on"
     )]
-    NoThread(i32),
+    NoThread(Pid),
     /// prof may not open as many files as it needs.
     #[error(
         "prof needs {1} more file descriptors to work on pid {0} than it may open (`ulimit -n`); nothing was changed; raise that limit"
     )]
-    NoDescriptors(i32, usize),
+    NoDescriptors(Pid, usize),
     /// prof itself could not allocate memory.
     #[error(
         "prof itself can get no more memory (`ulimit -v`, a cgroup?), so pid {0} is left as it was; raise that limit, or ask for a smaller ring with --ring-size"
     )]
-    NoMemory(i32),
+    NoMemory(Pid),
     /// Reading or writing the target's memory failed.
     #[error(
         "can't {what} {len} bytes at {addr} in pid {pid}: {errno}; try again, as the process may have unmapped them at that moment"
@@ -391,7 +392,7 @@ pub enum Error {
         /// `read` or `write`.
         what: &'static str,
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// First address.
         addr: RemoteAddr,
         /// Number of bytes.
@@ -407,7 +408,7 @@ pub enum Error {
         /// Attempted action, worded so that the process id can follow.
         what: &'static str,
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Error of the system call.
         errno: Errno,
     },
@@ -419,7 +420,7 @@ pub enum Error {
         /// Name of the system call.
         what: &'static str,
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Error of the system call.
         errno: Errno,
     },
@@ -429,7 +430,7 @@ pub enum Error {
     )]
     AddressSpace {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Value of `RLIMIT_AS`.
         limit: u64,
     },
@@ -439,7 +440,7 @@ pub enum Error {
     )]
     Mappings {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Number of mappings.
         count: u64,
         /// Value of `vm.max_map_count`.
@@ -451,7 +452,7 @@ pub enum Error {
     )]
     Descriptors {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Value of `RLIMIT_NOFILE`.
         limit: u64,
         /// Value with which there is room for one more.
@@ -463,7 +464,7 @@ pub enum Error {
     )]
     LockedMemory {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Value of `RLIMIT_MEMLOCK`.
         limit: u64,
     },
@@ -495,7 +496,7 @@ pub enum Error {
     )]
     Unfinished {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Error that the detach ended with.
         why: Box<Error>,
     },
@@ -508,7 +509,7 @@ pub enum Error {
     #[error("pid {pid}: {what}")]
     Nonsense {
         /// Process id.
-        pid: i32,
+        pid: Pid,
         /// Description of that state.
         what: String,
     },

@@ -3,7 +3,7 @@
 use crate::process::frozen;
 use crate::{Error, Refusal};
 use nix::errno::Errno;
-use prof_os::{limits, process};
+use prof_os::{Pid, limits, process};
 
 /// More mappings than prof makes.
 const OURS: u64 = 64;
@@ -12,7 +12,7 @@ impl Error {
     /// Replaces the error by its cause, if that can be found out: a limit of the target, or that the process has
     /// ended or runs another program. Either of the latter makes any step of an attach or a detach fail.
     #[must_use]
-    pub fn explained(self, pid: i32) -> Self {
+    pub fn explained(self, pid: Pid) -> Self {
         use Refusal::{NoSuchProcess, Zombie};
         match self {
             Self::Refused(NoSuchProcess(_) | Zombie(..)) => self,
@@ -55,12 +55,12 @@ impl Error {
     }
 
     /// Logs the error as a warning, or as information if the process has ended: then nothing of prof is left.
-    pub(crate) fn warn(&self, pid: i32, what: &str) {
+    pub(crate) fn warn(&self, pid: Pid, what: &str) {
         self.warn_by(pid, &format!("{what}: {self}"));
     }
 
     /// As [`Self::warn`], with a text that contains the error.
-    pub(crate) fn warn_by(&self, pid: i32, text: &str) {
+    pub(crate) fn warn_by(&self, pid: Pid, text: &str) {
         if matches!(self, Self::Gone(_)) || process::has_ended(pid) {
             log::info!("{text}");
         } else {

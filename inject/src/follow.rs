@@ -12,9 +12,8 @@ use crate::{Installed, Options, Result, install, preflight};
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options as Tracing};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::unistd::Pid;
-use prof_os::process;
 use prof_os::status::Status;
+use prof_os::{Pid, process};
 use std::time::{Duration, Instant};
 
 /// Signal that asks `prof run` to stop tracing its program. Processes that know nothing of that ignore it by default.
@@ -77,7 +76,7 @@ pub enum Next {
 /// A child of this process, whose execs and end are waited for.
 #[derive(Debug)]
 pub struct Follow {
-    pid: i32,
+    pid: Pid,
     /// `None` if the child is not traced, or not any more.
     tracee: Option<Tracee>,
     /// Whether the child was asked to stop, so that tracing can end.
@@ -95,7 +94,7 @@ pub struct Follow {
 impl Follow {
     /// Follows a child that is stopped: by tracing if that is possible, else by polling.
     #[must_use]
-    pub fn new(pid: i32) -> Self {
+    pub fn new(pid: Pid) -> Self {
         let exe = process::exe(pid);
         let name = exe.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         // Stops of the traced child must not wait for pages that the child itself may have to serve.
@@ -114,7 +113,7 @@ impl Follow {
 
     /// Follows a child whose end alone is to be waited for.
     #[must_use]
-    pub fn end_of(pid: i32) -> Self {
+    pub fn end_of(pid: Pid) -> Self {
         let (tracee, program, since) = (None, None, Instant::now());
         Self { pid, tracee, leaving: false, ended: None, program, left: None, since, always: false }
     }
@@ -135,12 +134,14 @@ impl Follow {
             let mut status = 0;
             // Not nix's, which loses the status of a stop by a realtime signal.
             // SAFETY: the call writes the status only.
-            let r = unsafe { libc::waitpid(self.pid, &mut status, libc::__WALL | libc::WNOHANG) };
-            if r == self.pid && !libc::WIFSTOPPED(status) {
+            let r = unsafe {
+                libc::waitpid(self.pid.as_raw(), &mut status, libc::__WALL | libc::WNOHANG)
+            };
+            if r == self.pid.as_raw() && !libc::WIFSTOPPED(status) {
                 self.forget();
                 return Next::Ended(status);
             }
-            if r == self.pid {
+            if r == self.pid.as_raw() {
                 if self.stopped(status) {
                     return Next::Exec;
                 }
@@ -227,7 +228,7 @@ impl Follow {
         let Some(mut t) = self.tracee.take() else { return Ok(()) };
         let arrived = run_to_start(&mut t);
         if arrived.is_ok() {
-            let _ = kill(Pid::from_raw(self.pid), Signal::SIGSTOP);
+            let _ = kill(self.pid.into(), Signal::SIGSTOP);
         }
         if t.is_gone() {
             self.ended = Some(t.status);
@@ -238,23 +239,23 @@ impl Follow {
 }
 
 /// Traces a running process so that it stops at its next exec. Returns `None` where that is not permitted.
-fn seize(pid: i32) -> Option<Tracee> {
+fn seize(pid: Pid) -> Option<Tracee> {
     let options = Tracing::PTRACE_O_TRACESYSGOOD | Tracing::PTRACE_O_TRACEEXEC;
-    let seized = ptrace::seize(Pid::from_raw(pid), options);
+    let seized = ptrace::seize(pid.into(), options);
     seized.is_ok().then(|| Tracee::running(pid, pid))
 }
 
 /// Installs prof in a child that runs another program now.
-pub fn install_again(pid: i32, options: &Options) -> Result<Installed> {
+pub fn install_again(pid: Pid, options: &Options) -> Result<Installed> {
     install(&preflight(pid)?, options)
 }
 
 /// Asks the `prof run` that traces a process to let go of it, and waits for that. Does nothing if no `prof run`
 /// traces it.
-pub fn ask_to_let_go(pid: i32) {
+pub fn ask_to_let_go(pid: Pid) {
     let tracer = || {
         let status = Status::of(pid).ok()?;
-        status.number("TracerPid").filter(|t| *t > 0).map(|t| t as i32)
+        status.pid("TracerPid").filter(|t| *t != Pid::NONE)
     };
     let Some(by) = tracer() else { return };
     let is_run = process::comm(by) == "prof" && process::cmdline(by).iter().any(|a| a == "run");
@@ -263,7 +264,7 @@ pub fn ask_to_let_go(pid: i32) {
     }
     // Programs that do not expect this signal ignore it.
     if let Ok(signal) = Signal::try_from(LET_GO) {
-        let _ = kill(Pid::from_raw(by), signal);
+        let _ = kill(by.into(), signal);
     }
     let deadline = Instant::now() + Duration::from_secs(2);
     while tracer() == Some(by) && Instant::now() < deadline {

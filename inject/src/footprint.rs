@@ -4,7 +4,7 @@ use crate::process::cgroup::{Level, levels};
 use crate::process::rings::ring_in;
 use crate::recorded::Recorded;
 use prof_os::process::folder;
-use prof_os::{maps, process};
+use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Control, STATE_SIZE, SharedArea};
 use prof_trace::values::text::bytes;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ pub struct Added {
 impl Added {
     /// Measures a recorded process. Returns `None` if the process is not recorded, or is recorded by another build.
     #[must_use]
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn of(pid: Pid) -> Option<Self> {
         let r = Recorded::open(pid).ok().filter(|r| r.foreign().is_none())?;
         let c = &r.control;
         let field = |offset: usize| r.mem.word(r.ring.plus(offset as u64)).ok();
@@ -66,7 +66,7 @@ impl Added {
             Some(all) => all.saturating_sub(in_ring),
             None => made()?,
         };
-        let mut levels = levels(pid, c.collector_pid.load(Relaxed) as i32);
+        let mut levels = levels(pid, Pid::from_u32(c.collector_pid.load(Relaxed)));
         // The pages stay charged to the cgroup of a collector that has ended.
         if let Some(l) = levels.first_mut().filter(|_| !r.collector_lives()) {
             l.shared = field(offset_of!(Control, ring_beside))? != 0;
@@ -98,7 +98,7 @@ impl Added {
 
 /// Returns the number of bytes that the kernel has allocated for the ring. `None` without the rights to look at mapped
 /// files (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE).
-fn allocated(pid: i32) -> Option<u64> {
+fn allocated(pid: Pid) -> Option<u64> {
     /// The kernel counts a file's blocks in this unit, whatever the size of its pages (stat(2)).
     const BLOCK: u64 = 512;
     let maps = maps::of(pid).ok()?;
@@ -114,7 +114,7 @@ struct Pages {
 }
 
 impl Pages {
-    fn open(pid: i32) -> Option<Self> {
+    fn open(pid: Pid) -> Option<Self> {
         let file = File::open(format!("/proc/{pid}/pagemap")).ok()?;
         Some(Self { file, page: prof_os::page_size() })
     }

@@ -9,9 +9,9 @@ use crate::stopped::candidates::with_caller;
 use crate::stopped::gadgets::Gadgets;
 use crate::{RemoteAddr, Result, signal};
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
-use prof_os::maps;
 use prof_os::sharers::Sharers;
 use prof_os::status::Status;
+use prof_os::{Pid, maps};
 use prof_trace::shared::{Area, MEMFD_NAME, Purpose, Taken};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn restore_one(
         // are then meant for that.
         keep_pending: signal::taken(r.pid, &r.mem, number)?.is_some(),
     };
-    let mut restore = |pid: i32| {
+    let mut restore = |pid: Pid| {
         with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
             signal::restore(c, &r.mem, &action)
         })
@@ -96,7 +96,7 @@ fn restore_one(
     let mut everywhere = restored;
     // A process that shares the target's memory and was made since the attach may have its own copy of the handlers.
     let caught =
-        |pid: i32| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
+        |pid: Pid| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
     let sharers = Sharers::of(r.pid, MEMFD_NAME);
     for other in sharers.others().iter().copied() {
         if caught(other) >> (number - 1) & 1 == 1 && sharers.still_shares(other) {

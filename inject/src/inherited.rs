@@ -10,7 +10,7 @@ use crate::recorded::{Patched, Recorded};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_arch::native::jump::{code_at, decode_jump};
 use prof_os::maps::{self, Map};
-use prof_os::process;
+use prof_os::{Pid, process};
 use prof_trace::protocol::remote;
 use prof_trace::shared::{EDITION, FUNCTIONS, Function, Header, MAGIC, Shared};
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,7 +60,7 @@ pub(crate) fn leave(
 ///
 /// # Errors
 /// If a newer build wrote the note, or the process has ended.
-pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
+pub(crate) fn as_parent(pid: Pid) -> Result<Option<(Recorded, Vec<Patched>)>> {
     let (maps, mem) = (maps::of(pid)?, RemoteMemory::open(pid)?);
     let Some((control, functions)) = find_note(&mem, &maps) else { return Ok(None) };
     if control.needs > EDITION {
@@ -80,7 +80,7 @@ pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
 
 /// Returns whether the process has a note by which prof can be taken out.
 #[must_use]
-pub fn says_what_stood_where(pid: i32) -> bool {
+pub fn says_what_stood_where(pid: Pid) -> bool {
     matches!(as_parent(pid), Ok(Some(_)))
 }
 
@@ -115,7 +115,7 @@ fn is_nobodys(m: &Map) -> bool {
 
 /// Returns whether the process has a copy of the hook, and no ring: then it was forked from a recorded one.
 #[must_use]
-pub fn is_copy(pid: i32) -> bool {
+pub fn is_copy(pid: Pid) -> bool {
     let (Ok(maps), Ok(mem)) = (maps::of(pid), RemoteMemory::open(pid)) else { return false };
     ring_in(&maps).is_none() && has_hook(&mem, &maps)
 }
@@ -139,7 +139,7 @@ fn has_hook(mem: &RemoteMemory, maps: &[Map]) -> bool {
 ///
 /// # Errors
 /// If one has.
-pub(crate) fn check(pid: i32, mem: &RemoteMemory, maps: &[Map], found: &[Found]) -> Result<()> {
+pub(crate) fn check(pid: Pid, mem: &RemoteMemory, maps: &[Map], found: &[Found]) -> Result<()> {
     let leads_out = |f: &Found| {
         let code = mem.read_some(RemoteAddr(code_at(f.addr.0)), FIRST);
         (0..code.len()).any(|at| {

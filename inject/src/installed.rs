@@ -10,6 +10,7 @@ use crate::stopped::tables::Tables;
 use crate::stopped::threads::StopTimes;
 use crate::target::Target;
 use crate::{RemoteAddr, RemoteMemory};
+use prof_os::Pid;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::shared::Shared;
@@ -47,7 +48,7 @@ pub struct Options {
     pub choice: FunctionChoice,
     /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
     /// ring any more.
-    pub guard: Option<fn(i32) -> Box<dyn Any>>,
+    pub guard: Option<fn(Pid) -> Box<dyn Any>>,
 }
 
 impl Default for Options {

@@ -12,13 +12,13 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, pipe2};
+use nix::unistd::pipe2;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::FullRegs;
 use prof_arch::native::jump::{breakpoint, code_at};
 use prof_arch::unwind::RegisterSet;
-use prof_os::maps;
 use prof_os::status::Status;
+use prof_os::{Pid, maps};
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -36,15 +36,15 @@ const R_STATE: u64 = 3 * size_of::<usize>() as u64;
 #[derive(Debug)]
 pub struct Launched {
     /// Process id. The program is a child of this process.
-    pub pid: i32,
+    pub pid: Pid,
     /// The attach to the program.
     pub installed: Installed,
 }
 
 impl Launched {
     /// Continues the stopped program.
-    pub fn go(pid: i32) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
+    pub fn go(pid: Pid) {
+        let _ = kill(pid.into(), Signal::SIGCONT);
     }
 }
 
@@ -68,10 +68,9 @@ pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
 }
 
 /// Kills a child of prof's that has not been reaped, and reaps it.
-fn end(pid: i32) {
-    let pid = Pid::from_raw(pid);
-    let _ = kill(pid, Signal::SIGKILL);
-    let _ = waitpid(pid, None);
+fn end(pid: Pid) {
+    let _ = kill(pid.into(), Signal::SIGKILL);
+    let _ = waitpid(Some(pid.into()), None);
 }
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
@@ -92,7 +91,7 @@ extern "C" fn remember_pipe() {
 
 /// Forks a child that executes the command once it is traced. Runs it to where everything is linked, and leaves it
 /// stopped.
-pub(crate) fn start(command: &[OsString]) -> Result<i32> {
+pub(crate) fn start(command: &[OsString]) -> Result<Pid> {
     let args: Vec<CString> = command
         .iter()
         .map(|a| CString::new(a.as_bytes()).map_err(|e| Error::Start { errno: e.into() }))
@@ -124,6 +123,7 @@ pub(crate) fn start(command: &[OsString]) -> Result<i32> {
         }
         _ => {}
     }
+    let pid = Pid::from_raw(pid);
     drop((go_read, failed_write));
     let failed = |e: Error| {
         end(pid);
@@ -153,13 +153,13 @@ pub(crate) fn start(command: &[OsString]) -> Result<i32> {
     }
     run_to_start(&mut t).map_err(failed)?;
     // The child stays stopped after the detach, by an ordinary SIGSTOP.
-    let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+    let _ = kill(pid.into(), Signal::SIGSTOP);
     t.detach();
     Ok(pid)
 }
 
 /// Waits until the child is stopped.
-pub(crate) fn hold(pid: i32) -> Result<()> {
+pub(crate) fn hold(pid: Pid) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let s = Status::of(pid)?;
@@ -224,7 +224,7 @@ enum DebugData {
 }
 
 impl DebugData {
-    fn of(pid: i32, mem: &RemoteMemory, linker: &Module) -> Self {
+    fn of(pid: Pid, mem: &RemoteMemory, linker: &Module) -> Self {
         let find = |name| linker.data_symbol(pid, mem, name);
         // Stripping removes musl's `debug`, but not `_dl_debug_addr`, which is exported.
         let direct = find("_r_debug").or_else(|| find("debug")).map(Self::At);
@@ -246,7 +246,7 @@ impl DebugData {
 }
 
 /// Returns the address of the dynamic linker's `_dl_debug_state`, and where its `r_debug` is.
-fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, DebugData)> {
+fn linker_symbols(pid: Pid, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, DebugData)> {
     let name = m.file_name();
     if !(name.starts_with("ld-") || name.starts_with("ld.so") || name.starts_with("libc.musl")) {
         return None;
@@ -255,7 +255,7 @@ fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAdd
     Some((stop, DebugData::of(pid, mem, m)))
 }
 
-fn entry_point(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Result<RemoteAddr> {
+fn entry_point(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<RemoteAddr> {
     let first = modules.iter().find(|m| m.path.as_os_str() != "[vdso]");
     let entry = first.and_then(|m| {
         let head = mem.read_some(m.start, 64);

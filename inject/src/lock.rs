@@ -1,6 +1,7 @@
 //! Locks a target, so that only one prof at a time attaches to it or detaches from it.
 
 use crate::{Error, Refusal, Result};
+use prof_os::Pid;
 use prof_os::sharers::Sharers;
 use prof_trace::shared::MEMFD_NAME;
 use std::fs::{File, TryLockError};
@@ -16,14 +17,14 @@ pub(crate) struct Lock {
 }
 
 /// Checks that nobody is attaching to a process or detaching from it at this moment.
-pub fn idle(pid: i32) -> Result<()> {
+pub fn idle(pid: Pid) -> Result<()> {
     lock(pid).map(drop)
 }
 
 /// Waits for a short time until nobody is attaching to a process or detaching from it.
 ///
 /// Nothing may rest on what was known of the process before: the other prof may have attached to it.
-pub fn wait_until_idle(pid: i32) {
+pub fn wait_until_idle(pid: Pid) {
     let deadline = Instant::now() + OTHERS;
     while let Err(Error::Refused(Refusal::Busy(_))) = lock_one(pid) {
         if Instant::now() >= deadline {
@@ -34,7 +35,7 @@ pub fn wait_until_idle(pid: i32) {
 }
 
 /// Locks a process, and those that share its memory.
-pub(crate) fn lock(pid: i32) -> Result<Lock> {
+pub(crate) fn lock(pid: Pid) -> Result<Lock> {
     let mut files = vec![lock_one(pid)?];
     for other in Sharers::of(pid, MEMFD_NAME).others() {
         match lock_one(*other) {
@@ -47,7 +48,7 @@ pub(crate) fn lock(pid: i32) -> Result<Lock> {
 
 /// Locks one process by an advisory lock on its file in `/proc`. That file is the same for everyone who sees the
 /// process, and the kernel releases the lock if its holder dies.
-fn lock_one(pid: i32) -> Result<File> {
+fn lock_one(pid: Pid) -> Result<File> {
     let path = format!("/proc/{pid}/status");
     let Ok(file) = File::open(&path) else { return Err(Refusal::NoSuchProcess(pid).into()) };
     match file.try_lock() {

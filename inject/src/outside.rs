@@ -10,7 +10,7 @@ use crate::stopped::walk::Walker;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_os::sharers::Sharers;
-use prof_os::{maps, task};
+use prof_os::{Pid, maps, task};
 use prof_trace::protocol::remote::ThreadSlot;
 use prof_trace::shared::{Area, MEMFD_NAME, SharedArea};
 use std::collections::HashSet;
@@ -46,7 +46,7 @@ pub(crate) fn wait_outside(
     let maps = maps::of(r.pid)?;
     let mut walker = Walker::new(&r.mem, elf::modules(&r.mem, &maps), maps);
     walker.read_tables();
-    let mut clear: HashSet<i32> = HashSet::new();
+    let mut clear: HashSet<Pid> = HashSet::new();
     let mut sharers = Sharers::of(r.pid, MEMFD_NAME);
     loop {
         let mut waiting = false;

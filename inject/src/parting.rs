@@ -18,11 +18,10 @@ use crate::{Error, RemoteMemory, Result};
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use prof_arch::native::syscall::SIGSET_LEN;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
-use prof_os::{maps, process};
+use prof_os::{Pid, maps, process};
 use std::time::{Duration, Instant};
 
 /// Time within which the collector has to end after SIGKILL.
@@ -45,7 +44,7 @@ const SEND: u64 = libc::SYS_rt_sigqueueinfo as u64;
 ///
 /// # Errors
 /// If that is not possible. The collector may have ended then, like any orphan.
-pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()> {
+pub fn dismiss(pid: Pid, collector: (Pid, u64), timeout: Duration) -> Result<()> {
     let _lock = crate::lock::lock(pid)?;
     isolated(|| {
         let done = end(pid, collector.0, collector.1, timeout);
@@ -55,12 +54,12 @@ pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()>
     })
 }
 
-fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
+fn end(pid: Pid, child: Pid, start: u64, timeout: Duration) -> Result<()> {
     let failed = |errno| Error::Sys { what: "end the collector without a SIGCHLD for", pid, errno };
-    ptrace::seize(Pid::from_raw(child), Options::empty()).map_err(failed)?;
+    ptrace::seize(child.into(), Options::empty()).map_err(failed)?;
     // The process is traced now, so its number can't pass to another process.
     let status = Status::of(child)?;
-    if process::start_time(child) != Some(start) || status.number("PPid") != Some(i64::from(pid)) {
+    if process::start_time(child) != Some(start) || status.pid("PPid") != Some(pid) {
         return Err(failed(Errno::ECHILD));
     }
     let numbers = Status::of(pid)?.pids();
@@ -68,7 +67,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     let itself = numbers.last().copied().unwrap_or(pid);
     let seen_as = seen_in(child, levels).ok_or(failed(Errno::ENOENT))?;
     let ids = Ids { pid, itself, levels, child, seen_as };
-    if kill(Pid::from_raw(child), Signal::SIGKILL).is_err() || !has_ended(child) {
+    if kill(child.into(), Signal::SIGKILL).is_err() || !has_ended(child) {
         return Err(failed(Errno::ETIMEDOUT));
     }
     let mem = RemoteMemory::open(pid)?;
@@ -78,7 +77,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
 }
 
 /// Waits until a traced child has ended, without reaping it.
-fn has_ended(child: i32) -> bool {
+fn has_ended(child: Pid) -> bool {
     let deadline = Instant::now() + ENDS;
     let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
     while Instant::now() < deadline {
@@ -86,8 +85,8 @@ fn has_ended(child: i32) -> bool {
         // SAFETY: all zeroes is a valid siginfo_t, which is written to.
         let ended = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, child.cast_unsigned(), &mut info, options) == 0
-                && info.si_pid() == child
+            libc::waitid(libc::P_PID, child.as_u32(), &mut info, options) == 0
+                && info.si_pid() == child.as_raw()
         };
         if ended {
             return true;
@@ -98,27 +97,27 @@ fn has_ended(child: i32) -> bool {
 }
 
 /// Reaps the child as its tracer; then the kernel reports the end to its parent.
-fn reap(child: i32) {
+fn reap(child: Pid) {
     // nix's `waitpid` would make an error of a status that nobody asks for here.
     // SAFETY: the status pointer may be null, and there is no other.
-    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+    unsafe { libc::waitpid(child.as_raw(), std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
 }
 
 struct Ids {
     /// The target's pid.
-    pid: i32,
+    pid: Pid,
     /// The target's pid in its own pid namespace.
-    itself: i32,
+    itself: Pid,
     /// Number of pid namespaces in which the target has a pid.
     levels: usize,
     /// The collector's pid.
-    child: i32,
+    child: Pid,
     /// The collector's pid in the target's pid namespace.
-    seen_as: i32,
+    seen_as: Pid,
 }
 
 /// Returns a process's pid in the pid namespace of a process that has pids in `levels` namespaces.
-fn seen_in(pid: i32, levels: usize) -> Option<i32> {
+fn seen_in(pid: Pid, levels: usize) -> Option<Pid> {
     Status::of(pid).ok()?.pids().get(levels.checked_sub(1)?).copied()
 }
 
@@ -133,9 +132,9 @@ fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
     // These bytes begin with the timeout, which is zero.
     let time = c.put(&bytes)?;
     let options = (libc::WNOHANG | libc::__WALL) as u64;
-    let reap_it = [ids.seen_as as u64, 0, options, 0, 0, 0];
+    let reap_it = [ids.seen_as.as_raw() as u64, 0, options, 0, 0, 0];
     let take_it = [time.plus(TIME_LEN as u64).0, 0, time.0, SIGSET_LEN as u64, 0, 0];
-    let send = [ids.itself as u64, libc::SIGCHLD as u64, time.0, 0, 0, 0];
+    let send = [ids.itself.as_raw() as u64, libc::SIGCHLD as u64, time.0, 0, 0, 0];
     // Either all three calls are possible or none is made: a handler that waits for the child of its signal would
     // wait for ever if only the child were reaped.
     if ![(WAIT4, reap_it), (TAKE, take_it), (SEND, send)].iter().all(|(n, a)| c.may_ask(*n, *a)) {
@@ -164,19 +163,19 @@ fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
 }
 
 /// Returns a child of the target that has ended and that the target has not waited for.
-fn ended_child(pid: i32) -> Option<i32> {
+fn ended_child(pid: Pid) -> Option<Pid> {
     let mut all = Vec::new();
     for tid in process::threads(pid).ok()? {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
         all.extend(
-            text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse::<i32>().ok()),
+            text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse::<Pid>().ok()),
         );
     }
     all.into_iter().find(|child| Status::of(*child).is_ok_and(|s| s.is_dead()))
 }
 
 /// Sends the target a child's SIGCHLD as the kernel would. Only the process itself may send such a signal.
-fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
+fn send_again(c: &mut Caller<'_>, child: Pid, ids: &Ids) -> Result<()> {
     let status = Stat::of(child).and_then(|s| s.exit_code()).unwrap_or(0);
     let (code, status) = match status {
         s if libc::WIFEXITED(s) => (libc::CLD_EXITED, libc::WEXITSTATUS(s)),
@@ -192,18 +191,18 @@ fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
     let mut bytes = bytes.to_vec();
     // The fields come after three integers, with a pointer's alignment.
     let mut at = (3 * size_of::<i32>()).next_multiple_of(size_of::<usize>());
-    for word in [seen_in(child, ids.levels).unwrap_or(0), user, status] {
+    for word in [seen_in(child, ids.levels).unwrap_or(Pid::NONE).as_raw(), user, status] {
         bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
         at += 4;
     }
     let info = c.put(&bytes)?;
-    let args = [ids.itself as u64, libc::SIGCHLD as u64, info.0, 0, 0, 0];
+    let args = [ids.itself.as_raw() as u64, libc::SIGCHLD as u64, info.0, 0, 0, 0];
     c.call("rt_sigqueueinfo", SEND, args).map(|_| ())
 }
 
 /// Returns whether SIGCHLD is pending for the process or, if `child` is `None`, for its stopped thread. With a child,
 /// only the signal of that child's end counts.
-fn is_pending(ids: &Ids, tid: i32, child: Option<i32>) -> Result<bool> {
+fn is_pending(ids: &Ids, tid: Pid, child: Option<Pid>) -> Result<bool> {
     let of_process = pending(ids.pid, tid, true)?;
     let is_it = |s: &&libc::siginfo_t| s.si_signo == libc::SIGCHLD;
     let Some(child) = child else {
@@ -211,12 +210,12 @@ fn is_pending(ids: &Ids, tid: i32, child: Option<i32>) -> Result<bool> {
     };
     Ok(of_process.iter().filter(is_it).any(|s| {
         // SAFETY: the kernel has written it, and a positive code means that it is a child's signal.
-        s.si_code > 0 && unsafe { s.si_pid() } == child
+        s.si_code > 0 && unsafe { s.si_pid() } == child.as_raw()
     }))
 }
 
 /// Returns the pending signals of a stopped thread's process, or those of the thread alone.
-fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>> {
+fn pending(pid: Pid, tid: Pid, of_process: bool) -> Result<Vec<libc::siginfo_t>> {
     /// Number of signals that are read at a time.
     const SOME: usize = 16;
     let mut all = Vec::new();
@@ -231,7 +230,7 @@ fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>>
         let (what, to) = (libc::PTRACE_PEEKSIGINFO, some.as_mut_ptr());
         // nix lacks the request.
         // SAFETY: the kernel writes at most as many entries as were asked for.
-        let n = unsafe { libc::ptrace(what, tid, &raw const asked, to) };
+        let n = unsafe { libc::ptrace(what, tid.as_raw(), &raw const asked, to) };
         let Ok(n) = usize::try_from(n) else {
             return Err(Error::Sys {
                 what: "read the pending signals of",

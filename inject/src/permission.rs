@@ -3,9 +3,9 @@
 use crate::process::frozen;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
-use prof_os::process;
 use prof_os::process::folder;
 use prof_os::status::Status;
+use prof_os::{Pid, process};
 use std::fs;
 use std::path::Path;
 
@@ -14,14 +14,14 @@ use std::path::Path;
 ///
 /// # Errors
 /// A [`Refusal`] with the reason.
-pub(crate) fn may_attach(pid: i32) -> Result<(Status, String)> {
+pub(crate) fn may_attach(pid: Pid) -> Result<(Status, String)> {
     let Ok(status) = Status::of(pid) else { return Err(Refusal::NoSuchProcess(pid).into()) };
     let comm = process::comm(pid);
-    let tgid = status.number("Tgid").unwrap_or(i64::from(pid)) as i32;
+    let tgid = status.pid("Tgid").unwrap_or(pid);
     if tgid != pid {
         return Err(Refusal::IsThread { tid: pid, pid: tgid }.into());
     }
-    if pid == std::process::id() as i32 {
+    if pid == Pid::this() {
         return Err(Refusal::Myself(pid).into());
     }
     if status.is_dead() {
@@ -42,11 +42,11 @@ pub(crate) fn may_attach(pid: i32) -> Result<(Status, String)> {
 /// Checks that no other process traces a process. A thread of this prof may still do so: one that the target's thread
 /// has not stopped for in time.
 pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
-    let (pid, tracer) = (status.number("Pid"), status.number("TracerPid").unwrap_or(0) as i32);
-    if tracer == 0 || Path::new(&format!("/proc/self/task/{tracer}")).exists() {
+    let tracer = status.pid("TracerPid").unwrap_or(Pid::NONE);
+    if tracer == Pid::NONE || Path::new(&format!("/proc/self/task/{tracer}")).exists() {
         return Ok(());
     }
-    let (pid, tracer_comm) = (pid.unwrap_or(0) as i32, process::comm(tracer));
+    let (pid, tracer_comm) = (status.pid("Pid").unwrap_or(Pid::NONE), process::comm(tracer));
     Err(Refusal::Traced { pid, comm: comm.into(), tracer, tracer_comm }.into())
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
 ///
 /// # Errors
 /// With the reason, and what to do.
-pub(crate) fn may_trace(pid: i32) -> Result<()> {
+pub(crate) fn may_trace(pid: Pid) -> Result<()> {
     match RemoteMemory::open(pid) {
         Ok(_) => {}
         Err(Error::Gone(_)) => return Err(Refusal::NoSuchProcess(pid).into()),
@@ -71,7 +71,7 @@ pub(crate) fn may_trace(pid: i32) -> Result<()> {
 ///
 /// # Errors
 /// The reason, if one is found.
-pub(crate) fn explain_denial(pid: i32) -> Result<()> {
+pub(crate) fn explain_denial(pid: Pid) -> Result<()> {
     may_attach(pid)?;
     yama_allows(pid)
 }
@@ -80,7 +80,7 @@ pub(crate) fn explain_denial(pid: i32) -> Result<()> {
 ///
 /// # Errors
 /// If it could be.
-fn yama_allows(pid: i32) -> Result<()> {
+fn yama_allows(pid: Pid) -> Result<()> {
     let root = nix::unistd::geteuid().is_root();
     if yama() > 0 && !root && !has_ptrace_capability() {
         return Err(permission(pid, false).into());
@@ -95,14 +95,14 @@ fn yama() -> i32 {
 
 fn has_ptrace_capability() -> bool {
     const CAP_SYS_PTRACE: u128 = 1 << 19;
-    let me = std::process::id() as i32;
+    let me = Pid::this();
     Status::of(me).is_ok_and(|s| s.signals("CapEff") & CAP_SYS_PTRACE != 0)
 }
 
-fn permission(pid: i32, memory: bool) -> Refusal {
+fn permission(pid: Pid, memory: bool) -> Refusal {
     let comm = process::comm(pid);
     let scope = yama();
-    let me = Status::of(std::process::id() as i32).unwrap_or_default();
+    let me = Status::of(Pid::this()).unwrap_or_default();
     let it = Status::of(pid).unwrap_or_default();
     let uid =
         |s: &Status| s.field("Uid").and_then(|f| f.split_whitespace().next()).map(str::to_owned);
@@ -119,7 +119,7 @@ fn permission(pid: i32, memory: bool) -> Refusal {
         format!(
             "kernel.yama.ptrace_scope is {scope}; run prof as root or with CAP_SYS_PTRACE, or `sudo sysctl kernel.yama.ptrace_scope=0`"
         )
-    } else if namespace(pid).is_some_and(|its| Some(its) != namespace(std::process::id() as i32)) {
+    } else if namespace(pid).is_some_and(|its| Some(its) != namespace(Pid::this())) {
         "it runs in another user namespace; run prof as root there or outside, or with CAP_SYS_PTRACE".into()
     } else {
         "it is not dumpable (it has changed its user, is set-uid, or has called prctl PR_SET_DUMPABLE) or it has capabilities that prof lacks; run prof as root or with CAP_SYS_PTRACE".into()
@@ -128,9 +128,9 @@ fn permission(pid: i32, memory: bool) -> Refusal {
 }
 
 /// Returns the refusal of a process whose seccomp filter can't be read.
-pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
+pub(crate) fn filtered(pid: Pid, errno: Option<Errno>) -> Refusal {
     // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
-    let me = Status::of(std::process::id() as i32).unwrap_or_default();
+    let me = Status::of(Pid::this()).unwrap_or_default();
     let how = match (me.number("Seccomp"), errno) {
         (_, Some(Errno::EINVAL) | None) => "this kernel can't show the filter to prof",
         (Some(2), _) => {
@@ -141,6 +141,6 @@ pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
     Refusal::Seccomp { pid, comm: process::comm(pid), how }
 }
 
-fn namespace(pid: i32) -> Option<std::path::PathBuf> {
+fn namespace(pid: Pid) -> Option<std::path::PathBuf> {
     fs::read_link(folder(pid) + "/ns/user").ok()
 }

@@ -10,7 +10,7 @@ use crate::{Error, Refusal, Result};
 use prof_arch::registers::HWCAP_GUARDED_STACK;
 use prof_os::process::folder;
 use prof_os::status::Status;
-use prof_os::{maps, process};
+use prof_os::{Pid, maps, process};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ const OURS: (&str, u16) = if cfg!(target_endian = "big") {
 ///
 /// # Errors
 /// A [`Refusal`] with the reason.
-pub fn preflight(pid: i32) -> Result<Target> {
+pub fn preflight(pid: Pid) -> Result<Target> {
     let (status, comm) = may_attach(pid)?;
     architecture(pid, &comm)?;
     if status.number("Seccomp") == Some(1) {
@@ -61,7 +61,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
 
 /// Returns whether a thread of the process has a shadow stack. Such a thread would be killed by any return that does
 /// not belong to a call, as from prof's signal frame.
-fn has_shadow_stack(pid: i32) -> bool {
+fn has_shadow_stack(pid: Pid) -> bool {
     let enabled = |s: &Status| {
         s.field("x86_Thread_features").is_some_and(|f| f.split_whitespace().any(|w| w == "shstk"))
     };
@@ -72,7 +72,7 @@ fn has_shadow_stack(pid: i32) -> bool {
 /// Returns whether a thread of the process has a guarded control stack, the shadow stack of AArch64. Only a stopped
 /// thread shows it, so a thread is stopped where the processor has such stacks. Threads inherit the setting, so that
 /// one thread tells for all.
-fn has_guarded_stack(pid: i32) -> Result<bool> {
+fn has_guarded_stack(pid: Pid) -> Result<bool> {
     // SAFETY: the call only looks a number up.
     let capabilities = unsafe { libc::getauxval(libc::AT_HWCAP) } as u64;
     if !cfg!(target_arch = "aarch64") || capabilities & HWCAP_GUARDED_STACK == 0 {
@@ -95,7 +95,7 @@ fn has_guarded_stack(pid: i32) -> Result<bool> {
 }
 
 /// Compares class, byte order and machine in the executable's ELF header with this prof's.
-fn architecture(pid: i32, comm: &str) -> Result<()> {
+fn architecture(pid: Pid, comm: &str) -> Result<()> {
     use std::io::Read;
     let mut head = [0u8; 20];
     let read = fs::File::open(folder(pid) + "/exe").and_then(|mut f| f.read_exact(&mut head));

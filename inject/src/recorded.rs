@@ -7,7 +7,7 @@ use crate::process::foreign;
 use crate::process::rings::{ring_in, ring_len, with_ring};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_os::process::living_thread;
-use prof_os::{maps, process};
+use prof_os::{Pid, maps, process};
 use prof_trace::foreign::Foreign;
 use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
 use prof_trace::protocol::switch;
@@ -27,7 +27,7 @@ const HEARTBEAT_S: u64 = 3;
 #[derive(Debug)]
 pub struct Recorded {
     /// The process's pid.
-    pub pid: i32,
+    pub pid: Pid,
     /// Address of the ring in the process.
     pub ring: RemoteAddr,
     /// Number of bytes that are mapped there, by the kernel's account: the target may write anything into the control
@@ -40,8 +40,8 @@ pub struct Recorded {
 
 /// Returns the processes that have the ring of a recorded process that has ended or runs another program.
 #[must_use]
-pub fn left_by(pid: i32) -> Vec<i32> {
-    let holds = |p: &i32| Recorded::open(*p).is_ok_and(|r| r.control.pid == pid as u32);
+pub fn left_by(pid: Pid) -> Vec<Pid> {
+    let holds = |p: &Pid| Recorded::open(*p).is_ok_and(|r| r.control.pid == pid.as_u32());
     with_ring().filter(|p| *p != pid).filter(holds).collect()
 }
 
@@ -50,7 +50,7 @@ impl Recorded {
     ///
     /// # Errors
     /// If it is not recorded, or prof may not look at it.
-    pub fn open(pid: i32) -> Result<Self> {
+    pub fn open(pid: Pid) -> Result<Self> {
         may_trace(pid)?;
         let maps = maps::of(pid)?;
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
@@ -93,9 +93,9 @@ impl Recorded {
     /// Returns whether the process's collector lives.
     #[must_use]
     pub fn collector_lives(&self) -> bool {
-        let pid = self.control.collector_pid.load(Relaxed) as i32;
+        let pid = Pid::from_u32(self.control.collector_pid.load(Relaxed));
         // One that was killed is in /proc until its parent has waited for it.
-        pid != 0
+        pid != Pid::NONE
             && process::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
             && living_thread(pid).is_some()
     }
@@ -262,7 +262,7 @@ impl Patched {
 ///
 /// # Errors
 /// If the process is not recorded, or its memory can't be written.
-pub fn pause(pid: i32) -> Result<bool> {
+pub fn pause(pid: Pid) -> Result<bool> {
     Recorded::open(pid)?.switch(false)
 }
 
@@ -275,7 +275,7 @@ const MARK_TIME: Duration = Duration::from_secs(5);
 /// # Errors
 /// If the process is not recorded, another prof is at work on it, its memory can't be written, or no collector of this
 /// build answers.
-pub fn mark(pid: i32, name: &str) -> Result<Option<u64>> {
+pub fn mark(pid: Pid, name: &str) -> Result<Option<u64>> {
     let _lock = lock(pid)?;
     Recorded::open(pid)?.mark(name)
 }
@@ -284,6 +284,6 @@ pub fn mark(pid: i32, name: &str) -> Result<Option<u64>> {
 ///
 /// # Errors
 /// If the process is not recorded, or its memory can't be written.
-pub fn resume(pid: i32) -> Result<bool> {
+pub fn resume(pid: Pid) -> Result<bool> {
     Recorded::open(pid)?.switch(true)
 }

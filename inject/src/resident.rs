@@ -5,6 +5,7 @@
 //! other.
 
 use nix::errno::Errno;
+use prof_os::Pid;
 use prof_os::maps::{self, Map};
 use std::collections::HashSet;
 use std::fs::File;
@@ -16,7 +17,7 @@ const POPULATE: (i32, i32) = (22, 23);
 /// Faults in all pages of prof's executable and libraries. Nothing is reported: what can't be read now fails in the
 /// same way without this.
 pub(crate) fn fault_in() {
-    let Ok(maps) = maps::of(std::process::id().cast_signed()) else { return };
+    let Ok(maps) = maps::of(Pid::this()) else { return };
     for m in code(&maps) {
         if populate(m) == Err(Errno::EINVAL) {
             touch(m);
@@ -72,7 +73,7 @@ mod tests {
             libc::madvise(at, len, libc::MADV_RANDOM);
             at as u64
         };
-        let maps = maps::of(std::process::id().cast_signed()).expect("maps");
+        let maps = maps::of(Pid::this()).expect("maps");
         maps.into_iter().find(|m| m.start.0 == at).expect("the mapping")
     }
 
@@ -105,9 +106,9 @@ mod tests {
         let (many, present) = present(&other);
         // SAFETY: the process is a child of this one, which nobody else waits for.
         unsafe {
-            libc::kill(pid, libc::SIGKILL);
+            libc::kill(pid.as_raw(), libc::SIGKILL);
             drop(followed);
-            libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+            libc::waitpid(pid.as_raw(), std::ptr::null_mut(), libc::__WALL);
         }
         assert_eq!((there, present), (all, many));
     }

@@ -10,9 +10,9 @@ use crate::{Error, Refusal, RemoteAddr, Result};
 use nix::errno::Errno;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{self, nr};
-use prof_os::process;
 use prof_os::sharers::Sharers;
 use prof_os::status::Status;
+use prof_os::{Pid, process};
 use prof_trace::shared::{MEMFD_CNAME, MEMFD_NAME};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -29,9 +29,9 @@ const RESTORER_LEN: u64 = 8;
 
 /// Returns whether a thread that runs the process's code has a seccomp filter. The threads of processes that share
 /// its memory count, too.
-pub(crate) fn is_filtered(pid: i32) -> bool {
+pub(crate) fn is_filtered(pid: Pid) -> bool {
     let filtered = |s: Status| s.number("Seccomp") == Some(2);
-    let has_filter = |pid: i32| {
+    let has_filter = |pid: Pid| {
         let tids = process::threads(pid).unwrap_or_default();
         tids.into_iter().take(MOST).any(|tid| Status::of_thread(pid, tid).is_ok_and(filtered))
     };
@@ -62,12 +62,12 @@ pub fn take_word(filters: Option<u32>) {
 
 /// Returns the user's word in the form of `Control::flags`, for later runs of prof. It covers the number of filters
 /// that the process has now.
-pub(crate) fn word_to_keep(pid: i32) -> u32 {
+pub(crate) fn word_to_keep(pid: Pid) -> u32 {
     if WORD.load(Relaxed) < 0 {
         return 0;
     }
     let tids = process::threads(pid).unwrap_or_default();
-    let count = |tid: i32| Some(filters(&Status::of_thread(pid, tid).ok()?).unwrap_or(0));
+    let count = |tid: Pid| Some(filters(&Status::of_thread(pid, tid).ok()?).unwrap_or(0));
     let most = tids.into_iter().take(MOST).filter_map(count).max().unwrap_or(0);
     TRUSTED | (most.min(255) << TRUSTED_FILTERS)
 }
@@ -89,7 +89,7 @@ fn has_word(status: &Status) -> bool {
 }
 
 /// Makes the trial that a filter may require, while the thread with the filter still runs.
-pub(crate) fn look_ahead(pid: i32, thread: &Status) {
+pub(crate) fn look_ahead(pid: Pid, thread: &Status) {
     if !has_word(thread) && has_the_same(pid, thread) {
         let _ = trial();
     }
@@ -123,7 +123,7 @@ impl Pass {
     pub(crate) fn lets_ask(&self, call: RemoteAddr, number: u64, args: [u64; 6]) -> bool {
         match self {
             Self::Unfiltered => true,
-            Self::Read(_) => self.one_call(0, call, number, args).is_ok(),
+            Self::Read(_) => self.one_call(Pid::NONE, call, number, args).is_ok(),
             Self::Tried | Self::Word => false,
         }
     }
@@ -132,7 +132,7 @@ impl Pass {
     ///
     /// # Errors
     /// If one could.
-    pub(crate) fn usual_calls(&self, pid: i32, call: RemoteAddr, back: Sigreturn) -> Result<()> {
+    pub(crate) fn usual_calls(&self, pid: Pid, call: RemoteAddr, back: Sigreturn) -> Result<()> {
         let Self::Read(filters) = self else { return Ok(()) };
         for (number, args) in usual_calls() {
             self.one_call(pid, call, number, args)?;
@@ -154,7 +154,7 @@ impl Pass {
     /// If it could.
     pub(crate) fn one_call(
         &self,
-        pid: i32,
+        pid: Pid,
         call: RemoteAddr,
         number: u64,
         args: [u64; 6],
@@ -213,7 +213,7 @@ fn may_make(threads: &[Tracee], at: u64, calls: &[(u64, [u64; 6])], word: bool) 
         })
 }
 
-fn kills(pid: i32, number: u64) -> Error {
+fn kills(pid: Pid, number: u64) -> Error {
     Refusal::FilterKills { pid, comm: process::comm(pid), call: name(number) }.into()
 }
 
@@ -263,23 +263,23 @@ fn usual_calls() -> Vec<(u64, [u64; 6])> {
 /// process has the same ones as an ancestor with the same number. Besides, a container's runtime gives the same
 /// filters to everything that it starts in a container, that is, to the ancestors whose parents can't be seen from
 /// within.
-fn has_the_same(pid: i32, thread: &Status) -> bool {
-    let me = std::process::id() as i32;
+fn has_the_same(pid: Pid, thread: &Status) -> bool {
+    let me = Pid::this();
     let count = filters(thread);
     if count.is_none_or(|n| n == 0) {
         return false;
     }
     /// Maximum number of ancestors that are followed.
     const MOST: usize = 256;
-    let all_have_it = |from: i32, until: i32| {
+    let all_have_it = |from: Pid, until: Pid| {
         let mut at = from;
         for _ in 0..MOST {
             let Ok(status) = Status::of(at) else { return None };
             if filters(&status) != count {
                 return None;
             }
-            let parent = status.number("PPid")? as i32;
-            if at == until || parent == 0 {
+            let parent = status.pid("PPid")?;
+            if at == until || parent == Pid::NONE {
                 return Some(at);
             }
             at = parent;
@@ -287,11 +287,11 @@ fn has_the_same(pid: i32, thread: &Status) -> bool {
         None
     };
     let Some(root) = all_have_it(pid, me) else { return false };
-    root == me || (same_container(pid) && all_have_it(me, 0).is_some())
+    root == me || (same_container(pid) && all_have_it(me, Pid::NONE).is_some())
 }
 
 /// Returns whether a process has the pid, mount and cgroup namespaces of this one.
-fn same_container(pid: i32) -> bool {
+fn same_container(pid: Pid) -> bool {
     let link = |p: &str, what: &str| std::fs::read_link(format!("/proc/{p}/ns/{what}")).ok();
     let pid = pid.to_string();
     ["pid", "mnt", "cgroup"].iter().all(|n| {

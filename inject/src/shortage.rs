@@ -3,6 +3,7 @@
 //! `/proc/PID`, too.
 
 use crate::{Error, Result};
+use prof_os::Pid;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -17,12 +18,12 @@ pub fn note_shortage() {
 }
 
 /// Fails if memory is short. Called before each step that adds something to the target.
-pub(crate) fn check(pid: i32) -> Result<()> {
+pub(crate) fn check(pid: Pid) -> Result<()> {
     if SHORT.load(Relaxed) { Err(Error::NoMemory(pid)) } else { Ok(()) }
 }
 
 /// Fails if there are too few free descriptors. Called before anything is done to the target.
-pub(crate) fn check_descriptors(pid: i32) -> Result<()> {
+pub(crate) fn check_descriptors(pid: Pid) -> Result<()> {
     let any = || File::open("/proc/self/stat");
     let all: std::io::Result<Vec<File>> = (0..DESCRIPTORS).map(|_| any()).collect();
     all.map(drop).map_err(|_| Error::NoDescriptors(pid, DESCRIPTORS))

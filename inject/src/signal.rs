@@ -11,7 +11,7 @@ use prof_arch::native::jump::{RETURN, code_at};
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_os::maps::Map;
 use prof_os::status::Status;
-use prof_os::{process, task};
+use prof_os::{Pid, process, task};
 use prof_trace::shared::Area;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const SEARCHED: (u64, u64) = (16 << 20, 64 << 20);
 ///
 /// # Errors
 /// If the target is gone.
-pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
+pub(crate) fn in_use(pid: Pid, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
     let bit = bit(signal);
     let status = Status::of(pid)?;
     if (status.signals("SigCgt") | status.signals("SigIgn")) & bit != 0 {
@@ -54,7 +54,7 @@ pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option
 }
 
 /// Returns how the target takes a signal without a handler, if it does.
-pub(crate) fn taken(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
+pub(crate) fn taken(pid: Pid, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
     let mut blocked = false;
     for (k, tid) in process::threads(pid)?.into_iter().enumerate() {
         if !blocked && k >= SOME_THREADS {
@@ -76,7 +76,7 @@ fn bit(signal: u32) -> u128 {
 }
 
 /// Returns whether a thread sleeps in `rt_sigtimedwait` for a signal.
-fn waits_for(pid: i32, tid: i32, mem: &RemoteMemory, signal: u32) -> bool {
+fn waits_for(pid: Pid, tid: Pid, mem: &RemoteMemory, signal: u32) -> bool {
     /// System call number of `rt_sigtimedwait_time64` in 32-bit kernels.
     const TIME64: i64 = 421;
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
@@ -103,7 +103,7 @@ fn place_in_set(signal: u32, word: usize) -> (u64, u32) {
 }
 
 /// Returns whether the target has a signalfd for a signal.
-fn has_signalfd(pid: i32, signal: u32) -> bool {
+fn has_signalfd(pid: Pid, signal: u32) -> bool {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     fds.take(SOME_DESCRIPTORS)
         .filter(|e| {
@@ -193,7 +193,7 @@ pub(crate) fn restore(
 /// Returns whether an address is stored in memory where programs keep pointers: the data of their modules, the heap
 /// behind the program's data, and the stacks. The mappings that overlap `except`, which are prof's, are skipped.
 pub(crate) fn is_remembered(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     maps: &[Map],
     addr: u64,
@@ -244,7 +244,7 @@ pub(crate) fn page_of(addr: u64) -> Area {
 /// # Errors
 /// If the target can't be stopped.
 pub(crate) fn silence(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     handler: u64,
     timeout: Duration,
@@ -299,7 +299,7 @@ mod tests {
         let places = |word| [1, 12, 32, 33, 64].map(|signal| place_in_set(signal, word));
         assert_eq!(places(8), [(0, 0), (0, 11), (0, 31), (0, 32), (0, 63)]);
         assert_eq!(places(4), [(0, 0), (0, 11), (0, 31), (4, 0), (4, 31)]);
-        let mem = RemoteMemory::open(std::process::id() as i32).expect("own memory");
+        let mem = RemoteMemory::open(Pid::this()).expect("own memory");
         for signal in [libc::SIGHUP, libc::SIGUSR2, libc::SIGRTMIN(), libc::SIGRTMAX()] {
             // SAFETY: all zeros are a valid set, which the calls then only write to.
             let set = unsafe {

@@ -5,6 +5,7 @@ use crate::hooked::probed;
 use crate::recorded::{Patched, Recorded};
 use crate::report::DetachReport;
 use crate::stopped::threads::stop_all;
+use prof_os::Pid;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ pub(crate) fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport
         return Ok(());
     }
     let stopped = stop_all(r.pid, timeout)?;
-    let others: BTreeSet<i32> =
+    let others: BTreeSet<Pid> =
         stopped.threads.iter().map(|t| t.pid).filter(|p| *p != r.pid).collect();
     let mut failed = Ok(());
     for f in functions.iter().filter(|f| f.is_patched) {

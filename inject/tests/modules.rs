@@ -4,12 +4,12 @@
 use findshlibs::{SharedLibrary, TargetSharedLibrary};
 use prof_inject::RemoteMemory;
 use prof_inject::process::elf;
-use prof_os::maps;
+use prof_os::{Pid, maps};
 use std::path::PathBuf;
 
 #[test]
 fn modules_are_those_of_the_dynamic_linker() {
-    let pid = std::process::id() as i32;
+    let pid = Pid::this();
     let mem = RemoteMemory::open(pid).unwrap();
     let found = elf::modules(&mem, &maps::of(pid).unwrap());
     let mut checked = 0;
@@ -38,7 +38,7 @@ fn modules_are_those_of_the_dynamic_linker() {
 
 #[test]
 fn symbols_lead_to_functions() {
-    let pid = std::process::id() as i32;
+    let pid = Pid::this();
     let mem = RemoteMemory::open(pid).unwrap();
     let found = elf::modules(&mem, &maps::of(pid).unwrap());
     let libc = found.iter().find(|m| m.file_name().starts_with("libc.so")).expect("libc");

@@ -8,6 +8,7 @@ use anyhow::Result;
 use clap::Args;
 use prof_analyze::allocator::{AllocatorOptions, AllocatorReport, OverheadSort};
 use prof_analyze::report::Style;
+use prof_os::Pid;
 use prof_trace::values::parse::{Time, time};
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,12 +42,12 @@ pub(crate) struct AllocatorArgs {
 }
 
 /// Returns the process that was named, if it can be looked at without a recording.
-fn unrecorded(args: &AllocatorArgs, locate: Locate<'_>) -> Option<u32> {
+fn unrecorded(args: &AllocatorArgs, locate: Locate<'_>) -> Option<Pid> {
     let name = args.input.input.as_deref()?;
-    let pid = name.parse::<i32>().ok().filter(|pid| *pid > 0 && !Path::new(name).exists())?;
+    let pid =
+        name.parse::<Pid>().ok().filter(|pid| *pid > Pid::NONE && !Path::new(name).exists())?;
     let alive = prof_os::process::process_of(pid) == Some(pid);
-    (alive && locate(pid).is_none() && resolve(Some(name), locate).is_err())
-        .then_some(pid.cast_unsigned())
+    (alive && locate(pid).is_none() && resolve(Some(name), locate).is_err()).then_some(pid)
 }
 
 /// Runs the command.
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> 
             let found = found.map_err(|e| {
                 usage(format!("cannot read process {pid}: {e}; to read it takes the right to trace it, as root has"))
             })?;
-            AllocatorReport::of(&found, pid)
+            AllocatorReport::of(&found, pid.as_u32())
         }
         None => recorded(args, locate)?,
     };

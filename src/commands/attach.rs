@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use prof_analyze::Follower;
+use prof_os::Pid;
 use prof_trace::values::text;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,13 +28,13 @@ use std::time::{Duration, Instant};
 pub(crate) struct AttachArgs {
     /// The process
     #[arg(value_parser = pid, required_unless_present = "family", conflicts_with = "family")]
-    pub pid: Option<i32>,
+    pub pid: Option<Pid>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub select: SelectArgs,
     /// Process PID and all of its descendants, also those to come: the same as --tree PID --follow
     #[arg(long, help_heading = "Families", value_name = "PID", value_parser = pid, group = "family")]
-    pub children: Option<i32>,
+    pub children: Option<Pid>,
     /// Go on recording processes of the family that are new, or run another program, until `prof detach FOLDER`, or the
     /// end of all processes of a tree
     #[arg(long, help_heading = "Families", requires = "family")]

@@ -5,6 +5,7 @@ use crate::reports::{DumpFormat, Reports, Template};
 use clap::{Args, ValueEnum};
 use prof_analyze::rewrite::CullOptions;
 use prof_collect::{Limits, Room};
+use prof_os::Pid;
 use prof_trace::pack::Compress;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +18,7 @@ const REPORT_FILE: &str = "--report-file=";
 pub(crate) struct CollectArgs {
     /// The target
     #[arg(long)]
-    pub pid: u32,
+    pub pid: Pid,
     /// Descriptor of the ring
     #[arg(long)]
     pub ring_fd: i32,
@@ -130,7 +131,7 @@ pub(crate) struct Told {
 impl Told {
     /// Returns what a collector was told; `None` if that can't be read, as its process is another user's or of another
     /// build.
-    pub(crate) fn of(collector: u32) -> Option<Self> {
+    pub(crate) fn of(collector: Pid) -> Option<Self> {
         let words = std::fs::read(format!("/proc/{collector}/cmdline")).ok()?;
         Self::from_words(&words)
     }
@@ -162,7 +163,7 @@ impl Told {
 pub(crate) struct CleanArgs {
     /// The target
     #[arg(long)]
-    pub pid: i32,
+    pub pid: Pid,
 }
 
 #[cfg(test)]

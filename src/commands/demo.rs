@@ -6,6 +6,7 @@ use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term::line;
 use anyhow::{Context, Result};
 use clap::Args;
+use prof_os::Pid;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If it can't be started, or `f` fails.
-pub(crate) fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
+pub(crate) fn with_target<T>(f: impl FnOnce(Pid) -> Result<T>) -> Result<T> {
     let mut child = Command::new("/proc/self/exe")
         .arg("demo-target")
         .stdin(Stdio::piped())
@@ -47,14 +48,14 @@ pub(crate) fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
     let mut ready = [0u8; 1];
     let out = child.stdout.as_mut().context("no pipe")?;
     let started = out.read_exact(&mut ready).context("the demo process did not start");
-    let result = started.and_then(|()| f(child.id() as i32));
+    let result = started.and_then(|()| f(Pid::from_u32(child.id())));
     // The process ends when its standard input is closed.
     drop(child.stdin.take());
     let _ = child.wait();
     result
 }
 
-fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
+fn record(pid: Pid, args: &DemoArgs) -> Result<ExitCode> {
     let temporary = std::env::temp_dir().join(format!("prof.demo.{pid}.prof"));
     let path: PathBuf = args.output.clone().unwrap_or_else(|| temporary.clone());
     let record = RecordArgs::unlogged(path.clone(), 64 << 20);

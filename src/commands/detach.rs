@@ -12,6 +12,7 @@ use crate::session::{self, Detached};
 use crate::term::say as say_line;
 use anyhow::Result;
 use clap::Args;
+use prof_os::Pid;
 use serde_json::json;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
 }
 
 /// Takes prof out of one process.
-fn one(args: &DetachArgs, pid: i32) -> Result<ExitCode> {
+fn one(args: &DetachArgs, pid: Pid) -> Result<ExitCode> {
     let audit = Audit::unless(args.no_log);
     let leave = || session::leave(pid, args.timeout, args.children, audit);
     prof_inject::wait_until_idle(pid);

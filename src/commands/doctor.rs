@@ -7,6 +7,7 @@ use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term;
 use anyhow::{Context, Result};
 use clap::Args;
+use prof_os::Pid;
 use prof_trace::values::text::{bytes, count, time};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ use std::time::Instant;
 pub(crate) struct DoctorArgs {
     /// A process that is to be recorded
     #[arg(value_parser = pid)]
-    pub pid: Option<i32>,
+    pub pid: Option<Pid>,
     /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -220,7 +221,7 @@ fn executable_memory() -> Check {
 }
 
 fn cgroup() -> Check {
-    let pid = std::process::id() as i32;
+    let pid = Pid::this();
     let levels = prof_inject::process::cgroup::levels(pid, pid);
     match levels.iter().filter(|l| l.limit.is_some()).min_by_key(|l| l.left()) {
         Some(level) => {
@@ -254,7 +255,7 @@ fn trial() -> Check {
     }
 }
 
-fn record_shortly(pid: i32) -> Result<u64> {
+fn record_shortly(pid: Pid) -> Result<u64> {
     // A container's root may have no folder for temporary files.
     let folder = Some(std::env::temp_dir()).filter(|d| d.is_dir()).unwrap_or_else(|| ".".into());
     let path = folder.join(format!("prof.doctor.{pid}.prof"));
@@ -274,7 +275,7 @@ fn record_shortly(pid: i32) -> Result<u64> {
 }
 
 /// Checks whether a process would be refused; nothing in it is touched.
-fn process(pid: i32) -> Check {
+fn process(pid: Pid) -> Check {
     match prof_inject::preflight(pid) {
         Ok(target) => {
             let check =

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::export::Cost;
 use prof_analyze::report::{Report, ReportOptions, Style};
+use prof_os::Pid;
 use prof_trace::values::text;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 pub(crate) struct DumpArgs {
     /// The process, which must be being recorded
     #[arg(value_parser = pid)]
-    pub pid: i32,
+    pub pid: Pid,
     /// The file; {pid} stands for the process, {comm} for its name, {n} for the first number from 1 on for which there
     /// is no file, {time} for the date and the time [default: ./prof.{comm}.{pid}.{time}.txt, with the ending of the
     /// format]

@@ -12,6 +12,7 @@ use crate::session::Choice;
 use crate::term::say;
 use anyhow::Result;
 use clap::Args;
+use prof_os::Pid;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 pub(crate) struct SelectArgs {
     /// Process PID and all of its descendants
     #[arg(long, help_heading = "Families", value_name = "PID", value_parser = pid, group = "family")]
-    pub tree: Option<i32>,
+    pub tree: Option<Pid>,
     /// All processes with this name, or whose program has this name or path
     #[arg(long, help_heading = "Families", value_name = "NAME", group = "family")]
     pub name: Option<String>,
@@ -69,7 +70,7 @@ impl WhoArgs {
     }
 
     /// Returns the process that alone is meant.
-    pub(crate) fn one(&self) -> Option<i32> {
+    pub(crate) fn one(&self) -> Option<Pid> {
         match self.who {
             Some(Who::One(pid)) => Some(pid),
             _ => None,

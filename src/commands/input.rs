@@ -10,6 +10,7 @@ use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::query::{FIELDS, Filter, Query};
 use prof_analyze::symbols::{Debuginfod, SymbolCache, SymbolOptions};
 use prof_analyze::{Index, LoadOptions};
+use prof_os::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -41,7 +42,7 @@ pub(crate) struct IndexArgs {
     pub index: bool,
     /// Of the folder of a family, take this process alone (may be given again)
     #[arg(long, help_heading = "Families", value_name = "PID")]
-    pub pid: Vec<u32>,
+    pub pid: Vec<Pid>,
     /// The folder for the index
     #[arg(long, value_name = "DIR", help_heading = "Index", conflicts_with = "no_index")]
     pub index_dir: Option<PathBuf>,
@@ -297,7 +298,7 @@ impl Args for FilterArgs {
 }
 
 /// Returns the path of the recording of a process; `None` if the process is not recorded.
-pub(crate) type Locate<'a> = &'a dyn Fn(i32) -> Option<PathBuf>;
+pub(crate) type Locate<'a> = &'a dyn Fn(Pid) -> Option<PathBuf>;
 
 impl InputArgs {
     /// Opens the recording.
@@ -343,7 +344,7 @@ fn find(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
         );
     };
     let path = PathBuf::from(name);
-    let pid = name.parse::<i32>().ok().filter(|p| *p > 0);
+    let pid = name.parse::<Pid>().ok().filter(|p| *p > Pid::NONE);
     let (false, Some(pid)) = (path.exists(), pid) else { return Ok(path) };
     let named = |p: &Path| p.file_name().is_some_and(|n| has_part(&n.to_string_lossy(), name));
     let thread = super::process::thread(pid);
@@ -415,7 +416,7 @@ mod tests {
         let none: Locate<'_> = &|_| None;
         let name = old.to_str().expect("a name");
         assert_eq!(resolve(Some(name), none).expect("a file"), old);
-        let live: Locate<'_> = &|pid| (pid == 123_456).then(|| "/tmp/there".into());
+        let live: Locate<'_> = &|pid| (pid == Pid::from_raw(123_456)).then(|| "/tmp/there".into());
         assert_eq!(resolve(Some("123456"), live).expect("live"), Path::new("/tmp/there"));
         assert!(resolve(Some("123457"), live).is_err());
         fs::remove_dir_all(&dir).expect("removed");

@@ -12,6 +12,7 @@ use clap::Args;
 use launch::Launched;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use prof_kernel::{Error, Options, Recorder, Scope, What};
+use prof_os::Pid;
 use prof_trace::values::parse;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,7 +47,7 @@ pub(crate) struct KernelArgs {
     pub count: Option<u64>,
     /// Only what this process allocates
     #[arg(short, long, value_name = "PID", conflicts_with_all = ["cgroup", "command"])]
-    pub pid: Option<u32>,
+    pub pid: Option<Pid>,
     /// Only what the tasks of this cgroup allocate: a folder below /sys/fs/cgroup
     #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
     pub cgroup: Option<PathBuf>,
@@ -111,10 +112,10 @@ pub(crate) fn run(args: &KernelArgs) -> Result<ExitCode> {
         None => options.scope.clone(),
     };
     let options = Options { scope, ..options };
-    let pid = args.pid.unwrap_or(std::process::id());
+    let pid = args.pid.unwrap_or(Pid::this());
     let file = match args.combined_only {
         true => None,
-        false => Some(create(args.output.as_deref(), "kernel", pid as i32)?),
+        false => Some(create(args.output.as_deref(), "kernel", pid)?),
     };
     let (path, file) = file.unzip();
     let started = Recorder::start(options, file, &title(args));
@@ -174,7 +175,7 @@ fn options(args: &KernelArgs) -> Result<Options> {
 
 /// Returns what a recording is of, as its command line.
 fn title(args: &KernelArgs) -> String {
-    let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = |pid: Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     match (args.pid, &args.cgroup, &args.command) {
         (Some(pid), ..) => format!("kernel, for process {pid} ({})", name(pid).trim()),
         (_, Some(path), _) => format!("kernel, for cgroup {}", path.display()),

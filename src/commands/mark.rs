@@ -8,6 +8,7 @@ use crate::session;
 use crate::term::{one_line, say};
 use anyhow::Result;
 use clap::Args;
+use prof_os::Pid;
 use prof_trace::records::MARKS;
 use prof_trace::shared::MARK_NAME;
 use std::process::ExitCode;
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &MarkArgs) -> Result<ExitCode> {
 }
 
 /// Sets a mark in the recording of a process; returns what to say.
-fn set(pid: i32, name: &str) -> Result<String> {
+fn set(pid: Pid, name: &str) -> Result<String> {
     let peek = session::attached(pid)?;
     let path = peek.path.clone();
     wait_for_collector(peek)?;

@@ -54,6 +54,7 @@ use crate::failure::refused;
 use crate::recorder;
 use anyhow::Result;
 use process::{NO_PROC, thread};
+use prof_os::Pid;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -139,7 +140,7 @@ fn needs_processes(command: &Command) -> bool {
 }
 
 /// Returns the process that a command is to work on.
-fn target(command: &Command) -> Option<i32> {
+fn target(command: &Command) -> Option<Pid> {
     match command {
         Command::Attach(a) => a.pid,
         Command::Detach(a) => a.who.one(),
@@ -150,13 +151,13 @@ fn target(command: &Command) -> Option<i32> {
         Command::Mark(a) => a.who.one(),
         Command::Reach(a) => Some(a.pid),
         Command::Holds(a) => Some(a.pid),
-        Command::Kernel(a) => a.pid.map(u32::cast_signed),
+        Command::Kernel(a) => a.pid,
         _ => None,
     }
 }
 
 /// Returns the path of the recording of a process that is being recorded.
-fn locate(pid: i32) -> Option<PathBuf> {
-    let peek = prof_collect::Peek::of(u32::try_from(pid).ok()?).ok()??;
+fn locate(pid: Pid) -> Option<PathBuf> {
+    let peek = prof_collect::Peek::of(pid).ok()??;
     Some(peek.path)
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use clap::Parser;
 use prof_analyze::export::Cost;
 use prof_collect::{Limits, Room};
+use prof_os::Pid;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ impl SignalReportArgs {
 pub(crate) struct OnSignalArgs {
     /// The recorded process
     #[arg(long)]
-    pub pid: i32,
+    pub pid: Pid,
     /// Its name
     #[arg(long)]
     pub comm: String,

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use prof_inject::Launched;
 use prof_inject::follow::{Follow, Next, install_again};
-use prof_os::process;
+use prof_os::{Pid, process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ pub(super) struct Parts<'a> {
     /// The settings of the recordings.
     pub choice: Choice,
     /// Process ID of the command.
-    pub pid: i32,
+    pub pid: Pid,
     /// Path of the recording of the present program.
     pub path: PathBuf,
     /// Path of the recording of the program before.
@@ -134,7 +134,7 @@ impl Parts<'_> {
 
     fn record(&mut self, wanted: Option<&Path>) -> Result<PathBuf> {
         let record = &self.args.record;
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         let (path, file) = create(wanted, &process::comm(self.pid), me)?;
         let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let options = session::options(record, &self.choice, &absolute);

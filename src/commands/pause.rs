@@ -7,6 +7,7 @@ use crate::session;
 use anyhow::Result;
 use clap::Args;
 use prof_collect::Peek;
+use prof_os::Pid;
 use prof_trace::values::text::time;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ pub(crate) fn pause(args: &PidArgs) -> Result<ExitCode> {
 }
 
 /// Switches the recording of one process, or of each process of a family.
-fn switch(args: &PidArgs, work: fn(i32) -> Result<bool>, to: &str) -> Result<ExitCode> {
+fn switch(args: &PidArgs, work: fn(Pid) -> Result<bool>, to: &str) -> Result<ExitCode> {
     let who = args.who.who()?;
     if let Who::One(pid) = who {
         if !work(pid)? {
@@ -46,7 +47,7 @@ fn switch(args: &PidArgs, work: fn(i32) -> Result<bool>, to: &str) -> Result<Exi
 ///
 /// # Errors
 /// If the process is not recorded, or can't be reached.
-pub(crate) fn off(pid: i32) -> Result<bool> {
+pub(crate) fn off(pid: Pid) -> Result<bool> {
     session::attached(pid)?;
     prof_inject::pause(pid).map_err(|e| session::failed(pid, e))
 }
@@ -60,7 +61,7 @@ pub(crate) fn resume(args: &PidArgs) -> Result<ExitCode> {
 ///
 /// # Errors
 /// If the process is not recorded, can't be reached, or its collector does not answer.
-pub(crate) fn on(pid: i32) -> Result<bool> {
+pub(crate) fn on(pid: Pid) -> Result<bool> {
     wait_for_collector(session::attached(pid)?)?;
     prof_inject::resume(pid).map_err(|e| session::failed(pid, e))
 }
@@ -86,6 +87,6 @@ pub(super) fn wait_for_collector(mut peek: Peek) -> Result<()> {
             )));
         }
         std::thread::sleep(Duration::from_millis(20));
-        peek = session::peek(pid as i32)?;
+        peek = session::peek(pid)?;
     }
 }

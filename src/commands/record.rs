@@ -4,6 +4,7 @@ use super::bounds::BoundArgs;
 use super::collect::Writing;
 use clap::{Args, ValueEnum};
 use prof_inject::{Named, Role};
+use prof_os::Pid;
 use prof_trace::capture::{Capture, FIRST_DISTANCE};
 use prof_trace::pack::Compress;
 use prof_trace::values::parse::{self, size};
@@ -222,8 +223,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// A message with how to find one.
-pub(crate) fn pid(text: &str) -> Result<i32, String> {
-    text.parse().ok().filter(|pid| *pid > 0).ok_or_else(|| {
+pub(crate) fn pid(text: &str) -> Result<Pid, String> {
+    text.parse().ok().filter(|pid| *pid > Pid::NONE).ok_or_else(|| {
         format!(
             "{text:?} is not the ID of a process; `pgrep NAME` prints the IDs of those with a name"
         )
@@ -247,12 +248,12 @@ mod tests {
     #[derive(Debug, clap::Parser)]
     struct Wanted {
         #[arg(value_parser = pid)]
-        pid: i32,
+        pid: Pid,
         #[command(flatten)]
         record: RecordArgs,
     }
 
-    fn record(args: &[&str]) -> Result<(i32, RecordArgs), String> {
+    fn record(args: &[&str]) -> Result<(Pid, RecordArgs), String> {
         let parsed = Wanted::try_parse_from(["attach"].iter().chain(args));
         let wanted = parsed.map_err(|e| e.to_string().replace('\n', " "))?;
         wanted.record.check()?;
@@ -262,16 +263,16 @@ mod tests {
     #[test]
     fn samples_and_limits_are_understood() {
         let capture = |args: &[&str]| record(args).map(|(pid, r)| (pid, r.capture()));
-        let all = Capture::default();
-        assert_eq!(capture(&["7"]), Ok((7, all)));
+        let (all, seven) = (Capture::default(), Pid::from_raw(7));
+        assert_eq!(capture(&["7"]), Ok((seven, all)));
         let auto = Capture { sample_bytes: FIRST_DISTANCE, adapts: true, ..all };
-        assert_eq!(capture(&["--sample", "7"]), Ok((7, auto)));
-        assert_eq!(capture(&["--sample=auto", "7"]), Ok((7, auto)));
+        assert_eq!(capture(&["--sample", "7"]), Ok((seven, auto)));
+        assert_eq!(capture(&["--sample=auto", "7"]), Ok((seven, auto)));
         let sampled = Capture { sample_bytes: 1 << 20, ..all };
-        assert_eq!(capture(&["--sample=1MiB", "7"]), Ok((7, sampled)));
+        assert_eq!(capture(&["--sample=1MiB", "7"]), Ok((seven, sampled)));
         let every = Capture { sample_every: 100, min_size: 1024, max_size: 1 << 20, ..all };
         let args = ["7", "--sample-rate", "100", "--min-size=1K", "--max-size", "1M"];
-        assert_eq!(capture(&args), Ok((7, every)));
+        assert_eq!(capture(&args), Ok((seven, every)));
         for (args, part) in [
             (&["--sample", "--sample-rate", "5", "7"][..], "--sample-rate"),
             (&["--sample=0", "7"], "leave the option out"),

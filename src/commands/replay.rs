@@ -5,6 +5,7 @@ use crate::failure::usage;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::export::replay::{Call, Calls, CallsError, Sums};
+use prof_os::Pid;
 use prof_os::files::open_regular;
 use prof_os::status::Status;
 use prof_trace::values::text::{bytes, duration, number};
@@ -212,7 +213,7 @@ fn enough_memory(wanted: u64) -> Result<()> {
 
 /// Returns the value of a line in this process's status, in bytes; 0 if it is not known.
 fn memory(name: &str) -> u64 {
-    Status::of(std::process::id().cast_signed()).ok().and_then(|s| s.bytes(name)).unwrap_or(0)
+    Status::of(Pid::this()).ok().and_then(|s| s.bytes(name)).unwrap_or(0)
 }
 
 /// Returns the path of the file that malloc is in.

@@ -15,8 +15,8 @@ use clap::Args;
 use clap::Parser;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
 use prof_analyze::Now;
+use prof_os::Pid;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         args.record.output = Some(family.recording());
     }
     let args = &args;
-    let me = std::process::id() as i32;
+    let me = Pid::this();
     let wanted = args.record.output.as_deref();
     let created = create(wanted, &base.unwrap_or_default(), me);
     let (path, file) = created.inspect_err(|_| family.iter().for_each(Family::remove))?;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         .map_err(|e| refused(format!("cannot record {name}: {e}")))
         .map_err(undo)?;
     let pid = launched.pid;
-    CHILD.store(pid, SeqCst);
+    CHILD.store(pid.as_raw(), SeqCst);
     pass_early();
     let dump = choice.reports.as_ref().map_or(0, |r| r.signal);
     pass_signals(&[args.signal, dump], false)?;
@@ -122,8 +122,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let began = session::activate(launched.installed, file, &args.record, &choice);
     let began = began.map_err(|e| {
         // The command was started only to be recorded.
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        let _ = waitpid(Pid::from_raw(pid), None);
+        let _ = kill(pid.into(), Signal::SIGKILL);
+        let _ = waitpid(Some(pid.into()), None);
         undo(e)
     })?;
     began.messages.iter().for_each(|line| log::info!("{line}"));

@@ -11,7 +11,7 @@ use crate::family::supervise::{self, Follow};
 use crate::term::say;
 use anyhow::Result;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use prof_os::Pid;
 use prof_trace::values::text::count;
 use serde_json::json;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl Family {
     ///
     /// # Errors
     /// If it can't be started.
-    pub(super) fn follow(&self, args: &RunArgs, pid: i32) -> Result<Pid> {
+    pub(super) fn follow(&self, args: &RunArgs, pid: Pid) -> Result<Pid> {
         let note = json!({ "recording": OWN });
         self.folder.journal()?.note("attached", Seen::of(pid).as_ref(), note);
         let how = How { record: args.record.clone(), choice: args.choice()? };
@@ -74,7 +74,10 @@ impl Family {
         let began = Instant::now();
         let mut goes_on = false;
         while let Some(pid) = supervisor
-            && matches!(waitpid(pid, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive))
+            && matches!(
+                waitpid(Some(pid.into()), Some(WaitPidFlag::WNOHANG)),
+                Ok(WaitStatus::StillAlive)
+            )
             && began.elapsed() < FINISHES
         {
             goes_on = began.elapsed() > STAYS && !in_folder(self.folder.path()).is_empty();

@@ -5,6 +5,7 @@ use crate::failure::{refused, usage};
 use crate::term::say;
 use anyhow::{Context, Result};
 use clap::Args;
+use prof_os::Pid;
 use prof_serve::{Listen, Options, Server, Source, Token};
 use prof_trace::values::parse::size;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -288,8 +289,8 @@ fn in_folder(dir: &Path) -> Result<Vec<Source>> {
 }
 
 /// Returns whether recording of a process is on; `None`: it is not recorded.
-fn is_recorded(pid: i32) -> Option<bool> {
-    let peek = prof_collect::Peek::of(u32::try_from(pid).ok()?).ok()??;
+fn is_recorded(pid: Pid) -> Option<bool> {
+    let peek = prof_collect::Peek::of(pid).ok()??;
     Some(peek.recording)
 }
 
@@ -300,15 +301,15 @@ struct Hands;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl prof_serve::Control for Hands {
-    fn pause(&self, pid: i32) -> Result<(), String> {
+    fn pause(&self, pid: Pid) -> Result<(), String> {
         super::pause::off(pid).map(|_| ()).map_err(|e| format!("{e:#}"))
     }
 
-    fn resume(&self, pid: i32) -> Result<(), String> {
+    fn resume(&self, pid: Pid) -> Result<(), String> {
         super::pause::on(pid).map(|_| ()).map_err(|e| format!("{e:#}"))
     }
 
-    fn detach(&self, pid: i32) -> Result<(), String> {
+    fn detach(&self, pid: Pid) -> Result<(), String> {
         let audit = crate::audit::Audit::On;
         let done = crate::session::detach(pid, PATIENCE, false, audit);
         done.map(|_| ()).map_err(|e| format!("{e:#}"))

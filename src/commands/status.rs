@@ -22,6 +22,7 @@ use prof_analyze::{Summary, live_summary};
 use prof_collect::{Limits, Peek, Probe, Room, all_recorded};
 use prof_inject::Added;
 use prof_inject::{Probed, uprobe};
+use prof_os::Pid;
 use prof_trace::shared::state;
 use prof_trace::values::text;
 use serde_json::{Value, json};
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
 
 impl StatusArgs {
     /// Returns the process that alone is meant.
-    pub(crate) fn one(&self) -> Option<i32> {
+    pub(crate) fn one(&self) -> Option<Pid> {
         match self.who {
             Some(Who::One(pid)) => Some(pid),
             _ => None,
@@ -105,7 +106,7 @@ impl StatusArgs {
 fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
     let all: Vec<Status> = in_folder(path).into_iter().filter_map(Status::of).collect();
     let supervisor = supervise::running(path);
-    let is_recorded = |pid: i32| all.iter().any(|s| s.peek.pid as i32 == pid);
+    let is_recorded = |pid: Pid| all.iter().any(|s| s.peek.pid == pid);
     let mut others = history(path);
     others.retain(|last| !is_recorded(last.pid));
     for other in others.iter_mut().filter(|o| o.open) {
@@ -145,7 +146,7 @@ fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
 }
 
 /// Reports the recording of a process that is not recorded any more.
-fn ended(args: &StatusArgs, pid: i32, e: anyhow::Error) -> Result<ExitCode> {
+fn ended(args: &StatusArgs, pid: Pid, e: anyhow::Error) -> Result<ExitCode> {
     let Some(note) = notes::last(pid) else { return Err(e) };
     if args.format == Format::Json {
         let _ = writeln!(std::io::stdout(), "{:#}", note.json());
@@ -201,20 +202,20 @@ struct Status {
 impl Status {
     /// `None`: the process has ended meanwhile.
     fn of(peek: Peek) -> Option<Self> {
-        let name = prof_os::process::comm(peek.pid as i32);
+        let name = prof_os::process::comm(peek.pid);
         // The live bytes are known only by replaying the recording, which takes seconds if it is large.
         let kept = Kept::of(&peek);
         let displaced = kept.as_ref().and_then(Kept::describe);
         let path = kept.filter(|_| displaced.is_some());
         let path = path.as_ref().map_or(peek.path.clone(), Kept::link);
         let size = std::fs::metadata(&path).map_or(0, |m| m.len());
-        let now = look::now(peek.pid as i32);
+        let now = look::now(peek.pid);
         let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
-        let added = Added::of(peek.pid as i32);
+        let added = Added::of(peek.pid);
         let is_left = session::is_left(&peek);
         let told = Told::of(peek.collector.0).filter(|_| peek.collector_alive);
-        let reports = notes::reports(peek.pid as i32).filter(|_| peek.dump_signal != 0);
-        (!prof_os::process::has_ended(peek.pid as i32)).then_some(Self {
+        let reports = notes::reports(peek.pid).filter(|_| peek.dump_signal != 0);
+        (!prof_os::process::has_ended(peek.pid)).then_some(Self {
             peek,
             name,
             summary,

@@ -10,6 +10,7 @@ use crate::term;
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use prof_analyze::export;
+use prof_os::Pid;
 use prof_top::app::{Format, Leave};
 use prof_top::feed::{FeedOptions, Source};
 use prof_top::rows::View;
@@ -31,7 +32,7 @@ use std::time::Duration;
 pub(crate) struct TopArgs {
     /// The processes
     #[arg(value_name = "PID", value_parser = pid, required = true)]
-    pub pids: Vec<i32>,
+    pub pids: Vec<Pid>,
     /// Time between two looks at the figures
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub interval: Duration,
@@ -159,7 +160,7 @@ struct Ours;
 const REPORT: &str = "report";
 
 impl Control for Ours {
-    fn toggle(&self, pid: i32, on: bool) -> Result<(), String> {
+    fn toggle(&self, pid: Pid, on: bool) -> Result<(), String> {
         let done = if on { super::pause::on(pid) } else { super::pause::off(pid) };
         done.map(drop).map_err(|e| format!("{e:#}"))
     }

@@ -13,6 +13,7 @@ use prof_analyze::Follower;
 use prof_analyze::live::{LineData, Names, Only, Trace, TraceOptions, What};
 use prof_analyze::query::Filter;
 use prof_analyze::report::Style;
+use prof_os::Pid;
 use prof_trace::values::text;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
@@ -32,7 +33,7 @@ const READ: Duration = Duration::from_millis(50);
 pub(crate) struct TraceArgs {
     /// The process
     #[arg(value_parser = pid, required_unless_present = "command")]
-    pub pid: Option<i32>,
+    pub pid: Option<Pid>,
     /// Start this command, and show its events from its first allocation on; its words are separated as a shell does
     /// it. Its output goes to standard error
     #[arg(short, long, value_name = "COMMAND", conflicts_with = "pid")]

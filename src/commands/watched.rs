@@ -10,10 +10,10 @@ use crate::term;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
 use prof_analyze::Follower;
 use prof_collect::Peek;
 use prof_inject::Launched;
+use prof_os::Pid;
 use prof_os::process::is_running;
 use prof_trace::records::Stripped;
 use prof_trace::values::text;
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// The subject of a watch.
 pub(super) enum Watch {
     /// A process.
-    Process(i32),
+    Process(Pid),
     /// A command that is to be started.
     Command(Vec<OsString>),
 }
@@ -69,11 +69,11 @@ pub(super) fn say_what_is_culled(follower: &Follower) {
 /// A process whose recording is looked at.
 pub(super) struct Watched {
     /// The process.
-    pub pid: i32,
+    pub pid: Pid,
     /// Path of the recording.
     pub path: PathBuf,
     /// Process ID and start time of the collector.
-    pub collector: (u32, u64),
+    pub collector: (Pid, u64),
     /// The recording was begun by this command, and ends with it.
     pub own: bool,
     /// The process is a child of this one.
@@ -82,9 +82,9 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Takes the running recording of a process; `None` if there is none.
-    pub(super) fn running(pid: i32) -> Option<Self> {
+    pub(super) fn running(pid: Pid) -> Option<Self> {
         let running = |p: &Peek| p.collector_alive && !p.path.as_os_str().is_empty();
-        let peek = Peek::of(pid.cast_unsigned()).ok().flatten().filter(running)?;
+        let peek = Peek::of(pid).ok().flatten().filter(running)?;
         Some(Self { pid, path: peek.path, collector: peek.collector, own: false, child: false })
     }
 
@@ -92,7 +92,7 @@ impl Watched {
     ///
     /// # Errors
     /// If the process can't be recorded.
-    fn attach(pid: i32, record: &RecordArgs) -> Result<Self> {
+    fn attach(pid: Pid, record: &RecordArgs) -> Result<Self> {
         let attached = session::attach(pid, record, &Choice::default())?;
         attached.messages.iter().for_each(|line| term::say(line));
         Ok(Self::began(pid, attached.path, false))
@@ -105,7 +105,7 @@ impl Watched {
     fn start(command: &[OsString], record: &RecordArgs) -> Result<Self> {
         let name = command.first().map(|c| c.to_string_lossy()).unwrap_or_default();
         let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
-        let me = std::process::id().cast_signed();
+        let me = Pid::this();
         let (path, file) = create(record.output.as_deref(), &base.unwrap_or_default(), me)?;
         let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let undo = |e: anyhow::Error| {
@@ -119,8 +119,8 @@ impl Watched {
         let began = session::activate(launched.installed, file, record, &Choice::default());
         began.map_err(|e| {
             // The command was started only to be recorded.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            let _ = waitpid(Pid::from_raw(pid), None);
+            let _ = kill(pid.into(), Signal::SIGKILL);
+            let _ = waitpid(Some(pid.into()), None);
             undo(e)
         })?;
         let watched = Self::began(pid, path, true);
@@ -128,7 +128,7 @@ impl Watched {
         Ok(watched)
     }
 
-    fn began(pid: i32, path: PathBuf, child: bool) -> Self {
+    fn began(pid: Pid, path: PathBuf, child: bool) -> Self {
         term::say(&format!("recording to {}, until this ends", path.display()));
         let collector = session::peek(pid).map(|p| p.collector).unwrap_or_default();
         Self { pid, path, collector, own: true, child }
@@ -136,7 +136,7 @@ impl Watched {
 
     /// Returns whether the recording still grows.
     pub(super) fn grows(&self) -> bool {
-        is_running(self.collector.0.cast_signed(), self.collector.1)
+        is_running(self.collector.0, self.collector.1)
     }
 
     /// Detaches if this command has attached.
@@ -146,9 +146,9 @@ impl Watched {
     pub(super) fn end(self) -> Result<ExitCode> {
         let detached = self.detach();
         if self.child {
-            let pid = Pid::from_raw(self.pid);
-            let ended =
-                waitpid(pid, Some(WaitPidFlag::WNOHANG)).context("cannot wait for the command");
+            let pid = self.pid;
+            let ended = waitpid(Some(pid.into()), Some(WaitPidFlag::WNOHANG))
+                .context("cannot wait for the command");
             match ended {
                 Ok(nix::sys::wait::WaitStatus::StillAlive) => {
                     term::say(&format!("the command goes on, as process {pid}"));

@@ -7,7 +7,7 @@ use crate::failure::{FAILED, refused};
 use crate::term::say;
 use anyhow::Result;
 use prof_collect::{Peek, all_recorded};
-use prof_os::process;
+use prof_os::{Pid, process};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[derive(Clone, Debug)]
 pub(crate) enum Who {
     /// One process.
-    One(i32),
+    One(Pid),
     /// All processes that are recorded to this folder.
     Folder(PathBuf),
     /// All recorded processes that have this in common.
@@ -53,7 +53,7 @@ impl Who {
             Self::Folder(path) => in_folder(path),
             Self::All(which) => {
                 let found = which.find().map_err(refused)?;
-                let has = |p: &Peek| found.iter().any(|s| s.pid == p.pid as i32);
+                let has = |p: &Peek| found.iter().any(|s| s.pid == p.pid);
                 all_recorded().into_iter().filter(has).collect()
             }
         };
@@ -78,10 +78,10 @@ pub(crate) fn in_folder(path: &Path) -> Vec<Peek> {
 
 /// Does the same to each process, and says a line about each for which it fails. The exit code says whether all went
 /// well.
-pub(crate) fn each(all: &[Peek], mut work: impl FnMut(i32) -> Result<bool>) -> ExitCode {
+pub(crate) fn each(all: &[Peek], mut work: impl FnMut(Pid) -> Result<bool>) -> ExitCode {
     let mut failed = false;
     for peek in all {
-        let pid = peek.pid as i32;
+        let pid = peek.pid;
         match work(pid) {
             Ok(good) => failed |= !good,
             // There is nothing left to do to it.

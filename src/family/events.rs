@@ -2,6 +2,7 @@
 //! namespaces), and else by looks at `/proc`.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use prof_os::Pid;
 use std::fs;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -28,11 +29,11 @@ const HEAD: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// It was made by its parent.
-    Fork { parent: i32, child: i32 },
+    Fork { parent: Pid, child: Pid },
     /// It runs another program.
-    Exec { pid: i32 },
+    Exec { pid: Pid },
     /// It has ended, with this status of waitpid(2).
-    Exit { pid: i32, status: i32 },
+    Exit { pid: Pid, status: i32 },
     /// Something may have happened that no event tells of: a look at all processes is due.
     Look,
     /// There were more events than fit into memory: some are lost.
@@ -187,14 +188,17 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// Decodes a message; `None` if it is about threads, or something else.
 fn event(bytes: &[u8]) -> Option<Event> {
-    let data = |i: usize| word(bytes, HEADERS + HEAD + 4 * i) as i32;
+    let data = |i: usize| word(bytes, HEADERS + HEAD + 4 * i);
+    let id = |i: usize| Pid::from_u32(data(i));
     if bytes.len() < HEADERS + HEAD + 8 {
         return None;
     }
     match word(bytes, HEADERS) {
-        1 if data(2) == data(3) => Some(Event::Fork { parent: data(1), child: data(3) }),
-        2 => Some(Event::Exec { pid: data(1) }),
-        0x8000_0000 if data(0) == data(1) => Some(Event::Exit { pid: data(1), status: data(2) }),
+        1 if data(2) == data(3) => Some(Event::Fork { parent: id(1), child: id(3) }),
+        2 => Some(Event::Exec { pid: id(1) }),
+        0x8000_0000 if data(0) == data(1) => {
+            Some(Event::Exit { pid: id(1), status: data(2).cast_signed() })
+        }
         _ => None,
     }
 }
@@ -213,11 +217,12 @@ mod tests {
 
     #[test]
     fn events_are_those_of_processes_and_not_of_threads() {
-        let fork = Event::Fork { parent: 5, child: 9 };
+        let (parent, child) = (Pid::from_raw(5), Pid::from_raw(9));
+        let fork = Event::Fork { parent, child };
         assert_eq!(event(&message(1, [6, 5, 9, 9])), Some(fork));
         assert_eq!(event(&message(1, [6, 5, 10, 9])), None, "a thread");
-        assert_eq!(event(&message(2, [6, 5, 0, 0])), Some(Event::Exec { pid: 5 }));
-        let exit = Event::Exit { pid: 5, status: 256 };
+        assert_eq!(event(&message(2, [6, 5, 0, 0])), Some(Event::Exec { pid: parent }));
+        let exit = Event::Exit { pid: parent, status: 256 };
         assert_eq!(event(&message(0x8000_0000, [5, 5, 256, 17])), Some(exit));
         assert_eq!(event(&message(0x8000_0000, [6, 5, 256, 17])), None, "a thread");
         assert_eq!(event(&message(4, [5, 5, 0, 0])), None);
@@ -229,7 +234,7 @@ mod tests {
         for mut source in [Source::open(), Source::Looks(Looks::new())] {
             source.wait(Duration::from_millis(20));
             let mut child = std::process::Command::new("true").spawn().expect("true");
-            let pid = child.id() as i32;
+            let pid = Pid::from_u32(child.id());
             let began = Instant::now();
             let is_it = |e: &Event| matches!(e, Event::Look) || *e == Event::Exec { pid };
             while !source.wait(Duration::from_millis(100)).iter().any(is_it) {

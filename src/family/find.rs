@@ -1,7 +1,7 @@
 //! Finds the processes that belong to a family.
 
-use prof_os::process;
 use prof_os::stat::Stat;
+use prof_os::{Pid, process};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const LEAST_ID: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// They are this process and its descendants.
-    Tree(i32),
+    Tree(Pid),
     /// Their name, or the name or path of their program, is this.
     Name(String),
     /// They are in this cgroup, or in one below it.
@@ -28,20 +28,20 @@ pub(crate) enum Which {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Process ID.
-    pub pid: i32,
+    pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start: u64,
-    /// Process ID of its parent; 0: unknown.
-    pub parent: i32,
+    /// Process ID of its parent; [`Pid::NONE`]: unknown.
+    pub parent: Pid,
     /// Name of the process.
     pub comm: String,
 }
 
 impl Seen {
     /// Looks at a process; `None` if it has ended, or is a thread of the kernel.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
         let stat = Stat::living(pid).filter(|s| !s.is_kernel_thread())?;
-        let (start, parent) = (stat.start()?, stat.parent().unwrap_or(0));
+        let (start, parent) = (stat.start()?, stat.parent().unwrap_or(Pid::NONE));
         Some(Self { pid, start, parent, comm: process::comm(pid) })
     }
 
@@ -96,7 +96,7 @@ impl Which {
     }
 
     /// Returns whether a process belongs to the family, as far as it alone can tell.
-    pub(crate) fn has(&self, pid: i32) -> bool {
+    pub(crate) fn has(&self, pid: Pid) -> bool {
         match self {
             Self::Tree(root) => pid == *root,
             Self::Name(name) => is_named(name, &process::comm(pid), &process::exe(pid)),
@@ -111,8 +111,8 @@ fn everyone() -> impl Iterator<Item = Seen> {
 }
 
 /// Returns whether a process is this one, or one of prof's that serves recordings.
-pub(crate) fn is_ours(pid: i32) -> bool {
-    if pid == std::process::id() as i32 {
+pub(crate) fn is_ours(pid: Pid) -> bool {
+    if pid == Pid::this() {
         return true;
     }
     let same = |a: &Path, b: &Path| {
@@ -125,11 +125,11 @@ pub(crate) fn is_ours(pid: i32) -> bool {
 }
 
 /// Returns a process and all of its descendants.
-fn tree(root: i32) -> Vec<Seen> {
-    let mut by_parent: HashMap<i32, Vec<Seen>> = HashMap::new();
+fn tree(root: Pid) -> Vec<Seen> {
+    let mut by_parent: HashMap<Pid, Vec<Seen>> = HashMap::new();
     everyone().for_each(|s| by_parent.entry(s.parent).or_default().push(s));
     let mut found: Vec<Seen> = Seen::of(root).into_iter().collect();
-    let mut known: BTreeSet<i32> = BTreeSet::from([root]);
+    let mut known: BTreeSet<Pid> = BTreeSet::from([root]);
     let mut next = 0;
     while let Some(parent) = found.get(next).map(|s| s.pid) {
         next += 1;
@@ -143,10 +143,10 @@ fn tree(root: i32) -> Vec<Seen> {
 }
 
 /// Returns the descendants of these processes that are not prof's own, parents before their children.
-pub(crate) fn descendants(roots: impl Iterator<Item = i32>) -> Vec<Seen> {
+pub(crate) fn descendants(roots: impl Iterator<Item = Pid>) -> Vec<Seen> {
     let mut all: Vec<Seen> = everyone().collect();
     all.sort_by_key(|s| (s.start, s.pid));
-    let (mut known, mut found): (BTreeSet<i32>, Vec<Seen>) = (roots.collect(), Vec::new());
+    let (mut known, mut found): (BTreeSet<Pid>, Vec<Seen>) = (roots.collect(), Vec::new());
     loop {
         let before = found.len();
         for seen in &all {
@@ -173,7 +173,7 @@ fn is_named(name: &str, comm: &str, exe: &Path) -> bool {
 }
 
 /// Returns the paths of a process's cgroups.
-fn cgroups(pid: i32) -> Vec<String> {
+fn cgroups(pid: Pid) -> Vec<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let path = |line: &str| line.splitn(3, ':').nth(2).map(ToOwned::to_owned);
     text.lines().filter_map(path).collect()
@@ -276,11 +276,11 @@ mod tests {
     #[test]
     fn a_tree_has_the_children_of_its_root_and_not_prof_itself() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         let all = Which::Tree(me).find().expect("found");
-        let pids: Vec<i32> = all.iter().map(|s| s.pid).collect();
+        let pids: Vec<Pid> = all.iter().map(|s| s.pid).collect();
         assert!(!pids.contains(&me), "{pids:?}");
-        let seen = Seen::of(child.id() as i32).expect("it lives");
+        let seen = Seen::of(Pid::from_u32(child.id())).expect("it lives");
         assert_eq!((seen.parent, seen.runs()), (me, true));
         child.kill().expect("kill");
         child.wait().expect("wait");

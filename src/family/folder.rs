@@ -4,6 +4,7 @@ use super::journal::{self, Journal};
 use crate::failure::usage;
 use crate::new_file::{local_time, plain_name};
 use anyhow::Result;
+use prof_os::Pid;
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -73,7 +74,7 @@ impl Folder {
     }
 
     /// Returns a path for the recording of a process, which does not exist yet.
-    pub(crate) fn new_recording(&self, comm: &str, pid: i32) -> PathBuf {
+    pub(crate) fn new_recording(&self, comm: &str, pid: Pid) -> PathBuf {
         let name = plain_name(comm);
         let named = |n: u32| match n {
             1 => self.path.join(format!("{name}.{pid}.prof")),
@@ -102,10 +103,11 @@ mod tests {
         folder.journal().expect("a journal");
         assert!(Folder::open(&path).is_some());
         assert!(Folder::create(Some(&path), "x").is_err());
-        let first = folder.new_recording("a b", 7);
+        let pid = Pid::from_raw(7);
+        let first = folder.new_recording("a b", pid);
         assert_eq!(first, path.join("a_b.7.prof"));
         fs::write(&first, "").expect("written");
-        assert_eq!(folder.new_recording("a b", 7), path.join("a_b.7.2.prof"));
+        assert_eq!(folder.new_recording("a b", pid), path.join("a_b.7.2.prof"));
         folder.remove();
         assert!(path.exists(), "a recording is in it");
         fs::remove_file(first).expect("removed");

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use prof_analyze::load::is_recording;
 use prof_analyze::rewrite::{JOINED, JoinOptions, RewriteError, join, target};
 use prof_analyze::symbols::SymbolOptions;
+use prof_os::Pid;
 use prof_trace::records::Target;
 use prof_trace::values::text::count;
 use std::fs::{self, File, OpenOptions};
@@ -27,7 +28,7 @@ pub(crate) struct Member {
 ///
 /// # Errors
 /// If there are none.
-pub(crate) fn members(folder: &Folder, pids: &[u32]) -> Result<Vec<Member>> {
+pub(crate) fn members(folder: &Folder, pids: &[Pid]) -> Result<Vec<Member>> {
     let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten().map(|e| e.path());
     let is_hidden = |p: &Path| p.file_name().is_none_or(|n| n.as_encoded_bytes()[0] == b'.');
     let is_ours = |p: &PathBuf| p.extension().is_some_and(|x| x == "prof") && !is_hidden(p);
@@ -43,7 +44,7 @@ pub(crate) fn members(folder: &Folder, pids: &[u32]) -> Result<Vec<Member>> {
         return Err(usage(format!("{shown} has no recording")));
     }
     for pid in pids {
-        if !all.iter().any(|m| m.target.pid == *pid) {
+        if !all.iter().any(|m| m.target.pid == pid.as_u32()) {
             let known: Vec<_> = all.iter().map(|m| m.target.pid.to_string()).collect();
             let known = known.join(", ");
             return Err(usage(format!(
@@ -51,7 +52,7 @@ pub(crate) fn members(folder: &Folder, pids: &[u32]) -> Result<Vec<Member>> {
             )));
         }
     }
-    all.retain(|m| pids.is_empty() || pids.contains(&m.target.pid));
+    all.retain(|m| pids.is_empty() || pids.contains(&Pid::from_u32(m.target.pid)));
     Ok(all)
 }
 
@@ -59,7 +60,7 @@ pub(crate) fn members(folder: &Folder, pids: &[u32]) -> Result<Vec<Member>> {
 ///
 /// # Errors
 /// If they can't be read, or there is no place for the recording.
-pub(crate) fn recording(folder: &Folder, pids: &[u32], symbols: &SymbolOptions) -> Result<PathBuf> {
+pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) -> Result<PathBuf> {
     let all = members(folder, pids)?;
     if let [one] = &all[..] {
         return Ok(one.path.clone());

@@ -2,6 +2,7 @@
 
 use super::find::Seen;
 use anyhow::{Context, Result};
+use prof_os::Pid;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -38,9 +39,9 @@ impl Journal {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut line = json!({ "unix_ns": now.as_nanos() as u64, "event": event });
         if let Some(seen) = process {
-            line["pid"] = seen.pid.into();
+            line["pid"] = json!(seen.pid);
             line["start"] = seen.start.into();
-            line["ppid"] = seen.parent.into();
+            line["ppid"] = json!(seen.parent);
             line["comm"] = seen.comm.as_str().into();
         }
         if let Value::Object(more) = more {
@@ -66,7 +67,7 @@ pub(crate) fn read(path: &Path) -> Vec<Value> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Last {
     /// Process ID.
-    pub pid: i32,
+    pub pid: Pid,
     /// Name of the process.
     pub comm: String,
     /// Description of the event.
@@ -100,7 +101,7 @@ pub(crate) fn last(lines: &[Value]) -> Vec<Last> {
         };
         let next = all.len();
         let i = *at.entry(key).or_insert(next);
-        let pid = i32::try_from(pid).unwrap_or(0);
+        let pid = Pid::from_raw(i32::try_from(pid).unwrap_or(0));
         match all.get_mut(i) {
             Some((_, last)) => {
                 last.what = what;
@@ -123,18 +124,26 @@ mod tests {
     fn what_is_written_is_read_and_damage_is_passed_over() {
         let path = std::env::temp_dir().join(format!("prof-journal-{}", std::process::id()));
         let mut journal = Journal::open(&path).expect("new");
-        let seen = Seen { pid: 7, start: 9, parent: 1, comm: "a\nb".into() };
+        let seen =
+            Seen { pid: Pid::from_raw(7), start: 9, parent: Pid::from_raw(1), comm: "a\nb".into() };
         journal.note("attached", Some(&seen), json!({ "recording": "a.7.prof" }));
         journal.file.write_all(b"not json\n[1]\n").expect("written");
         let mut again = Journal::open(&path).expect("open");
         again.note("exited", Some(&seen), json!({ "code": 3 }));
-        again.note("failed", Some(&Seen { pid: 8, ..seen }), json!({ "reason": "no" }));
+        again.note(
+            "failed",
+            Some(&Seen { pid: Pid::from_raw(8), ..seen }),
+            json!({ "reason": "no" }),
+        );
         let lines = read(&path);
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0]["recording"], "a.7.prof");
         let last = last(&lines);
         let words: Vec<_> = last.iter().map(|l| (l.pid, l.what.as_str())).collect();
-        assert_eq!(words, [(7, "exited with 3"), (8, "not recorded: no")]);
+        assert_eq!(
+            words,
+            [(Pid::from_raw(7), "exited with 3"), (Pid::from_raw(8), "not recorded: no")]
+        );
         std::fs::remove_file(path).expect("removed");
     }
 }

@@ -8,6 +8,7 @@ use crate::session::{self, Attached, Choice};
 use crate::signals::signal_name;
 use crate::term::say;
 use anyhow::Result;
+use prof_os::Pid;
 use prof_trace::values::text::count;
 use serde_json::json;
 use std::collections::HashSet;
@@ -27,7 +28,7 @@ pub(crate) struct How {
 
 impl How {
     /// Returns the name of the signal that should have reports written, if the process uses that itself.
-    fn not_taken(&self, pid: i32) -> Option<String> {
+    fn not_taken(&self, pid: Pid) -> Option<String> {
         let reports = self.choice.reports.as_ref()?;
         let is_left = session::peek(pid).is_ok_and(|p| p.dump_signal == 0);
         is_left.then(|| signal_name(reports.signal))

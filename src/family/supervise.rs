@@ -9,9 +9,9 @@ use super::record::{How, one};
 use crate::recorder::Started;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, fork};
 use prof_inject::process::program::Program;
-use prof_os::process;
+use prof_os::{Pid, process};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ pub(crate) struct Follow {
     /// Options for recording the family's processes.
     pub how: How,
     /// A process that somebody else records through its execs.
-    pub except: Option<i32>,
+    pub except: Option<Pid>,
 }
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -57,7 +57,7 @@ pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
             drop(write);
             let mut byte = [0];
             ready.read_exact(&mut byte).context("the supervisor has ended at once")?;
-            Ok(child)
+            Ok(child.into())
         }
         ForkResult::Child => {
             become_supervisor(write.as_raw_fd());
@@ -110,10 +110,10 @@ struct Supervisor<'a> {
     follow: &'a Follow,
     journal: Journal,
     source: Source,
-    members: BTreeMap<i32, Member>,
-    known: HashSet<(i32, u64)>,
+    members: BTreeMap<Pid, Member>,
+    known: HashSet<(Pid, u64)>,
     /// Processes that are known to have ended before the event that says so: there may be events of their children.
-    gone: HashSet<i32>,
+    gone: HashSet<Pid>,
     collectors: Vec<Started>,
 }
 
@@ -129,12 +129,12 @@ impl<'a> Supervisor<'a> {
             gone: HashSet::new(),
             collectors: Vec::new(),
         };
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         let start = process::start_time(me);
         let note = json!({ "supervisor": [me, start], "by": all.source.name() });
         all.journal.note("follows", None, note);
         for line in journal::read(&folder.path().join(journal::NAME)) {
-            let pid = line["pid"].as_i64().and_then(|p| i32::try_from(p).ok());
+            let pid = line["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).map(Pid::from_raw);
             if let Some(seen) = pid.and_then(Seen::of).filter(|s| line["start"] == s.start) {
                 all.add(seen, None);
             }
@@ -212,7 +212,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// A process may run another program, and may have another name.
-    fn changed(&mut self, pid: i32) {
+    fn changed(&mut self, pid: Pid) {
         let Some(seen) = Seen::of(pid) else { return };
         match self.members.get_mut(&pid) {
             Some(m) if m.due.is_some() => {
@@ -229,7 +229,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn execed(&mut self, pid: i32, seen: Seen) {
+    fn execed(&mut self, pid: Pid, seen: Seen) {
         let Some(m) = self.members.get_mut(&pid) else { return };
         m.program = Program::of(pid);
         m.seen = seen;
@@ -254,7 +254,7 @@ impl<'a> Supervisor<'a> {
 
     /// Looks which members have ended, or run another program.
     fn check(&mut self) {
-        let ended: Vec<i32> =
+        let ended: Vec<Pid> =
             self.members.values().filter(|m| !m.seen.runs()).map(|m| m.seen.pid).collect();
         for pid in ended {
             // A process that its parent has not waited for yet says how it has ended.
@@ -262,7 +262,7 @@ impl<'a> Supervisor<'a> {
             self.goes(pid);
             self.ended(pid, stat.and_then(|s| s.exit_code()));
         }
-        let execed: Vec<i32> = self
+        let execed: Vec<Pid> = self
             .members
             .values()
             .filter(|m| m.due.is_none() && m.program.is_replaced())
@@ -275,7 +275,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn ended(&mut self, pid: i32, status: Option<i32>) {
+    fn ended(&mut self, pid: Pid, status: Option<i32>) {
         let Some(m) = self.members.remove(&pid) else { return };
         let how = match status {
             Some(s) if libc::WIFEXITED(s) => json!({ "code": libc::WEXITSTATUS(s) }),
@@ -312,7 +312,7 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Notes that a process has ended, of whose end an event is to come.
-    fn goes(&mut self, pid: i32) {
+    fn goes(&mut self, pid: Pid) {
         if matches!(self.source, Source::Connector(_)) {
             self.gone.insert(pid);
         }
@@ -328,10 +328,11 @@ fn age_ns(start: u64) -> u64 {
 }
 
 /// Returns the supervisor of a folder, if it runs.
-pub(crate) fn running(folder: &Path) -> Option<i32> {
+pub(crate) fn running(folder: &Path) -> Option<Pid> {
     let lines = journal::read(&folder.join(journal::NAME));
     let line = lines.iter().rev().find(|l| l["event"] == "follows")?;
-    let pid = line["supervisor"][0].as_i64().and_then(|p| i32::try_from(p).ok())?;
+    let pid =
+        line["supervisor"][0].as_i64().and_then(|p| i32::try_from(p).ok()).map(Pid::from_raw)?;
     let start = line["supervisor"][1].as_u64()?;
     // The journal may have been written by others.
     (process::is_running(pid, start) && super::find::is_ours(pid)).then_some(pid)
@@ -341,7 +342,7 @@ pub(crate) fn running(folder: &Path) -> Option<i32> {
 pub(crate) fn end(folder: &Path) -> bool {
     let Some(pid) = running(folder) else { return false };
     let start = process::start_time(pid).unwrap_or(0);
-    let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    let _ = kill(pid.into(), Signal::SIGTERM);
     let deadline = Instant::now() + ENDS;
     while process::is_running(pid, start) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));

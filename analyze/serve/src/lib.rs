@@ -39,6 +39,7 @@ pub use state::Source;
 
 use guard::{At, Guard};
 use prof_analyze::Index;
+use prof_os::Pid;
 use state::Shared;
 use std::io;
 use std::net::SocketAddr;
@@ -73,23 +74,23 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// The reason, in one line.
-    fn pause(&self, pid: i32) -> Result<(), String>;
+    fn pause(&self, pid: Pid) -> Result<(), String>;
 
     /// Switches the recording of a process on again.
     ///
     /// # Errors
     /// The reason, in one line.
-    fn resume(&self, pid: i32) -> Result<(), String>;
+    fn resume(&self, pid: Pid) -> Result<(), String>;
 
     /// Takes prof out of a process, and finishes its recording.
     ///
     /// # Errors
     /// The reason, in one line.
-    fn detach(&self, pid: i32) -> Result<(), String>;
+    fn detach(&self, pid: Pid) -> Result<(), String>;
 }
 
 /// Says whether a process is being recorded: `None` if not, else whether recording is on.
-pub type IsRecorded = Box<dyn Fn(i32) -> Option<bool> + Send + Sync>;
+pub type IsRecorded = Box<dyn Fn(Pid) -> Option<bool> + Send + Sync>;
 
 /// Opens a recording.
 pub type OpenIndex = Box<dyn Fn(&Path) -> Result<Index, String> + Send + Sync>;

@@ -10,6 +10,7 @@ use http::Response;
 use http::header::CONTENT_TYPE;
 use prof_analyze::stacks::Stacks;
 use prof_analyze::{Analysis, Follower, Progress};
+use prof_os::Pid;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -115,7 +116,7 @@ impl Live {
 
 fn described(
     recording: &Recording,
-    pid: i32,
+    pid: Pid,
     status: &str,
     follower: &Follower,
     p: &Progress,

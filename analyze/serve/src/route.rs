@@ -4,6 +4,7 @@ use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::{Answer, Failure, Writer};
 use crate::state::Shared;
+use prof_os::Pid;
 use std::sync::Arc;
 
 /// A parameter of a route, with its description.
@@ -31,7 +32,7 @@ pub(crate) enum Does {
     /// Asks for a job, or ends it.
     Job(crate::jobs::Act),
     /// Controls a process.
-    Control(fn(&Arc<Shared>, i32) -> Result<Answer, Failure>),
+    Control(fn(&Arc<Shared>, Pid) -> Result<Answer, Failure>),
 }
 
 /// A route.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use prof_analyze::load::{MapEvent, calls};
 use prof_analyze::maps::Maps;
 use prof_analyze::{Index, Job, JobProgress};
+use prof_os::Pid;
 use prof_trace::call::CallKind;
 use prof_trace::chunk;
 use std::io::Read;
@@ -25,7 +26,7 @@ pub struct Source {
     /// The file.
     pub path: PathBuf,
     /// The process that is being recorded to it.
-    pub pid: Option<i32>,
+    pub pid: Option<Pid>,
 }
 
 /// Whether a recording was opened.
@@ -93,7 +94,7 @@ const MOST_SETTINGS: usize = 100_000;
 pub(crate) struct Recording {
     pub id: String,
     pub path: PathBuf,
-    pub pid: Option<i32>,
+    pub pid: Option<Pid>,
     state: watch::Sender<State>,
     pub live: Live,
     /// Tells how far opening it is.

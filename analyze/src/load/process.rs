@@ -1,5 +1,6 @@
 //! Keeps the kernel's figures of the target over time: private memory, processor time, worker processes.
 
+use prof_os::Pid;
 use prof_os::workers::Worker;
 use prof_trace::records::Process;
 
@@ -60,7 +61,8 @@ impl ProcessSeen {
             self.looked = true; // the first look found none
         }
         if !p.children.is_empty() {
-            let of = |t: &[u64; 3]| Worker { pid: t[0] as i32, start: t[1], rss: t[2] };
+            let of =
+                |t: &[u64; 3]| Worker { pid: Pid::from_u32(t[0] as u32), start: t[1], rss: t[2] };
             let now: Vec<Worker> = p.children.as_chunks::<3>().0.iter().map(of).collect();
             self.workers = self.seen_again(&now);
             self.looked = true;

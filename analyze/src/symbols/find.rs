@@ -4,6 +4,7 @@ use super::alive::is_target;
 use super::elf::ObjectFile;
 use super::options::{RootedPath, SymbolOptions, under};
 use crate::Analysis;
+use prof_os::Pid;
 use prof_trace::records::{Module, Target};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +72,7 @@ fn candidates<'a>(
 fn mapped(target: &Target, module: &Module) -> Vec<PathBuf> {
     let dir = PathBuf::from(format!("/proc/{}", target.pid));
     let mut out = Vec::new();
-    let maps = prof_os::maps::of(target.pid.cast_signed()).unwrap_or_default();
+    let maps = prof_os::maps::of(Pid::from_u32(target.pid)).unwrap_or_default();
     let of_module = maps.iter().find(|m| (module.start..module.end).contains(&m.start.0));
     out.extend(of_module.map(|m| dir.join("map_files").join(format!("{:x}-{:x}", m.start, m.end))));
     if module.path == target.exe {

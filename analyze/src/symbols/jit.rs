@@ -3,6 +3,7 @@
 
 use super::table::Found;
 use crate::Analysis;
+use prof_os::Pid;
 use prof_os::files::{open_below, open_regular};
 use prof_os::status::Status;
 use std::collections::BTreeMap;
@@ -164,7 +165,7 @@ fn open_dump(analysis: &Analysis) -> Option<File> {
     let own = own_pid(target.pid).unwrap_or(target.pid);
     let root = PathBuf::from(format!("/proc/{}/root", target.pid));
     let name = format!("jit-{own}.dump");
-    let maps = prof_os::maps::of(target.pid.cast_signed()).ok()?;
+    let maps = prof_os::maps::of(Pid::from_u32(target.pid)).ok()?;
     let mapped = maps.iter().find(|m| m.inode != 0 && m.name.ends_with(name.as_bytes()));
     let cwd = std::fs::read_link(format!("/proc/{}/cwd", target.pid)).ok();
     let paths =
@@ -197,7 +198,7 @@ fn open(analysis: &Analysis, before: &str, behind: &str) -> Option<File> {
 
 /// Returns the PID of a process in its own namespace.
 fn own_pid(pid: u32) -> Option<u32> {
-    Status::of(pid.cast_signed()).ok()?.ns_pid()
+    Status::of(Pid::from_u32(pid)).ok()?.ns_pid().map(Pid::as_u32)
 }
 
 #[cfg(test)]

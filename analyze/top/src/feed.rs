@@ -5,6 +5,7 @@ use prof_analyze::live::{Book, Namer, Pace, StatsByThread, Unnamed, read};
 use prof_analyze::query::Span;
 use prof_analyze::symbols::SymbolOptions;
 use prof_analyze::{Error, Follower, Job, Progress};
+use prof_os::Pid;
 use prof_os::process::{has_ended, is_running};
 use prof_os::stat::Stat;
 use std::path::PathBuf;
@@ -25,13 +26,13 @@ const MOMENTS: usize = 2048;
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// The process.
-    pub pid: i32,
+    pub pid: Pid,
     /// Name of the process.
     pub name: String,
     /// The recording.
     pub path: PathBuf,
     /// Process id and start time of the collector.
-    pub collector: (u32, u64),
+    pub collector: (Pid, u64),
 }
 
 /// Options for following a recording.
@@ -161,7 +162,7 @@ impl Worker {
         let mut due = Instant::now();
         while !self.stop.load(Relaxed) {
             // Before the last read, so that what was written until then is read.
-            let grows = is_running(self.source.collector.0.cast_signed(), self.source.collector.1);
+            let grows = is_running(self.source.collector.0, self.source.collector.1);
             let read = self.follower.poll();
             let ended = match &read {
                 Err(Error::Cancelled { .. }) => return,
@@ -374,8 +375,8 @@ fn bytes(stat: &Stat) -> Option<u64> {
     stat.rss().map(|pages| pages.saturating_mul(prof_os::page_size() as u64))
 }
 
-fn own() -> i32 {
-    std::process::id().cast_signed()
+fn own() -> Pid {
+    Pid::this()
 }
 
 /// The times of the oldest live blocks. To find them takes a pass over all live blocks.
@@ -438,7 +439,7 @@ impl Load {
         let now = Instant::now();
         let elapsed = self.before.map(|(then, _)| now.duration_since(then));
         if elapsed.is_none_or(|e| e >= Self::LEAST) {
-            let stats = [source.collector.0.cast_signed(), source.pid, own()].map(Stat::living);
+            let stats = [source.collector.0, source.pid, own()].map(Stat::living);
             let cpu = stats.clone().map(|s| s.map(|s| s.cpu_ms()));
             let part = |i: usize| {
                 let (then, before) = self.before?;

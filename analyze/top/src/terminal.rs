@@ -4,7 +4,7 @@ use crate::app::{Action, App, Format, Leave, Process};
 use crate::feed::{Feed, FeedOptions, Source};
 use crate::{keys, view};
 use prof_os::files::open_regular;
-use prof_os::signals;
+use prof_os::{Pid, signals};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
@@ -37,7 +37,7 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// The reason as a sentence.
-    fn toggle(&self, pid: i32, on: bool) -> Result<(), String>;
+    fn toggle(&self, pid: Pid, on: bool) -> Result<(), String>;
 
     /// Returns the formats that recordings can be exported to.
     fn formats(&self) -> Vec<Format>;

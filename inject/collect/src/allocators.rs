@@ -9,6 +9,7 @@ use crate::arenas::Look;
 use crate::maps::Maps;
 use crate::pages::Pages;
 use crate::symbols::ElfImage;
+use prof_os::Pid;
 use prof_os::files::{open_below, read_at_most};
 use prof_os::maps::Map;
 use prof_os::process::folder;
@@ -64,8 +65,8 @@ pub(crate) struct Target<'a> {
 
 impl Finder {
     /// Creates a finder for process `pid`.
-    pub(crate) fn new(pid: u32) -> Self {
-        Self { folder: PathBuf::from(folder(pid.cast_signed())), files: Mutex::default() }
+    pub(crate) fn new(pid: Pid) -> Self {
+        Self { folder: PathBuf::from(folder(pid)), files: Mutex::default() }
     }
 
     /// Returns what is known of the allocators, but for the time. The program's own file may be large, so it is searched
@@ -193,12 +194,12 @@ fn not(all: &mut Allocators, name: &str, what: &str) {
 ///
 /// # Errors
 /// If the process is gone, or its mappings can't be read.
-pub fn read_allocators(pid: u32) -> std::io::Result<Allocators> {
+pub fn read_allocators(pid: Pid) -> std::io::Result<Allocators> {
     let mut maps = Maps::open(pid)?;
     if !maps.read() {
         return Err(std::io::ErrorKind::NotFound.into());
     }
-    let at = PathBuf::from(folder(pid.cast_signed()));
+    let at = PathBuf::from(folder(pid));
     let mem = File::open(at.join("mem"))?;
     let pages = File::open(at.join("pagemap")).ok().map(Pages::new);
     let walk = Look::new(&mem, pages.as_ref()).walks(&maps.all, || 0);
@@ -216,7 +217,7 @@ mod tests {
     #[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
     fn this_process_has_glibc_and_its_arenas() {
         let blocks: Vec<Vec<u8>> = (1..2000).map(|n| vec![1; n]).collect();
-        let a = read_allocators(std::process::id()).expect("this process");
+        let a = read_allocators(Pid::this()).expect("this process");
         let glibc = a.found.as_chunks::<3>().0.iter().find(|f| f[0] == allocator::GLIBC);
         let [_, version, path] = glibc.expect("glibc");
         assert!(version.starts_with("2."), "{version}");
@@ -231,7 +232,7 @@ mod tests {
                 && arenas.iter().all(|a| a.free >= a.top.max(a.fast) && a.dirty <= a.free)
                 && arenas.iter().all(|a| a.mapped <= a.most_mapped)
         };
-        let mut maps = Maps::open(std::process::id()).expect("maps");
+        let mut maps = Maps::open(Pid::this()).expect("maps");
         assert!(maps.read());
         let mem = File::open("/proc/self/mem").expect("memory");
         let pages = File::open("/proc/self/pagemap").ok().map(Pages::new);

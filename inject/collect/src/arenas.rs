@@ -418,6 +418,7 @@ impl<'a> Look<'a> {
 mod tests {
     use super::*;
     use crate::maps::Maps;
+    use prof_os::Pid;
 
     /// Returns glibc's own statistics: bytes from the kernel without mapped blocks, and free bytes of these.
     fn told() -> (u64, u64) {
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     #[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
     fn the_arenas_of_this_process_have_what_glibc_says() {
-        let mut maps = Maps::open(std::process::id()).expect("maps");
+        let mut maps = Maps::open(Pid::this()).expect("maps");
         assert!(maps.read());
         let mem = File::open("/proc/self/mem").expect("memory");
         let pages = Pages::new(File::open("/proc/self/pagemap").expect("pagemap"));

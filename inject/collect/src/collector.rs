@@ -19,6 +19,7 @@ use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
 use crate::watch::Watch;
+use prof_os::Pid;
 use prof_os::process::start_time;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
@@ -152,7 +153,7 @@ impl Collector<'static> {
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn new(pid: u32, shared: Shared<'static>, file: File) -> Result<Self, Error> {
+    pub fn new(pid: Pid, shared: Shared<'static>, file: File) -> Result<Self, Error> {
         let mut all = Self::of_copy(pid, shared, file)?;
         all.heart = Some(Heart::start(shared, Clock::of(&shared)));
         Ok(all)
@@ -165,7 +166,7 @@ impl<'a> Collector<'a> {
     ///
     /// # Errors
     /// If the process is gone.
-    pub(crate) fn of_copy(pid: u32, shared: Shared<'a>, file: File) -> Result<Self, Error> {
+    pub(crate) fn of_copy(pid: Pid, shared: Shared<'a>, file: File) -> Result<Self, Error> {
         let clock = Clock::of(&shared);
         let ring_addr = shared.control().ring_addr.load(Relaxed);
         let now = Instant::now();
@@ -209,10 +210,10 @@ impl<'a> Collector<'a> {
         all.look_at_maps();
         all.modules.note_cwd(&all.target);
         let c = shared.control();
-        let me = std::process::id();
-        c.collector_start.store(start_time(me.cast_signed()).unwrap_or(0), Release);
+        let me = Pid::this();
+        c.collector_start.store(start_time(me).unwrap_or(0), Release);
         c.collector_ns.store(crate::peek::pid_namespace(), Release);
-        c.collector_pid.store(me, Release);
+        c.collector_pid.store(me.as_u32(), Release);
         Ok(all)
     }
 

@@ -99,6 +99,7 @@ mod tests {
     use crate::output::{Output, create_recording};
     use crate::threads::Threads;
     use crate::tree::Tree;
+    use prof_os::Pid;
     use prof_trace::chunk::{Next, next};
     use prof_trace::event::{Codec, MAX_EVENT};
     use prof_trace::records::{Events, kind};
@@ -172,7 +173,7 @@ mod tests {
         ring::fill(&shared);
         let path = std::env::temp_dir().join(format!("prof-epochs-{}", std::process::id()));
         let mut out = Output::new(create_recording(&path).expect("a file")).expect("its size");
-        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(std::process::id()));
+        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(Pid::this()));
         let (mut tree, mut e) = (Tree::new(), epochs());
         let now = e.clock.now();
         let old = now + 1000 * SECOND;

@@ -3,6 +3,7 @@
 use crate::peek::{alive, heartbeat_age, name_and_module};
 use crate::ring_copy::unreadable;
 use crate::{Clock, Error, Peek};
+use prof_os::Pid;
 use prof_os::process::folder;
 use prof_trace::capture::Capture;
 use prof_trace::foreign::{Foreign, has_stable};
@@ -28,8 +29,8 @@ impl Memory for ProcessMemory {
 }
 
 /// Reads the state of process `pid`, which has a ring at `addr`; `None` if the ring is another process's.
-pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
-    let mem = File::open(folder(pid.cast_signed()) + "/mem");
+pub(crate) fn peek(pid: Pid, addr: u64) -> Result<Option<Peek>, Error> {
+    let mem = File::open(folder(pid) + "/mem");
     let mem = ProcessMemory(mem.map_err(Error::io("cannot open its memory"))?);
     let header = match remote::header(&mem, addr).map_err(|e| unreadable(pid, addr, e)) {
         Err(Error::NoRing) => return Ok(None),
@@ -42,7 +43,8 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
         return Ok(None);
     }
     let clock = Clock::new(header.clock, header.ticks_per_sec.load(Relaxed));
-    let collector = (header.collector_pid.load(Acquire), header.collector_start.load(Acquire));
+    let pid_of_collector = Pid::from_u32(header.collector_pid.load(Acquire));
+    let collector = (pid_of_collector, header.collector_start.load(Acquire));
     let mut flag = [0u8; 4];
     let flag_addr = header.flag_addr.load(Relaxed);
     let read = flag_addr != 0 && mem.read(flag_addr, &mut flag).is_ok();

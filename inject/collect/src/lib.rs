@@ -86,10 +86,10 @@ pub enum Error {
     NotARecording(std::path::PathBuf),
     /// The file to continue is a recording of another process, or belongs to another user.
     #[error("{0} is not a recording of process {1} that may be continued; it is left as it is")]
-    NotItsRecording(std::path::PathBuf, u32),
+    NotItsRecording(std::path::PathBuf, prof_os::Pid),
     /// The process is gone.
     #[error("process {0} is gone")]
-    Gone(u32),
+    Gone(prof_os::Pid),
     /// The operating system refused something.
     #[error("{what}: {source}")]
     Io {

@@ -1,8 +1,8 @@
 //! Reads the target's mappings, and finds the stacks among them.
 
-use prof_os::RemoteAddr;
 use prof_os::maps::{Map, parse};
 use prof_os::process::folder;
+use prof_os::{Pid, RemoteAddr};
 use prof_trace::protocol::{self, Candidate};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Instant;
@@ -31,8 +31,8 @@ impl Maps {
     ///
     /// # Errors
     /// If the file can't be opened.
-    pub(crate) fn open(pid: u32) -> io::Result<Self> {
-        let file = std::fs::File::open(folder(pid.cast_signed()) + "/maps")?;
+    pub(crate) fn open(pid: Pid) -> io::Result<Self> {
+        let file = std::fs::File::open(folder(pid) + "/maps")?;
         let (text, spare, all) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { file, text, spare, all, read_at: None, gone: false })
     }
@@ -100,7 +100,7 @@ nonsense
 
     #[test]
     fn our_own_stack_is_found() {
-        let mut maps = Maps::open(std::process::id()).expect("maps");
+        let mut maps = Maps::open(Pid::this()).expect("maps");
         assert!(maps.read());
         let here = 0u8;
         let at = std::ptr::from_ref(&here) as u64;

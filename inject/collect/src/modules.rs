@@ -98,7 +98,7 @@ impl Modules {
 
     /// Notes the target's working directory, which can't be read after its end.
     pub(crate) fn note_cwd(&mut self, target: &Watched) {
-        let link = std::fs::read_link(format!("{}/cwd", folder(target.pid().cast_signed())));
+        let link = std::fs::read_link(format!("{}/cwd", folder(target.pid())));
         self.cwd = link.ok().filter(|p| p.is_absolute()).or(self.cwd.take());
     }
 
@@ -275,7 +275,7 @@ impl Finder<'_> {
         let file = match elsewhere {
             false => open_regular(Path::new(&m.path)),
             true => {
-                let root = format!("{}/root", folder(self.target.pid().cast_signed()));
+                let root = format!("{}/root", folder(self.target.pid()));
                 open_below(Path::new(&root), Path::new(&m.path))
             }
         };

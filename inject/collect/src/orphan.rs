@@ -6,8 +6,8 @@ use crate::ring_copy::RingCopy;
 use crate::target::switch_off;
 use crate::tree::Tree;
 use crate::{Collector, Error};
-use prof_os::clock_ticks;
 use prof_os::process::{effective_uid, folder, start_time};
+use prof_os::{Pid, clock_ticks};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
@@ -37,7 +37,7 @@ pub struct Drained {
 ///
 /// # Errors
 /// If the process has no ring, or the recording can't be continued.
-pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
+pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
     let mut ring = RingCopy::of(pid)?;
     switch_off(ring.mem(), &ring.shared()).map_err(Error::io("cannot switch recording off"))?;
     // Threads that have already seen the flag on finish their events.
@@ -74,7 +74,7 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
 /// Opens a recording that a process's control page names, in order to continue it. The process may have written any
 /// path there. So the file must belong to the user of prof, or to the process's user, who could write to it anyway, and
 /// must not be a symbolic link.
-fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
+fn open_own(pid: Pid, path: &Path) -> Result<File, Error> {
     let what = || format!("cannot open {}", path.display());
     let mut options = OpenOptions::new();
     options
@@ -88,7 +88,7 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
     }
     let file = options.open(path).map_err(Error::io(what()))?;
     let meta = file.metadata().map_err(Error::io(what()))?;
-    let theirs = std::fs::metadata(folder(pid.cast_signed())).map(|m| m.uid()).ok();
+    let theirs = std::fs::metadata(folder(pid)).map(|m| m.uid()).ok();
     let ours = effective_uid();
     if !meta.is_file() || (meta.uid() != ours && Some(meta.uid()) != theirs) {
         return Err(Error::NotItsRecording(path.into(), pid));
@@ -97,11 +97,11 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
 }
 
 /// Returns when a process was started, in nanoseconds since 1970.
-fn began(pid: u32) -> Option<u64> {
+fn began(pid: Pid) -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let boot: u64 = stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()?;
     let hz = clock_ticks();
-    let since = start_time(pid.cast_signed())?;
+    let since = start_time(pid)?;
     boot.checked_mul(NS)?.checked_add((u128::from(since) * u128::from(NS) / u128::from(hz)) as u64)
 }
 
@@ -235,9 +235,10 @@ impl Left {
     }
 
     /// Returns whether the recording is of this very process, and not of an earlier one with the same PID.
-    fn is_of(&self, pid: u32) -> bool {
+    fn is_of(&self, pid: Pid) -> bool {
         let wall = self.target.wall_ns;
-        self.target.pid == pid && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b)
+        self.target.pid == pid.as_u32()
+            && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b)
     }
 
     fn note_nodes(&mut self, nodes: Option<Nodes>) {

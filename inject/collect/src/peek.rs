@@ -2,6 +2,7 @@
 
 use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
+use prof_os::Pid;
 use prof_os::process::{self, is_running};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
@@ -18,7 +19,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Peek {
     /// Process ID.
-    pub pid: u32,
+    pub pid: Pid,
     /// Attach state, see [`state`].
     pub state: u32,
     /// Recording is on.
@@ -26,7 +27,7 @@ pub struct Peek {
     /// The recording, as an absolute path in the namespace of `prof attach`.
     pub path: PathBuf,
     /// The collector's process ID and start time.
-    pub collector: (u32, u64),
+    pub collector: (Pid, u64),
     /// Whether the collector's process exists.
     pub collector_alive: bool,
     /// Time since the collector's last heartbeat: at most half a second, if it gets a processor.
@@ -74,7 +75,7 @@ impl Peek {
     ///
     /// # Errors
     /// If its memory can't be read.
-    pub fn of(pid: u32) -> Result<Option<Self>, Error> {
+    pub fn of(pid: Pid) -> Result<Option<Self>, Error> {
         let mut ring = match RingCopy::of(pid) {
             Ok(ring) => ring,
             Err(Error::NoRing) => return Ok(None),
@@ -95,7 +96,8 @@ impl Peek {
         let flag_addr = c.flag_addr.load(Relaxed);
         let read = flag_addr != 0 && ring.mem().read_exact_at(&mut flag, flag_addr).is_ok();
         let clock = Clock::of(&shared);
-        let collector = (c.collector_pid.load(Acquire), c.collector_start.load(Acquire));
+        let pid_of_collector = Pid::from_u32(c.collector_pid.load(Acquire));
+        let collector = (pid_of_collector, c.collector_start.load(Acquire));
         let mut counters = totals(&shared);
         let (functions, calls) = functions(&shared, &counters.calls);
         counters.calls = calls;
@@ -137,11 +139,11 @@ impl Peek {
 
 /// Returns whether the collector is alive: by its PID if that is of this PID namespace, otherwise by a recent
 /// heartbeat.
-pub(crate) fn alive(c: &Stable, clock: Clock, collector: (u32, u64)) -> bool {
+pub(crate) fn alive(c: &Stable, clock: Clock, collector: (Pid, u64)) -> bool {
     if c.collector_ns.load(Acquire) == pid_namespace() {
-        return is_running(collector.0.cast_signed(), collector.1);
+        return is_running(collector.0, collector.1);
     }
-    collector.0 != 0 && heartbeat_age(c, clock) < Duration::from_secs(3)
+    collector.0 != Pid::NONE && heartbeat_age(c, clock) < Duration::from_secs(3)
 }
 
 /// Returns the time since the collector's last heartbeat.
@@ -161,7 +163,7 @@ pub(crate) fn pid_namespace() -> u64 {
 pub fn all_recorded() -> Vec<Peek> {
     let mut pids = process::all();
     pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| Peek::of(pid.cast_unsigned()).ok().flatten()).collect()
+    pids.into_iter().filter_map(|pid| Peek::of(pid).ok().flatten()).collect()
 }
 
 fn path_of(c: &Control) -> PathBuf {

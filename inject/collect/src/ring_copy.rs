@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::maps::Maps;
 use crate::tree::Bits;
+use prof_os::Pid;
 use prof_os::maps::Map;
 use prof_os::process::folder;
 use prof_trace::event::{Codec, DEFINE_NODES, Entry};
@@ -38,7 +39,7 @@ fn ring_mapping(maps: &Maps) -> Option<&Map> {
 
 /// Returns why the ring at `addr` of process `pid` can't be read. A prof that was killed may have left a thread on its
 /// way into the system call that unmaps the ring. Then there is no ring any more, which is not a failure.
-pub(crate) fn unreadable(pid: u32, addr: u64, errno: io::Error) -> Error {
+pub(crate) fn unreadable(pid: Pid, addr: u64, errno: io::Error) -> Error {
     let Ok(mut maps) = Maps::open(pid) else { return Error::Gone(pid) };
     if !maps.read() {
         return Error::Gone(pid);
@@ -54,14 +55,13 @@ impl RingCopy {
     ///
     /// # Errors
     /// If there is no ring of this version, or it can't be read.
-    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
+    pub(crate) fn of(pid: Pid) -> Result<Self, Error> {
         let mut maps = Maps::open(pid).map_err(Error::io("cannot read its mappings"))?;
         if !maps.read() {
             return Err(Error::Gone(pid));
         }
         let addr = ring_mapping(&maps).ok_or(Error::NoRing)?.start.0;
-        let mem =
-            OpenOptions::new().read(true).write(true).open(folder(pid.cast_signed()) + "/mem");
+        let mem = OpenOptions::new().read(true).write(true).open(folder(pid) + "/mem");
         let mem = mem.map_err(Error::io("cannot open its memory"))?;
         let mut head = [0u8; 16];
         mem.read_exact_at(&mut head, addr).map_err(|e| unreadable(pid, addr, e))?;
@@ -267,7 +267,7 @@ mod tests {
             assert_ne!(at, libc::MAP_FAILED);
             (File::from_raw_fd(fd), at)
         };
-        let me = std::process::id();
+        let me = Pid::this();
         // The file is empty, so its mapping has no page that could be read.
         let error = RingCopy::of(me).expect_err("nothing to read");
         assert!(matches!(error, Error::Io { .. }), "{error}");

@@ -8,11 +8,11 @@ use crate::mappings::Used;
 use crate::maps::MAX_TEXT as MAX_MAPS;
 use crate::pages::{Counted, Pages, worked};
 use crate::stacks::{pointers, stacks};
-use prof_os::RemoteAddr;
 use prof_os::maps::{self, Map};
 use prof_os::page_size;
 use prof_os::process::folder;
 use prof_os::status::Status;
+use prof_os::{Pid, RemoteAddr};
 use prof_trace::records::{Allocators, Arena, MappingUse, Memory, map_kind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -80,7 +80,7 @@ struct Files {
     maps: File,
     pages: Option<Pages>,
     mem: Option<File>,
-    pid: i32,
+    pid: Pid,
     cgroup: PathBuf,
     allocators: Finder,
     /// Number of looks.
@@ -122,8 +122,8 @@ struct Sizes {
 
 impl Smaps {
     /// Opens the files of process `pid`.
-    pub(crate) fn open(pid: u32) -> Self {
-        let folder = folder(pid.cast_signed());
+    pub(crate) fn open(pid: Pid) -> Self {
+        let folder = folder(pid);
         let open = |name: &str| File::open(format!("{folder}/{name}")).ok();
         let files = || {
             let (smaps, statm) = (open("smaps")?, open("statm")?);
@@ -138,7 +138,7 @@ impl Smaps {
                 maps,
                 pages,
                 mem,
-                pid: pid.cast_signed(),
+                pid,
                 cgroup,
                 allocators,
                 looks,

@@ -1,8 +1,8 @@
 //! Finds the stacks of threads.
 
 use prof_arch::native::capture::DESCRIPTOR;
-use prof_os::process;
 use prof_os::task::asleep;
+use prof_os::{Pid, process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -36,8 +36,8 @@ pub(crate) fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)>
 }
 
 /// Returns the stack pointers, with the thread ids, of threads of a process that wait in the kernel.
-pub(crate) fn pointers(pid: i32) -> Vec<(u64, u64)> {
-    let pointer = |tid: i32| Some((asleep(pid, tid)?.sp.0, u64::from(tid.cast_unsigned())));
+pub(crate) fn pointers(pid: Pid) -> Vec<(u64, u64)> {
+    let pointer = |tid: Pid| Some((asleep(pid, tid)?.sp.0, tid.as_u32().into()));
     let tids = process::threads(pid).unwrap_or_default();
     tids.into_iter().take(MAX_THREADS).filter_map(pointer).collect()
 }

@@ -194,6 +194,7 @@ fn pack(module: u32, found: &[(u64, u64, &[u8])]) -> Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_os::Pid;
 
     /// A function that is not inlined, and differs from all others, so that it has a symbol at any optimisation level.
     #[inline(never)]
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(s.symbols.len() % 4, 0);
         assert!(s.symbols.as_chunks::<4>().0.is_sorted_by_key(|q| q[0]));
 
-        let mut maps = crate::maps::Maps::open(std::process::id()).expect("maps");
+        let mut maps = crate::maps::Maps::open(Pid::this()).expect("maps");
         assert!(maps.read());
         let exe = std::fs::read_link("/proc/self/exe").expect("exe");
         let first = maps.all.iter().find(|m| m.path() == exe).expect("mapped");

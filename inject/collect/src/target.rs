@@ -7,7 +7,7 @@ use nix::sys::time::TimeSpec;
 use prof_os::process::{folder, living_thread};
 use prof_os::stat::Stat;
 use prof_os::status::Status;
-use prof_os::{page_size, process};
+use prof_os::{Pid, page_size, process};
 use prof_trace::shared::Shared;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// A watched process.
 #[derive(Debug)]
 pub struct Watched {
-    pid: u32,
+    pid: Pid,
     pidfd: Option<OwnedFd>,
     statm: Option<File>,
     mem: Option<File>,
@@ -31,22 +31,22 @@ impl Watched {
     ///
     /// # Errors
     /// If it is gone.
-    pub fn new(pid: u32) -> Result<Self, Error> {
+    pub fn new(pid: Pid) -> Result<Self, Error> {
         // SAFETY: the call takes no pointers; it returns a new descriptor or -1.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
         if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
             return Err(Error::Gone(pid));
         }
         // SAFETY: the descriptor is new, and nothing else owns it.
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        let dir = folder(pid.cast_signed());
+        let dir = folder(pid);
         let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
         let open = |name: &str| File::open(format!("{dir}/{name}")).ok();
         Ok(Self { pid, pidfd, statm: open("statm"), mem, pages: open("pagemap").map(Pages::new) })
     }
 
     /// Returns its process ID.
-    pub fn pid(&self) -> u32 {
+    pub fn pid(&self) -> Pid {
         self.pid
     }
 
@@ -70,7 +70,7 @@ impl Watched {
     pub fn is_elsewhere(&self) -> bool {
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
         let differs = |what: &str| {
-            let theirs = id(format!("{}/{what}", folder(self.pid.cast_signed())));
+            let theirs = id(format!("{}/{what}", folder(self.pid)));
             theirs.is_some() && theirs != id(format!("/proc/self/{what}"))
         };
         differs("ns/mnt") || differs("root")
@@ -78,10 +78,9 @@ impl Watched {
 
     /// Returns the number of seccomp filters of the thread that has the most, among a limited number of threads. It is
     /// 1 if the kernel does not tell the number (before 5.9).
-    pub fn filters(pid: u32) -> u32 {
+    pub fn filters(pid: Pid) -> u32 {
         const MOST: usize = 64;
-        let pid = pid.cast_signed();
-        let of = |tid: i32| {
+        let of = |tid: Pid| {
             let status = Status::of_thread(pid, tid).unwrap_or_default();
             let is_filtered = status.number("Seccomp") == Some(2);
             let count = || status.number("Seccomp_filters").and_then(|n| u32::try_from(n).ok());
@@ -95,7 +94,7 @@ impl Watched {
     pub fn wait(&self, time: Duration) -> bool {
         let Some(fd) = &self.pidfd else {
             std::thread::sleep(time);
-            return living_thread(self.pid.cast_signed()).is_none();
+            return living_thread(self.pid).is_none();
         };
         let mut one = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
         let n = ppoll(&mut one, Some(TimeSpec::from_duration(time)), None);
@@ -117,8 +116,7 @@ impl Watched {
             return held;
         }
         // The open file is that of the first thread, which may have ended.
-        File::open(format!("{}/statm", folder(self.pid.cast_signed())))
-            .map_or((0, 0), |f| sizes(&f))
+        File::open(format!("{}/statm", folder(self.pid))).map_or((0, 0), |f| sizes(&f))
     }
 
     /// Returns the resident bytes that are neither file-backed nor shared; 0: not known.
@@ -137,13 +135,13 @@ impl Watched {
     /// Returns whether a process without memory is ending, rather than starting another program. It may wait long for a
     /// processor, or for its core dump.
     pub fn is_ending(&self) -> bool {
-        !Status::of(self.pid.cast_signed()).is_ok_and(|s| s.has_memory())
+        !Status::of(self.pid).is_ok_and(|s| s.has_memory())
     }
 
     /// Returns how it ended, for [`prof_trace::records::End::reason`]. This is known until its parent has waited for
     /// it, and with newer kernels also after that.
     pub fn how_it_ended(&self) -> String {
-        let code = Stat::of(self.pid.cast_signed()).and_then(|s| s.exit_code());
+        let code = Stat::of(self.pid).and_then(|s| s.exit_code());
         let code = code.or_else(|| reaped_exit_code(self.pidfd.as_ref()?));
         match code {
             Some(c) if c & 0x7f != 0 => format!("killed by signal {}", c & 0x7f),
@@ -155,9 +153,8 @@ impl Watched {
 
 /// Returns the resident bytes of a process that are neither file-backed nor shared; 0: not known.
 #[must_use]
-pub fn private(pid: u32) -> u64 {
-    let text =
-        fs::read_to_string(format!("{}/statm", folder(pid.cast_signed()))).unwrap_or_default();
+pub fn private(pid: Pid) -> u64 {
+    let text = fs::read_to_string(format!("{}/statm", folder(pid))).unwrap_or_default();
     let pages: Vec<u64> = text.split_whitespace().take(3).filter_map(|w| w.parse().ok()).collect();
     let [_, resident, shared] = pages[..] else { return 0 };
     resident.saturating_sub(shared).saturating_mul(page_size())
@@ -215,7 +212,7 @@ mod tests {
             }
             (page as u64, at as u64)
         };
-        let w = Watched::new(std::process::id()).expect("alive");
+        let w = Watched::new(Pid::this()).expect("alive");
         assert_eq!(w.resident(at / page, 9000), 3);
         assert_eq!(w.resident(at / page + 1, 7), 1);
         assert_eq!(w.resident(u64::MAX / page, 1), 0);
@@ -224,7 +221,7 @@ mod tests {
     #[test]
     fn an_end_is_noticed_and_understood() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let w = Watched::new(child.id()).expect("alive");
+        let w = Watched::new(Pid::from_u32(child.id())).expect("alive");
         assert!(!w.wait(Duration::from_millis(1)));
         assert!(w.pages().1 > 0);
         child.kill().expect("kill");
@@ -236,6 +233,6 @@ mod tests {
         let how = if told.is_some() { "killed by signal 9" } else { "ended" };
         assert_eq!(w.how_it_ended(), how);
         assert!(told.is_none_or(|code| code == 9), "{told:?}");
-        assert!(matches!(Watched::new(child.id()), Err(Error::Gone(_))));
+        assert!(matches!(Watched::new(Pid::from_u32(child.id())), Err(Error::Gone(_))));
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::census::Census;
 use crate::output::Output;
-use prof_os::process;
 use prof_os::sharers::Sharers;
 use prof_os::status::Status;
+use prof_os::{Pid, process};
 use prof_trace::records::{Thread, kind};
 use prof_trace::shared::{MEMFD_NAME, SLOTS, Shared};
 use prof_trace::slots;
@@ -39,7 +39,8 @@ pub(crate) struct Threads {
     fresh: Vec<u32>,
     left: Vec<u32>,
     nested: bool,
-    outer: HashMap<u32, u32>,
+    /// Ids of threads as this process sees them, by their ids in the target's pid namespace.
+    outer: HashMap<u32, Pid>,
     /// A thread may have started since `outer` was read.
     outer_is_old: bool,
     rename_at: u32,
@@ -48,11 +49,11 @@ pub(crate) struct Threads {
 
 impl Threads {
     /// Creates an empty list for process `pid`.
-    pub(crate) fn new(pid: u32) -> Self {
-        let status = Status::of(pid.cast_signed()).unwrap_or_default();
+    pub(crate) fn new(pid: Pid) -> Self {
+        let status = Status::of(pid).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
         let (known, fresh, left, outer) = Default::default();
-        let sharers = Sharers::of(pid.cast_signed(), MEMFD_NAME);
+        let sharers = Sharers::of(pid, MEMFD_NAME);
         Self {
             sharers,
             known,
@@ -129,9 +130,9 @@ impl Threads {
     }
 
     /// Converts a thread ID of the target's PID namespace to prof's.
-    fn outer_tid(&mut self, tid: u32) -> Option<u32> {
+    fn outer_tid(&mut self, tid: u32) -> Option<Pid> {
         if !self.nested {
-            return Some(tid);
+            return Some(Pid::from_u32(tid));
         }
         // Read all IDs once per pass over the names, and not again for each thread that has ended.
         if !self.outer.contains_key(&tid) && std::mem::take(&mut self.outer_is_old) {
@@ -142,12 +143,12 @@ impl Threads {
 
     fn read_outer(&mut self) {
         self.outer.clear();
-        let pids: Vec<i32> = self.processes().map(u32::cast_signed).collect();
+        let pids: Vec<Pid> = self.processes().collect();
         for pid in pids {
             for tid in process::threads(pid).unwrap_or_default() {
                 let status = Status::of_thread(pid, tid).unwrap_or_default();
                 if let Some((outer, inner)) = ns_pids(&status) {
-                    self.outer.insert(inner, outer);
+                    self.outer.insert(inner.as_u32(), outer);
                 }
             }
         }
@@ -178,9 +179,8 @@ impl Threads {
     }
 
     /// Returns the processes that share the target's memory, the target first.
-    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + '_ {
-        let all = std::iter::once(self.sharers.pid()).chain(self.sharers.others().iter().copied());
-        all.map(i32::cast_unsigned)
+    pub(crate) fn processes(&self) -> impl Iterator<Item = Pid> + '_ {
+        std::iter::once(self.sharers.pid()).chain(self.sharers.others().iter().copied())
     }
 
     /// Finds out which threads are alive.
@@ -194,7 +194,8 @@ impl Threads {
 
     /// Asks for this very thread: a listing of `/proc/PID/task` may skip some while others end.
     fn is_alive(&self, tid: u32) -> bool {
-        let outer = if self.nested { self.outer.get(&tid).copied() } else { Some(tid) };
+        let outer =
+            if self.nested { self.outer.get(&tid).copied() } else { Some(Pid::from_u32(tid)) };
         outer.is_some_and(|t| self.processes().any(|pid| has_thread(pid, t)))
     }
 
@@ -205,16 +206,16 @@ impl Threads {
 }
 
 /// Returns whether a process has a thread with this ID. This is much faster than a look into `/proc`.
-fn has_thread(pid: u32, tid: u32) -> bool {
+fn has_thread(pid: Pid, tid: Pid) -> bool {
     // SAFETY: the call takes no pointers, and signal 0 only checks whether the thread exists.
-    let r = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    let r = unsafe { libc::syscall(libc::SYS_tgkill, pid.as_raw(), tid.as_raw(), 0) };
     r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 /// Returns the id of a thread in prof's pid namespace and in the innermost one.
-fn ns_pids(status: &Status) -> Option<(u32, u32)> {
+fn ns_pids(status: &Status) -> Option<(Pid, Pid)> {
     let ids = status.pids();
-    Some((ids.first()?.cast_unsigned(), ids.last()?.cast_unsigned()))
+    Some((*ids.first()?, *ids.last()?))
 }
 
 #[cfg(test)]
@@ -270,7 +271,7 @@ mod tests {
         let all = ring::free_count(&shared);
         let path = std::env::temp_dir().join(format!("prof-left-slot-{}", std::process::id()));
         let mut out = Output::new(create_recording(&path).expect("a file")).expect("its size");
-        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(std::process::id()));
+        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(Pid::this()));
         let (mut tree, mut epochs) = (Tree::new(), Epochs::new(Clock::new(COUNTER, 1 << 30)));
         let mut pass = |drain: &mut Drain, threads: &mut Threads| {
             let describe = |t: &mut Threads, _: &mut Tree, out: &mut Output| t.write(out);
@@ -312,7 +313,7 @@ mod tests {
         ring::fill(&shared);
         let path = std::env::temp_dir().join(format!("prof-last-{}", std::process::id()));
         let mut out = Output::new(create_recording(&path).expect("a file")).expect("its size");
-        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(std::process::id()));
+        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(Pid::this()));
         let (mut tree, mut epochs) = (Tree::new(), Epochs::new(Clock::new(COUNTER, 1 << 30)));
         // So many segments are read first that some are given back in the middle of the pass.
         let mut busy = Writer::open(&shared, 4, 1);
@@ -341,17 +342,23 @@ mod tests {
 
     #[test]
     fn namespaces_are_told_apart() {
-        assert_eq!(ns_pids(&Status::parse(b"Name:\tx\nNSpid:\t12\n")), Some((12, 12)));
-        assert_eq!(ns_pids(&Status::parse(b"NSpid:\t120\t7\t1\n")), Some((120, 1)));
+        assert_eq!(
+            ns_pids(&Status::parse(b"Name:\tx\nNSpid:\t12\n")),
+            Some((Pid::from_raw(12), Pid::from_raw(12)))
+        );
+        assert_eq!(
+            ns_pids(&Status::parse(b"NSpid:\t120\t7\t1\n")),
+            Some((Pid::from_raw(120), Pid::from_raw(1)))
+        );
         assert_eq!(ns_pids(&Status::parse(b"Name:\tx\n")), None);
     }
 
     #[test]
     fn a_thread_is_there_until_it_has_ended() {
-        let pid = std::process::id();
+        let (pid, init) = (Pid::this(), Pid::from_raw(1));
         let (told, tid) = std::sync::mpsc::channel();
         // SAFETY: the call takes no arguments.
-        let own = || unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        let own = || Pid::from_raw(unsafe { libc::gettid() });
         let thread = std::thread::spawn(move || told.send(own()).expect("a reader"));
         let ended = tid.recv().expect("its id");
         thread.join().expect("thread");
@@ -359,7 +366,7 @@ mod tests {
         while has_thread(pid, ended) {
             std::thread::yield_now();
         }
-        assert!(has_thread(pid, own()) && has_thread(1, 1));
-        assert!(!has_thread(pid, 1), "of another process");
+        assert!(has_thread(pid, own()) && has_thread(init, init));
+        assert!(!has_thread(pid, init), "of another process");
     }
 }

@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use prof_collect::Collector;
+use prof_os::Pid;
 use prof_trace::event::Codec;
 use prof_trace::pack::Compress;
 use prof_trace::ring;
@@ -34,7 +35,7 @@ impl Random {
 
 fn collector(shared: Shared<'static>, name: &str) -> (Collector<'static>, std::path::PathBuf) {
     let path = temp(name);
-    (Collector::new(std::process::id(), shared, start(&path)).expect("collector"), path)
+    (Collector::new(Pid::this(), shared, start(&path)).expect("collector"), path)
 }
 
 fn finish(mut c: Collector<'_>, path: std::path::PathBuf) -> Recording {

@@ -5,6 +5,7 @@
 mod common;
 use common::*;
 use prof_collect::{Collector, drain_orphan};
+use prof_os::Pid;
 use prof_trace::pack::Compress;
 use prof_trace::shared::Shared;
 use std::os::fd::AsRawFd;
@@ -46,7 +47,7 @@ fn gate() -> &'static AtomicU32 {
 }
 
 /// Forks a child that writes up to `n` events as fast as it can, then calls `then`, then sleeps.
-fn child(shared: Shared<'static>, n: u64, node: u32, then: fn()) -> libc::pid_t {
+fn child(shared: Shared<'static>, n: u64, node: u32, then: fn()) -> Pid {
     // Map it before there is a child.
     let gate = gate();
     // SAFETY: the child uses only system calls and atomics.
@@ -68,17 +69,17 @@ fn child(shared: Shared<'static>, n: u64, node: u32, then: fn()) -> libc::pid_t 
             libc::_exit(1)
         }
     }
-    pid
+    Pid::from_raw(pid)
 }
 
-fn kill(pid: libc::pid_t) {
+fn kill(pid: Pid) {
     // SAFETY: the call takes no pointers, and the child has not been waited for, so its PID is not reused.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    assert_eq!(unsafe { libc::kill(pid.as_raw(), libc::SIGKILL) }, 0);
 }
 
-fn reap(pid: libc::pid_t) {
+fn reap(pid: Pid) {
     // SAFETY: the status pointer may be null, and the child has not been waited for yet.
-    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+    assert_eq!(unsafe { libc::waitpid(pid.as_raw(), std::ptr::null_mut(), 0) }, pid.as_raw());
 }
 
 fn written(shared: Shared<'static>) -> u64 {
@@ -112,8 +113,7 @@ fn all_that_a_killed_process_has_written_is_there() {
         let node = stack(&shared, 0x1000, 5);
         let pid = child(shared, u64::MAX, node, || ());
         let path = temp(&format!("kill-{round}"));
-        let mut c =
-            Collector::new(pid as u32, shared, start_of(&path, pid as u32)).expect("collector");
+        let mut c = Collector::new(pid, shared, start_of(&path, pid)).expect("collector");
         c.set_compress(Compress::ALL[round as usize % 3].0);
         let never = AtomicBool::new(false);
         let ended = std::thread::scope(|s| {
@@ -141,7 +141,7 @@ fn an_exec_ends_the_recording() {
     });
     let path = temp("exec");
     wait_for(|| written(shared) == 1000);
-    let collector = Collector::new(pid as u32, shared, start_of(&path, pid as u32));
+    let collector = Collector::new(pid, shared, start_of(&path, pid));
     let ended = collector.expect("collector").run(&AtomicBool::new(false));
     kill(pid);
     reap(pid);
@@ -165,9 +165,9 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         gate().store(1, Relaxed);
         let pid = child(shared, n, nodes, || ());
         let path = temp(&format!("orphan-{round}"));
-        let file = start_of(&path, pid as u32);
+        let file = start_of(&path, pid);
         let fd = file.try_clone().expect("clone");
-        let mut c = Collector::new(pid as u32, shared, file).expect("collector");
+        let mut c = Collector::new(pid, shared, file).expect("collector");
         c.set_compress(Compress::ALL[round as usize % 3].0);
         wait_for(|| {
             c.pass(false);
@@ -184,7 +184,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
             fd.set_len(len - round).expect("cut");
         }
         let before = read_whole(&path);
-        let d = drain_orphan(pid as u32, &path).expect("drained");
+        let d = drain_orphan(pid, &path).expect("drained");
         assert!(d.events > 0);
         let r = if round % 2 == 0 { check(&path, n) } else { read(&path) };
         let got = r.events[&1].len() as u64;
@@ -195,7 +195,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         assert!(sizes.is_sorted());
         assert!(r.depths(1).all(|d| d == 30));
         assert!(r.end.expect("end").reason.starts_with("stopped"));
-        let again = drain_orphan(pid as u32, &path).expect("nothing to do");
+        let again = drain_orphan(pid, &path).expect("nothing to do");
         assert_eq!((again.events, again.bytes), (0, d.bytes));
         kill(pid);
         reap(pid);
@@ -223,8 +223,9 @@ fn calls_that_a_dead_collector_did_not_write_are_written_later() {
         }
     }
     let path = temp("calls-left");
-    let file = start_of(&path, pid as u32);
-    let mut c = Collector::new(pid as u32, shared, file).expect("collector");
+    let pid = Pid::from_raw(pid);
+    let file = start_of(&path, pid);
+    let mut c = Collector::new(pid, shared, file).expect("collector");
     let mut w = Writer::new(shared, 0);
     let write = |w: &mut Writer, from: u64| {
         for i in from..from + 10 {
@@ -261,7 +262,7 @@ fn calls_that_a_dead_collector_did_not_write_are_written_later() {
     std::fs::write(&path, cut).expect("written");
     let before = read(&path);
     assert_eq!((before.calls.len(), before.events[&1].len()), (10, 21));
-    let d = drain_orphan(pid as u32, &path).expect("drained");
+    let d = drain_orphan(pid, &path).expect("drained");
     let r = read(&path);
     let calls: Vec<u64> = r.calls.iter().map(|(_, call)| call.addr >> 12).collect();
     assert_eq!(calls, (0..20).collect::<Vec<u64>>());
@@ -300,7 +301,7 @@ fn without_a_disk_recording_is_switched_off_and_draining_goes_on() {
     // SAFETY: the ring is new, so nothing else refers to its control page yet.
     unsafe { shared.control_mut() }.flag_addr.store(std::ptr::from_ref(flag) as u64, Relaxed);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
-    let mut c = Collector::new(std::process::id(), shared, full).expect("collector");
+    let mut c = Collector::new(Pid::this(), shared, full).expect("collector");
     let mut w = Writer::new(shared, 0);
     for i in 0..200_000 {
         w.put(&event(w.serial, i, 0));

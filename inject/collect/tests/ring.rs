@@ -3,8 +3,8 @@
 mod common;
 use common::*;
 use prof_collect::Collector;
-use prof_os::RemoteAddr;
 use prof_os::maps::Map;
+use prof_os::{Pid, RemoteAddr};
 use prof_trace::pack::Compress;
 use prof_trace::ring;
 use prof_trace::shared::{Shared, slot, state};
@@ -23,7 +23,7 @@ fn write_many(shared: Shared<'static>, slot: usize, nodes: &[u32], n: u64) -> u3
 /// Runs a collector while `work` runs, and detaches.
 fn collect(shared: Shared<'static>, name: &str, work: impl FnOnce()) -> Recording {
     let path = temp(name);
-    let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+    let mut c = Collector::new(Pid::this(), shared, start(&path)).expect("collector");
     let ended = std::thread::scope(|s| {
         let never = AtomicBool::new(false);
         let h = s.spawn(move || c.run(&never));
@@ -83,7 +83,7 @@ fn packed_and_plain_events_of_a_thread_are_in_order() {
         let shared = new_ring(1 << 20);
         let nodes = [stack(&shared, 0x50_0000, 40), 0];
         let path = temp(how.name());
-        let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+        let mut c = Collector::new(Pid::this(), shared, start(&path)).expect("collector");
         c.set_compress(how);
         let mut writers = [Writer::new(shared, 0), Writer::new(shared, 1)];
         let (mut n, mut bursts) = (0u64, 0);
@@ -144,7 +144,7 @@ fn segments_and_slots_of_ended_threads_come_back() {
 fn names_toggles_and_modules_are_recorded() {
     let shared = new_ring(0);
     let here = names_toggles_and_modules_are_recorded as *const () as u64;
-    let all = prof_os::maps::of(std::process::id().cast_signed()).expect("maps");
+    let all = prof_os::maps::of(Pid::this()).expect("maps");
     let exe = all.iter().find(|m| m.holds(RemoteAddr(here))).expect("mapped").name.clone();
     let part = |m: &&Map| m.name == exe;
     let vdso = all.iter().find(|m| m.name == b"[vdso]").expect("vdso");
@@ -199,7 +199,7 @@ fn it_keeps_up() {
         let quick = if whole { N } else { N / 20 };
         write_many(shared, 0, &nodes, quick);
         let path = temp("speed");
-        let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+        let mut c = Collector::new(Pid::this(), shared, start(&path)).expect("collector");
         c.set_compress(how);
         let began = Instant::now();
         c.pass(false);

@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use prof_collect::Collector;
+use prof_os::Pid;
 use prof_trace::event::Event;
 use prof_trace::shared::{Shared, state};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -70,7 +71,7 @@ fn many_threads_make_one_tree() {
     // A small ring, so that segments go from thread to thread.
     let (shared, stacks) = (new_ring(0), stacks());
     let path = temp("tree");
-    let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+    let mut c = Collector::new(Pid::this(), shared, start(&path)).expect("collector");
     let written: Vec<_> = std::thread::scope(|s| {
         let never = AtomicBool::new(false);
         let h = s.spawn(move || c.run(&never));

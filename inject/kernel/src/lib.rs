@@ -68,7 +68,7 @@ pub enum Error {
     },
     /// The process is gone.
     #[error("process {0} is gone")]
-    Gone(u32),
+    Gone(prof_os::Pid),
     /// The recording can't be written.
     #[error(transparent)]
     Collect(#[from] prof_collect::Error),

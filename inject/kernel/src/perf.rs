@@ -1,6 +1,7 @@
 //! Opens perf events.
 
 use crate::sys::checked;
+use prof_os::Pid;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -79,7 +80,7 @@ pub(crate) enum Of<'a> {
     /// Every task.
     All,
     /// A thread, and the threads and children that it makes from then on.
-    Thread(u32),
+    Thread(Pid),
     /// The tasks of a cgroup, by its folder.
     Cgroup(BorrowedFd<'a>),
 }
@@ -208,7 +209,7 @@ fn open(mut attr: Attr, of: Of<'_>, processor: u32) -> io::Result<Event> {
     }
     let (pid, more) = match of {
         Of::All => (-1, 0),
-        Of::Thread(tid) => (tid as i32, 0),
+        Of::Thread(tid) => (tid.as_raw(), 0),
         Of::Cgroup(folder) => (folder.as_raw_fd(), FLAG_PID_CGROUP),
     };
     let flags = (FLAG_FD_CLOEXEC | more) as libc::c_ulong;

@@ -16,6 +16,7 @@ use crate::tracepoints::{self, Tracepoint, What};
 use crate::write::Recording;
 use events::{Opened, Rings};
 use order::{Change, Order};
+use prof_os::Pid;
 use prof_trace::records::{Counters, Hook, Hooks, Target};
 use std::fs::File;
 use std::time::Duration;
@@ -104,7 +105,7 @@ pub struct Recorder {
     cpu_at_start: u64,
     flushed: u64,
     page: u64,
-    me: u32,
+    me: Pid,
 }
 
 impl Recorder {
@@ -146,7 +147,7 @@ impl Recorder {
             cpu_at_start: prof_os::clock::process_ns(),
             flushed: started,
             page,
-            me: std::process::id(),
+            me: Pid::this(),
             options,
         })
     }
@@ -313,7 +314,7 @@ fn begin(
 ) -> Result<Recording, Error> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let target = Target {
-        pid: options.scope.process().unwrap_or(0),
+        pid: options.scope.process().unwrap_or(Pid::NONE).as_u32(),
         exe: format!("Linux {}", release.trim()),
         cmdline: vec![command.into()],
         comm: "kernel".into(),

@@ -1,6 +1,7 @@
 //! Decodes records of a ring.
 
 use crate::tracepoints::Tracepoint;
+use prof_os::Pid;
 
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
@@ -16,9 +17,9 @@ pub(crate) struct Sample<'a> {
     /// Index of its tracepoint.
     pub tracepoint: usize,
     /// The process.
-    pub pid: u32,
+    pub pid: Pid,
     /// The thread.
-    pub tid: u32,
+    pub tid: Pid,
     /// `CLOCK_MONOTONIC`, in ns.
     pub time: u64,
     /// The kernel's stack as 8 bytes for each return address, innermost first; empty for a free.
@@ -35,9 +36,9 @@ pub(crate) enum Record<'a> {
     /// Number of samples that were lost.
     Lost(u64),
     /// A thread has a new name.
-    Name(u32, &'a [u8]),
+    Name(Pid, &'a [u8]),
     /// A thread has made another one: the new one, and its maker.
-    Fork(u32, u32),
+    Fork(Pid, Pid),
 }
 
 /// The tracepoint of an event, by the number that its samples carry.
@@ -85,14 +86,17 @@ pub(crate) fn decode<'a>(
 ) -> Option<Record<'a>> {
     let (words, _) = body.as_chunks::<8>();
     let word = |i: usize| words.get(i).map(|w| u64::from_ne_bytes(*w));
-    let halves = |i: usize| {
+    let ids = |i: usize| {
         let [a, b, c, d, e, f, g, h] = *words.get(i)?;
-        Some((u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])))
+        Some((
+            Pid::from_raw(i32::from_ne_bytes([a, b, c, d])),
+            Pid::from_raw(i32::from_ne_bytes([e, f, g, h])),
+        ))
     };
     match kind {
         RECORD_SAMPLE => {
             let tracepoint = numbers.get(word(0)?)?;
-            let ((pid, tid), time) = (halves(1)?, word(2)?);
+            let ((pid, tid), time) = (ids(1)?, word(2)?);
             let (mut at, mut stack) = (3, &words[..0]);
             if tracepoints[tracepoint].is_alloc {
                 let n = usize::try_from(word(3)?).ok()?;
@@ -106,12 +110,12 @@ pub(crate) fn decode<'a>(
         }
         RECORD_LOST => Some(Record::Lost(word(1)?)),
         RECORD_COMM => {
-            let (_, tid) = halves(0)?;
+            let (_, tid) = ids(0)?;
             let name = body.get(8..)?;
             Some(Record::Name(tid, &name[..name.iter().position(|b| *b == 0)?]))
         }
         RECORD_FORK => {
-            let ((_, _), (tid, by)) = (halves(0)?, halves(1)?);
+            let ((_, _), (tid, by)) = (ids(0)?, ids(1)?);
             Some(Record::Fork(tid, by))
         }
         _ => None,
@@ -161,7 +165,7 @@ mod tests {
             panic!("no sample")
         };
         if cfg!(target_endian = "little") {
-            assert_eq!((s.pid, s.tid), (5, 6));
+            assert_eq!((s.pid.as_raw(), s.tid.as_raw()), (5, 6));
         }
         assert_eq!((s.tracepoint, s.time, s.raw.len()), (0, 1000, 20));
         assert_eq!(points[0].address.int(s.raw), 99);

@@ -62,7 +62,7 @@ impl Recording {
         self.pass += 1;
         self.out.put(kind::PASS, &pass.encode());
         for (number, tid, name) in threads.new.drain(..) {
-            self.out.put(kind::THREAD, &Thread { number, tid, name }.encode());
+            self.out.put(kind::THREAD, &Thread { number, tid: tid.as_u32(), name }.encode());
         }
         self.code(stacks, names);
         let mut run = NodeRun::default();

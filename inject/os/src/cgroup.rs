@@ -4,6 +4,7 @@
 //! hierarchies are mounted. A container may see a part of a hierarchy only, and its processes may be in cgroups that it
 //! doesn't see.
 
+use crate::Pid;
 use crate::process::folder;
 use std::collections::HashMap;
 use std::fs;
@@ -73,7 +74,7 @@ pub struct Cgroups {
 impl Cgroups {
     /// Reads the cgroups of a process. What can't be read is empty.
     #[must_use]
-    pub fn of(pid: i32) -> Self {
+    pub fn of(pid: Pid) -> Self {
         // A first thread that has ended before the others is in no cgroup any more: `folder` finds one that lives.
         Self::of_file(Path::new(&(folder(pid) + "/cgroup")))
     }

@@ -1,5 +1,6 @@
 //! Why something could not be learnt of a process.
 
+use crate::Pid;
 use std::io;
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The process is gone.
     #[error("process {0} is gone")]
-    Gone(i32),
+    Gone(Pid),
     /// A file in `/proc` can't be read.
     #[error("cannot read {path}: {errno}")]
     File {

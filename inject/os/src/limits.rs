@@ -1,12 +1,12 @@
 //! Reads `/proc/PID/limits`, and the limits of the kernel that hold for every process.
 
-use crate::maps;
 use crate::process::folder;
+use crate::{Pid, maps};
 use std::fs;
 
 /// Returns a soft limit by its name in `/proc/PID/limits`; `None` if there is no limit, or it can't be read.
 #[must_use]
-pub fn soft_limit(pid: i32, name: &str) -> Option<u64> {
+pub fn soft_limit(pid: Pid, name: &str) -> Option<u64> {
     parse(&fs::read_to_string(folder(pid) + "/limits").ok()?, name)
 }
 
@@ -18,20 +18,20 @@ fn parse(text: &str, name: &str) -> Option<u64> {
 
 /// Returns the soft limit of a process's address space (`RLIMIT_AS`) in bytes, if there is one.
 #[must_use]
-pub fn address_space(pid: i32) -> Option<u64> {
+pub fn address_space(pid: Pid) -> Option<u64> {
     soft_limit(pid, "Max address space")
 }
 
 /// Returns the size in bytes up to which the first thread's stack may grow (the soft limit `RLIMIT_STACK`); `None` if
 /// there is no limit, or it can't be read.
 #[must_use]
-pub fn stack(pid: i32) -> Option<u64> {
+pub fn stack(pid: Pid) -> Option<u64> {
     soft_limit(pid, "Max stack size")
 }
 
 /// Returns the number of a process's mappings and its maximum, if `more` mappings would exceed it.
 #[must_use]
-pub fn mappings_used_up(pid: i32, more: u64) -> Option<(u64, u64)> {
+pub fn mappings_used_up(pid: Pid, more: u64) -> Option<(u64, u64)> {
     let most = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
     let count = maps::of(pid).ok()?.len() as u64;
     (count.saturating_add(more) > most).then_some((count, most))
@@ -59,12 +59,12 @@ mod tests {
             (None, None)
         );
         let own = fs::read_to_string("/proc/self/limits").expect("our limits");
-        assert_eq!(stack(std::process::id() as i32), parse(&own, "Max stack size"));
+        assert_eq!(stack(Pid::this()), parse(&own, "Max stack size"));
     }
 
     #[test]
     fn more_mappings_than_the_kernel_allows_are_noticed() {
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         assert_eq!(mappings_used_up(me, 0), None);
         assert!(
             mappings_used_up(me, u64::MAX).is_some_and(|(count, most)| count > 0 && most > count)

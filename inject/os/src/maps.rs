@@ -1,7 +1,7 @@
 //! Reads `/proc/PID/maps`, the list of a process's mappings.
 
 use crate::process::{folder, read};
-use crate::{RemoteAddr, Result};
+use crate::{Pid, RemoteAddr, Result};
 use memchr::memmem;
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -145,7 +145,7 @@ pub fn parse(text: &[u8]) -> Vec<Map> {
 ///
 /// # Errors
 /// If they can't be read.
-pub fn of(pid: i32) -> Result<Vec<Map>> {
+pub fn of(pid: Pid) -> Result<Vec<Map>> {
     Ok(parse(&read(pid, Path::new(&(folder(pid) + "/maps")))?))
 }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn this_process_is_understood() {
         let here = RemoteAddr(parse as *const () as u64);
-        let all = of(std::process::id().cast_signed()).expect("mappings");
+        let all = of(Pid::this()).expect("mappings");
         let own = all.iter().find(|m| m.holds(here)).expect("mapped");
         assert_eq!(own.path(), std::fs::read_link("/proc/self/exe").expect("exe"));
         assert!(own.exec && own.inode != 0 && all.is_sorted_by_key(|m| m.start));

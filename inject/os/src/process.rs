@@ -2,16 +2,17 @@
 
 use crate::stat::Stat;
 use crate::status::Status;
-use crate::{Error, Result, files};
+use crate::{Error, Pid, Result, files};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Maximum length of a command line; a process can make its own as long as its memory.
 const MAX_CMDLINE: u64 = 1 << 20;
 
 /// Reads a file in `/proc` that belongs to a process.
-pub(crate) fn read(pid: i32, path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read(pid: Pid, path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|errno| match errno.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
         _ => Error::File { path: path.into(), errno },
@@ -26,14 +27,14 @@ pub fn effective_uid() -> u32 {
 
 /// Returns whether a process or thread with this id exists and has not ended.
 #[must_use]
-pub fn lives(pid: i32) -> bool {
+pub fn lives(pid: Pid) -> bool {
     Stat::living(pid).is_some()
 }
 
 /// Returns a thread through which `/proc` shows a process's memory and files: the first one, or another if the first
 /// has ended alone. `None`: all have ended.
 #[must_use]
-pub fn living_thread(pid: i32) -> Option<i32> {
+pub fn living_thread(pid: Pid) -> Option<Pid> {
     if lives(pid) {
         return Some(pid);
     }
@@ -42,7 +43,7 @@ pub fn living_thread(pid: i32) -> Option<i32> {
 
 /// Returns the folder in `/proc` that shows a process's memory, files and limits: that of [`living_thread`].
 #[must_use]
-pub fn folder(pid: i32) -> String {
+pub fn folder(pid: Pid) -> String {
     match living_thread(pid) {
         Some(tid) if tid != pid => format!("/proc/{pid}/task/{tid}"),
         _ => format!("/proc/{pid}"),
@@ -51,7 +52,7 @@ pub fn folder(pid: i32) -> String {
 
 /// Returns the ids of all processes.
 #[must_use]
-pub fn all() -> Vec<i32> {
+pub fn all() -> Vec<Pid> {
     numbers_in(Path::new("/proc")).unwrap_or_default()
 }
 
@@ -59,12 +60,12 @@ pub fn all() -> Vec<i32> {
 ///
 /// # Errors
 /// If the process is gone.
-pub fn threads(pid: i32) -> Result<Vec<i32>> {
+pub fn threads(pid: Pid) -> Result<Vec<Pid>> {
     numbers_in(Path::new(&format!("/proc/{pid}/task"))).ok_or(Error::Gone(pid))
 }
 
 /// Returns the names in a folder that are numbers; `None` if there is no such folder.
-fn numbers_in(folder: &Path) -> Option<Vec<i32>> {
+fn numbers_in<T: FromStr>(folder: &Path) -> Option<Vec<T>> {
     let entries = fs::read_dir(folder).ok()?;
     Some(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
@@ -72,22 +73,22 @@ fn numbers_in(folder: &Path) -> Option<Vec<i32>> {
 /// Returns the lowest number that is no open descriptor of a process. It may lie above the process's limit, where the
 /// limit was lowered after the process had opened others.
 #[must_use]
-pub fn lowest_descriptor(pid: i32) -> u64 {
-    let all = numbers_in(Path::new(&(folder(pid) + "/fd"))).unwrap_or_default();
+pub fn lowest_descriptor(pid: Pid) -> u64 {
+    let all: Vec<i32> = numbers_in(Path::new(&(folder(pid) + "/fd"))).unwrap_or_default();
     let open: BTreeSet<i32> = all.into_iter().collect();
     (0..).find(|n| !open.contains(n)).map_or(0, i32::unsigned_abs).into()
 }
 
 /// Returns the process that a thread or process belongs to; `None` if there is no such thread.
 #[must_use]
-pub fn process_of(tid: i32) -> Option<i32> {
-    Status::of(tid).ok()?.number("Tgid").and_then(|pid| i32::try_from(pid).ok())
+pub fn process_of(tid: Pid) -> Option<Pid> {
+    Status::of(tid).ok()?.pid("Tgid")
 }
 
 /// Returns the name of a process; empty if the process is gone. A process may give itself any name, so control
 /// characters are escaped, which could begin a new line where the name is printed.
 #[must_use]
-pub fn comm(pid: i32) -> String {
+pub fn comm(pid: Pid) -> String {
     let text = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     printable(text.strip_suffix(b"\n").unwrap_or(&text))
 }
@@ -102,13 +103,13 @@ fn printable(name: &[u8]) -> String {
 
 /// Returns the path of the executable, as the kernel names it; empty if it is not known.
 #[must_use]
-pub fn exe(pid: i32) -> PathBuf {
+pub fn exe(pid: Pid) -> PathBuf {
     fs::read_link(folder(pid) + "/exe").unwrap_or_default()
 }
 
 /// Returns the command-line arguments.
 #[must_use]
-pub fn cmdline(pid: i32) -> Vec<String> {
+pub fn cmdline(pid: Pid) -> Vec<String> {
     let path = PathBuf::from(folder(pid) + "/cmdline");
     arguments(&files::read_at_most(&path, MAX_CMDLINE).unwrap_or_default())
 }
@@ -121,32 +122,32 @@ fn arguments(text: &[u8]) -> Vec<String> {
 
 /// Returns the start time in clock ticks since boot, which tells a process from a later one with the same id.
 #[must_use]
-pub fn start_time(pid: i32) -> Option<u64> {
+pub fn start_time(pid: Pid) -> Option<u64> {
     Stat::of(pid)?.start()
 }
 
 /// Returns whether the process that began at `start` still runs.
 #[must_use]
-pub fn is_running(pid: i32, start: u64) -> bool {
-    pid != 0 && Stat::living(pid).and_then(|s| s.start()) == Some(start)
+pub fn is_running(pid: Pid, start: u64) -> bool {
+    pid != Pid::NONE && Stat::living(pid).and_then(|s| s.start()) == Some(start)
 }
 
 /// Returns whether a process has ended, or is about to end and has already released its memory.
 #[must_use]
-pub fn has_ended(pid: i32) -> bool {
+pub fn has_ended(pid: Pid) -> bool {
     let Ok(status) = Status::of(pid) else { return true };
     status.is_dead() || (!status.has_memory() && !is_kernel_thread(pid))
 }
 
 /// Returns whether a process is a thread of the kernel.
 #[must_use]
-pub fn is_kernel_thread(pid: i32) -> bool {
+pub fn is_kernel_thread(pid: Pid) -> bool {
     Stat::of(pid).is_some_and(|s| s.is_kernel_thread())
 }
 
 /// Returns the start of the heap; 0 if it is not known.
 #[must_use]
-pub fn start_brk(pid: i32) -> u64 {
+pub fn start_brk(pid: Pid) -> u64 {
     Stat::read(Path::new(&(folder(pid) + "/stat"))).and_then(|s| s.start_brk()).unwrap_or(0)
 }
 
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_first_thread_stands_for_a_process_that_lives() {
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         assert!(lives(me));
         assert_eq!(living_thread(me), Some(me));
         assert_eq!(folder(me), format!("/proc/{me}"));
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn an_ended_process_has_no_thread() {
         let mut child = std::process::Command::new("true").spawn().expect("true");
-        let pid = child.id() as i32;
+        let pid = Pid::from_u32(child.id());
         while lives(pid) {
             std::thread::yield_now();
         }
@@ -179,11 +180,13 @@ mod tests {
 
     #[test]
     fn this_process_is_understood() {
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         assert!(threads(me).expect("threads").contains(&me) && all().contains(&me));
         assert_eq!(process_of(me), Some(me));
         let start = start_time(me).expect("a start time");
-        assert!(is_running(me, start) && !is_running(me, start + 1) && !is_running(0, start));
+        assert!(
+            is_running(me, start) && !is_running(me, start + 1) && !is_running(Pid::NONE, start)
+        );
         assert!(!has_ended(me) && !is_kernel_thread(me));
         assert_eq!(cmdline(me), std::env::args().collect::<Vec<_>>());
         assert!(lowest_descriptor(me) > 2);

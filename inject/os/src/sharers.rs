@@ -1,8 +1,8 @@
 //! Finds the processes that share the address space of another one.
 
-use crate::Result;
 use crate::maps::{self, Map};
 use crate::process::{all as processes, exe, living_thread, process_of, threads};
+use crate::{Pid, Result};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,9 +15,9 @@ const KCMP_VM: i32 = 1;
 /// without `kcmp`, forbids it, or a thread is gone. Two ended threads count as having the same, as neither
 /// has any.
 #[must_use]
-pub fn same_memory(a: i32, b: i32) -> Option<bool> {
+pub fn same_memory(a: Pid, b: Pid) -> Option<bool> {
     // SAFETY: the call takes integers only.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_kcmp, a.as_raw(), b.as_raw(), KCMP_VM, 0, 0) } {
         0 => Some(true),
         r if r > 0 => Some(false),
         _ => None,
@@ -33,14 +33,14 @@ const BEFORE: (i32, i32) = (4096, 32);
 /// A process, and the other processes that share its address space.
 #[derive(Debug)]
 pub struct Sharers {
-    pid: i32,
+    pid: Pid,
     /// Name of the memfd that tells address spaces apart where `kcmp` does not.
     memfd: &'static str,
-    others: Vec<i32>,
+    others: Vec<Pid>,
     /// Last id that the kernel had assigned before the last look.
     last: Option<i32>,
     /// Processes known to have another address space. They keep that as long as they live.
-    strangers: BTreeSet<i32>,
+    strangers: BTreeSet<Pid>,
 }
 
 impl Sharers {
@@ -49,7 +49,7 @@ impl Sharers {
     /// Where the kernel has no `kcmp`, those that map the memfd with this name at the same place have the same memory,
     /// provided that children don't inherit its mapping.
     #[must_use]
-    pub fn of(pid: i32, memfd: &'static str) -> Self {
+    pub fn of(pid: Pid, memfd: &'static str) -> Self {
         let (others, strangers) = (Vec::new(), BTreeSet::new());
         let mut all = Self { pid, memfd, others, last: last_id(), strangers };
         if let Some(own) = living_thread(pid) {
@@ -73,18 +73,19 @@ impl Sharers {
 
     /// Checks the new processes while `stopped` and all other known threads are stopped. This is quicker than
     /// [`Sharers::look_again`].
-    pub fn look_while_stopped(&mut self, stopped: i32) {
+    pub fn look_while_stopped(&mut self, stopped: Pid) {
         let ids = self.new_ids(BEFORE.1);
         self.add(stopped, &ids);
     }
 
     /// Returns the ids assigned since the last look, and `before` earlier ones.
-    fn new_ids(&mut self, before: i32) -> Vec<i32> {
+    fn new_ids(&mut self, before: i32) -> Vec<Pid> {
         let now = last_id();
+        let ids = |from: i32, to: i32| (from..=to).map(Pid::from_raw);
         let ids = match (self.last, now) {
-            (Some(from), Some(to)) if from <= to => ((from - before).max(1)..=to).collect(),
+            (Some(from), Some(to)) if from <= to => ids((from - before).max(1), to).collect(),
             (Some(from), Some(to)) => {
-                ((from - before).max(1)..=highest_id()).chain(FIRST_AGAIN..=to).collect()
+                ids((from - before).max(1), highest_id()).chain(ids(FIRST_AGAIN, to)).collect()
             }
             _ => processes(),
         };
@@ -92,8 +93,8 @@ impl Sharers {
         ids
     }
 
-    fn add(&mut self, own: i32, pids: &[i32]) {
-        let me = std::process::id().cast_signed();
+    fn add(&mut self, own: Pid, pids: &[Pid]) {
+        let me = Pid::this();
         let kcmp = same_memory(own, own) == Some(true);
         let mark = if kcmp { None } else { Mark::of(self.pid, self.memfd) };
         for pid in pids.iter().copied() {
@@ -123,8 +124,8 @@ impl Sharers {
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn threads(&mut self) -> Result<Vec<(i32, i32)>> {
-        let mut tids: Vec<(i32, i32)> =
+    pub fn threads(&mut self) -> Result<Vec<(Pid, Pid)>> {
+        let mut tids: Vec<(Pid, Pid)> =
             threads(self.pid)?.into_iter().map(|tid| (self.pid, tid)).collect();
         self.look_again();
         for other in self.others.iter().filter(|p| self.still_shares(**p)) {
@@ -136,20 +137,20 @@ impl Sharers {
 
     /// Returns the process id.
     #[must_use]
-    pub fn pid(&self) -> i32 {
+    pub fn pid(&self) -> Pid {
         self.pid
     }
 
     /// Returns the other processes.
     #[must_use]
-    pub fn others(&self) -> &[i32] {
+    pub fn others(&self) -> &[Pid] {
         &self.others
     }
 
     /// Returns whether one of the others still has the memory; it may have ended, or executed another
     /// program.
     #[must_use]
-    pub fn still_shares(&self, other: i32) -> bool {
+    pub fn still_shares(&self, other: Pid) -> bool {
         living_thread(self.pid).is_some_and(|own| match same_memory(own, own) {
             Some(true) => has_memory_of(own, other) == Some(true),
             _ => Mark::of(self.pid, self.memfd).is_some_and(|m| m.is_in(other)),
@@ -158,7 +159,7 @@ impl Sharers {
 }
 
 /// Returns whether a process shares its memory with a living thread; `None`: no process has this id.
-fn has_memory_of(own: i32, pid: i32) -> Option<bool> {
+fn has_memory_of(own: Pid, pid: Pid) -> Option<bool> {
     if same_memory(own, pid)? {
         return Some(true);
     }
@@ -177,13 +178,13 @@ struct Mark {
 }
 
 impl Mark {
-    fn of(pid: i32, memfd: &str) -> Option<Self> {
+    fn of(pid: Pid, memfd: &str) -> Option<Self> {
         let map = maps::of(pid).ok()?.into_iter().find(|m| m.is_memfd(memfd))?;
         let exe = Some(exe(pid)).filter(|e| !e.as_os_str().is_empty())?;
         Some(Self { map, exe })
     }
 
-    fn is_in(&self, pid: i32) -> bool {
+    fn is_in(&self, pid: Pid) -> bool {
         // The executable is a property of the address space.
         exe(pid) == self.exe && maps::of(pid).is_ok_and(|all| all.contains(&self.map))
     }
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn threads_share_memory_and_children_do_not() {
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         let Some(same) = same_memory(me, me) else { return };
         assert!(same);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
@@ -222,7 +223,7 @@ mod tests {
         let began = std::time::Instant::now();
         let mut shared = Some(true);
         while shared == Some(true) && began.elapsed().as_secs() < 10 {
-            shared = same_memory(me, child.id() as i32);
+            shared = same_memory(me, Pid::from_u32(child.id()));
         }
         child.kill().expect("kill");
         child.wait().expect("wait");

@@ -1,6 +1,6 @@
 //! Reads `/proc/PID/stat`, the figures of a process or thread.
 
-use crate::clock_ticks;
+use crate::{Pid, clock_ticks};
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
@@ -18,19 +18,19 @@ const FIRST: usize = 3;
 impl Stat {
     /// Reads the figures of a process, or of the thread with this id. Returns `None` if there is none.
     #[must_use]
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn of(pid: Pid) -> Option<Self> {
         Self::read(Path::new(&format!("/proc/{pid}/stat")))
     }
 
     /// Reads the figures of one thread of a process. Returns `None` if there is none.
     #[must_use]
-    pub fn of_thread(pid: i32, tid: i32) -> Option<Self> {
+    pub fn of_thread(pid: Pid, tid: Pid) -> Option<Self> {
         Self::read(Path::new(&format!("/proc/{pid}/task/{tid}/stat")))
     }
 
     /// Reads the figures of a process that has not ended. Returns `None` if there is none.
     #[must_use]
-    pub fn living(pid: i32) -> Option<Self> {
+    pub fn living(pid: Pid) -> Option<Self> {
         Self::of(pid).filter(|s| !s.has_ended())
     }
 
@@ -69,7 +69,7 @@ impl Stat {
 
     /// Returns the process id of the parent.
     #[must_use]
-    pub fn parent(&self) -> Option<i32> {
+    pub fn parent(&self) -> Option<Pid> {
         self.field(4)
     }
 
@@ -149,7 +149,11 @@ mod tests {
     fn names_with_blanks_parentheses_and_newlines_are_passed_over() {
         for name in ["a", "a) b (c", ") R 1 1 (", "a) Z 3\n) ", "", ") "] {
             let stat = Stat::parse(text(name, 'S').as_bytes()).expect(name);
-            assert_eq!((stat.state(), stat.parent(), stat.cpu()), (b'S', Some(4), 29), "{name}");
+            assert_eq!(
+                (stat.state(), stat.parent(), stat.cpu()),
+                (b'S', Some(Pid::from_raw(4)), 29),
+                "{name}"
+            );
             assert_eq!(
                 (stat.start(), stat.rss(), stat.start_brk()),
                 (Some(22), Some(24), Some(47))
@@ -169,7 +173,10 @@ mod tests {
             assert_eq!(Stat::parse(none.as_bytes()), None, "{none}");
         }
         let stat = Stat::parse(b"7 (a) S 3 7 7").expect("a state");
-        assert_eq!((stat.parent(), stat.start(), stat.cpu(), stat.rss()), (Some(3), None, 0, None));
+        assert_eq!(
+            (stat.parent(), stat.start(), stat.cpu(), stat.rss()),
+            (Some(Pid::from_raw(3)), None, 0, None)
+        );
     }
 
     #[test]
@@ -191,8 +198,8 @@ mod tests {
 
     #[test]
     fn this_process_is_understood() {
-        let stat = Stat::living(std::process::id().cast_signed()).expect("alive");
-        assert_eq!(stat.parent(), Some(std::os::unix::process::parent_id().cast_signed()));
+        let stat = Stat::living(Pid::this()).expect("alive");
+        assert_eq!(stat.parent(), Some(Pid::from_u32(std::os::unix::process::parent_id())));
         assert!(stat.start().is_some_and(|s| s > 0) && stat.age_ms().is_some());
         assert!(stat.rss().is_some_and(|pages| pages > 0));
     }

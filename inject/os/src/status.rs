@@ -1,7 +1,7 @@
 //! Reads `/proc/PID/status`, the named fields of a process or thread.
 
 use crate::process::{folder, read};
-use crate::{Error, Result};
+use crate::{Error, Pid, Result};
 use std::fs;
 use std::path::Path;
 
@@ -16,7 +16,7 @@ impl Status {
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn of(pid: i32) -> Result<Self> {
+    pub fn of(pid: Pid) -> Result<Self> {
         Ok(Self::parse(&read(pid, Path::new(&(folder(pid) + "/status")))?))
     }
 
@@ -24,7 +24,7 @@ impl Status {
     ///
     /// # Errors
     /// If the thread is gone.
-    pub fn of_thread(pid: i32, tid: i32) -> Result<Self> {
+    pub fn of_thread(pid: Pid, tid: Pid) -> Result<Self> {
         let path = format!("/proc/{pid}/task/{tid}/status");
         Ok(Self::parse(&fs::read(path).map_err(|_| Error::Gone(pid))?))
     }
@@ -45,6 +45,13 @@ impl Status {
     #[must_use]
     pub fn number(&self, name: &str) -> Option<i64> {
         self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Returns a field that is an id in the pid namespace of `/proc`: `Pid`, `Tgid`, `PPid`, `TracerPid`. It is
+    /// [`Pid::NONE`] if there is no such process, or none that this namespace shows.
+    #[must_use]
+    pub fn pid(&self, name: &str) -> Option<Pid> {
+        self.field(name)?.parse().ok()
     }
 
     /// Returns the value of a field that counts kilobytes, in bytes.
@@ -87,14 +94,14 @@ impl Status {
 
     /// Returns the ids of the process or thread, from the pid namespace that `/proc` shows to the innermost.
     #[must_use]
-    pub fn pids(&self) -> Vec<i32> {
+    pub fn pids(&self) -> Vec<Pid> {
         let text = self.field("NSpid").or(self.field("Pid")).unwrap_or_default();
         text.split_whitespace().filter_map(|n| n.parse().ok()).collect()
     }
 
     /// Returns the id in the innermost pid namespace.
     #[must_use]
-    pub fn ns_pid(&self) -> Option<u32> {
+    pub fn ns_pid(&self) -> Option<Pid> {
         self.field("NSpid").or(self.field("Pid"))?.split_whitespace().last()?.parse().ok()
     }
 }
@@ -111,9 +118,15 @@ mod tests {
     #[test]
     fn fields_are_found_by_their_whole_name() {
         let s = Status::parse(TEXT);
-        assert_eq!((s.number("Tgid"), s.number("Pid"), s.number("Tg")), (Some(70), Some(71), None));
+        assert_eq!(
+            (s.pid("Tgid"), s.pid("Pid"), s.pid("Tg")),
+            (Some(Pid::from_raw(70)), Some(Pid::from_raw(71)), None)
+        );
         assert_eq!((s.field("State"), s.is_dead()), (Some("S (sleeping)"), false));
-        assert_eq!((s.pids(), s.ns_pid()), (vec![71, 9, 2], Some(2)));
+        assert_eq!(
+            (s.pids(), s.ns_pid()),
+            ([71, 9, 2].map(Pid::from_raw).to_vec(), Some(Pid::from_raw(2)))
+        );
         assert_eq!((s.bytes("VmSize"), s.has_memory()), (Some(12 << 10), true));
         assert_eq!((s.context_switches(), s.signal_due()), (11, true));
     }
@@ -125,7 +138,10 @@ mod tests {
         for cut in 0..TEXT.len() {
             let s = Status::parse(&TEXT[..cut]);
             assert!(s.number("Tgid").is_none_or(|n| n == 70 || n == 7), "{cut}");
-            assert!(s.pids().len() <= 3 && s.ns_pid().is_none_or(|n| [7, 71, 9, 2].contains(&n)));
+            assert!(
+                s.pids().len() <= 3
+                    && s.ns_pid().is_none_or(|n| [7, 71, 9, 2].contains(&n.as_raw()))
+            );
         }
         let none = Status::parse(b"");
         assert_eq!((none.pids(), none.ns_pid(), none.has_memory()), (vec![], None, false));
@@ -134,8 +150,8 @@ mod tests {
 
     #[test]
     fn this_process_is_understood() {
-        let me = std::process::id().cast_signed();
-        assert_eq!(Status::of(me).expect("status").number("Tgid"), Some(i64::from(me)));
+        let me = Pid::this();
+        assert_eq!(Status::of(me).expect("status").pid("Tgid"), Some(me));
         assert!(Status::of_thread(me, me).expect("status").has_memory());
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the files of one thread, in `/proc/PID/task/TID`: where it sleeps, and for how long it ran.
 
-use crate::RemoteAddr;
+use crate::{Pid, RemoteAddr};
 use std::fs;
 use std::time::Duration;
 
@@ -31,25 +31,25 @@ impl Asleep {
     }
 }
 
-fn read(pid: i32, tid: i32, file: &str) -> Option<String> {
+fn read(pid: Pid, tid: Pid, file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}")).ok()
 }
 
 /// Returns where a thread sleeps (`syscall`); `None` if it runs, or if the kernel does not tell.
 #[must_use]
-pub fn asleep(pid: i32, tid: i32) -> Option<Asleep> {
+pub fn asleep(pid: Pid, tid: Pid) -> Option<Asleep> {
     Asleep::parse(&read(pid, tid, "syscall")?)
 }
 
 /// Returns the kernel function in which a sleeping thread waits (`wchan`); empty if the kernel does not tell.
 #[must_use]
-pub fn waits_in(pid: i32, tid: i32) -> String {
+pub fn waits_in(pid: Pid, tid: Pid) -> String {
     read(pid, tid, "wchan").unwrap_or_default()
 }
 
 /// Returns for how long a thread has had a processor (`schedstat`); `None` if the kernel does not tell.
 #[must_use]
-pub fn ran(pid: i32, tid: i32) -> Option<Duration> {
+pub fn ran(pid: Pid, tid: Pid) -> Option<Duration> {
     let text = read(pid, tid, "schedstat")?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
@@ -57,7 +57,7 @@ pub fn ran(pid: i32, tid: i32) -> Option<Duration> {
 /// Returns when a thread ran last (`sched`), in nanoseconds of the clock of its processor; `None` if the kernel does
 /// not tell.
 #[must_use]
-pub fn last_ran(pid: i32, tid: i32) -> Option<u64> {
+pub fn last_ran(pid: Pid, tid: Pid) -> Option<u64> {
     exec_start(&read(pid, tid, "sched")?)
 }
 

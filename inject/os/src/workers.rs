@@ -1,9 +1,9 @@
 //! Worker processes: descendants of a process that run the same executable.
 
-use crate::page_size;
 use crate::process::{self, folder, threads};
 use crate::sharers::same_memory;
 use crate::stat::Stat;
+use crate::{Pid, page_size};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ const MOST_THREADS: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
     /// Process id.
-    pub pid: i32,
+    pub pid: Pid,
     /// Start time, in clock ticks since boot.
     pub start: u64,
     /// Resident set size, in bytes.
@@ -27,13 +27,13 @@ pub struct Worker {
 /// Returns the descendants of a process that run the same executable, as do all processes between; oldest
 /// first.
 #[must_use]
-pub fn workers(pid: i32) -> Vec<Worker> {
+pub fn workers(pid: Pid) -> Vec<Worker> {
     let Some(own) = program(pid) else { return Vec::new() };
     let by_parent = match fs::metadata(format!("/proc/{pid}/task/{pid}/children")) {
         Ok(_) => None,
         Err(_) => Some(all_by_parent()),
     };
-    let (mut found, mut ask): (Vec<Worker>, Vec<i32>) = (Vec::new(), vec![pid]);
+    let (mut found, mut ask): (Vec<Worker>, Vec<Pid>) = (Vec::new(), vec![pid]);
     while let Some(parent) = ask.pop() {
         let children = match &by_parent {
             Some(all) => all.get(&parent).cloned().unwrap_or_default(),
@@ -60,30 +60,30 @@ pub fn workers(pid: i32) -> Vec<Worker> {
 impl Worker {
     /// Reads the current state of a process; returns `None` if it has ended.
     #[must_use]
-    pub fn of(pid: i32) -> Option<Self> {
+    pub fn of(pid: Pid) -> Option<Self> {
         let stat = Stat::living(pid)?;
         Some(Self { pid, start: stat.start()?, rss: stat.rss()?.saturating_mul(page_size()) })
     }
 }
 
 /// Returns device and inode of a process's executable.
-fn program(pid: i32) -> Option<(u64, u64)> {
+fn program(pid: Pid) -> Option<(u64, u64)> {
     fs::metadata(folder(pid) + "/exe").ok().map(|m| (m.dev(), m.ino()))
 }
 
-fn children(pid: i32) -> Vec<i32> {
+fn children(pid: Pid) -> Vec<Pid> {
     let tasks = threads(pid).unwrap_or_default().into_iter().take(MOST_THREADS);
     let text = |tid| fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).ok();
     tasks.filter_map(text).flat_map(|t| numbers(&t)).collect()
 }
 
-fn numbers(text: &str) -> Vec<i32> {
+fn numbers(text: &str) -> Vec<Pid> {
     text.split_whitespace().filter_map(|w| w.parse().ok()).collect()
 }
 
 /// Returns all processes by parent, for kernels without `CONFIG_PROC_CHILDREN`.
-fn all_by_parent() -> BTreeMap<i32, Vec<i32>> {
-    let mut all: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+fn all_by_parent() -> BTreeMap<Pid, Vec<Pid>> {
+    let mut all: BTreeMap<Pid, Vec<Pid>> = BTreeMap::new();
     for pid in process::all() {
         if let Some(parent) = Stat::living(pid).and_then(|s| s.parent()) {
             all.entry(parent).or_default().push(pid);
@@ -105,7 +105,7 @@ mod tests {
                 libc::_exit(0);
             }
         }
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         let started = |flags: i32| {
             let mut stack = vec![0u64; 8192];
             // SAFETY: the end of a stack of 64 KiB, aligned to 16 bytes, that is kept until the child has been waited for.
@@ -116,7 +116,7 @@ mod tests {
             (pid, stack)
         };
         let (sharer, fork) = (started(libc::CLONE_VM), started(0));
-        let found: Vec<i32> = workers(me).iter().map(|w| w.pid).collect();
+        let found: Vec<Pid> = workers(me).iter().map(|w| w.pid).collect();
         for (pid, _stack) in [&sharer, &fork] {
             // SAFETY: the calls take no memory of this process.
             unsafe {
@@ -124,14 +124,15 @@ mod tests {
                 libc::waitpid(*pid, std::ptr::null_mut(), 0);
             }
         }
-        assert!(found.contains(&fork.0) && !found.contains(&sharer.0), "{found:?}");
+        let has = |pid: i32| found.contains(&Pid::from_raw(pid));
+        assert!(has(fork.0) && !has(sharer.0), "{found:?}");
     }
 
     #[test]
     fn a_child_of_another_program_is_no_worker() {
-        let me = std::process::id() as i32;
+        let me = Pid::this();
         let mut other = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let pid = other.id() as i32;
+        let pid = Pid::from_u32(other.id());
         let own = program(me);
         let began = std::time::Instant::now();
         // Until its exec the child runs the same executable.

@@ -3,6 +3,7 @@
 use crate::freed::Freed;
 use crate::table::Table;
 use crate::word::{Pointers, WORD, word};
+use prof_os::Pid;
 use prof_os::maps::Map;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,11 +19,11 @@ pub enum Root {
     /// The data of a program or library: the address of a word in it.
     Global(u64),
     /// The stack of a thread, with libc's thread-local variables, where they lie behind the stack.
-    Stack(i32),
+    Stack(Pid),
     /// A thread's registers.
-    Registers(i32),
+    Registers(Pid),
     /// Thread-local variables that lie in a mapping of their own.
-    ThreadLocal(i32),
+    ThreadLocal(Pid),
     /// Another mapping, by its first address: memory from before the attach, or that no allocator has handed out.
     Mapping(u64),
     /// The kernel: an epoll descriptor or a timer.
@@ -312,19 +313,19 @@ mod tests {
         let map = Map::parse(b"00100000-00101000 rw-p 00000000 00:00 0 \n").expect("a mapping");
         let mut c = Collector::new(&t, u64::MAX, std::slice::from_ref(&map));
         c.learn(std::slice::from_ref(&map), &[]);
-        c.words(&Root::Registers(7), [base + 0x10f, base + 0x111, 5]);
+        c.words(&Root::Registers(Pid::from_raw(7)), [base + 0x10f, base + 0x111, 5]);
         // In two pieces: a block may reach from one into the next.
         c.feed(base, &bytes[..24], &Freed::default());
         c.feed(base + 24, &bytes[24..], &Freed::default());
         let e = c.finish();
         assert_eq!((e.starts, e.to), (vec![0, 1, 2, 2], vec![2, 0]));
-        assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(7)]);
+        assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(Pid::from_raw(7))]);
         let of = |root, to, at| RootEdge { root, to, at };
         assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 2, 0)]);
         // Pointers beyond the limit are counted: one of the two of blocks, and the two of the register and of memory.
         let mut few = Collector::new(&t, u64::MAX, std::slice::from_ref(&map)).keeping(1);
         few.learn(std::slice::from_ref(&map), &[]);
-        few.words(&Root::Registers(7), [base + 0x10f]);
+        few.words(&Root::Registers(Pid::from_raw(7)), [base + 0x10f]);
         few.feed(base, &bytes, &Freed::default());
         let e = few.finish();
         assert_eq!(

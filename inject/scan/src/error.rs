@@ -1,5 +1,6 @@
 //! The errors of a scan.
 
+use prof_os::Pid;
 use std::fmt;
 
 /// An error of the one who knows the blocks.
@@ -9,13 +10,13 @@ pub type Boxed = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 pub enum Error {
     /// The process has ended.
-    Ended(i32),
+    Ended(Pid),
     /// The process's memory can't be opened.
-    Memory(i32, std::io::Error),
+    Memory(Pid, std::io::Error),
     /// A thread can't be looked at.
     Threads(prof_inject::Error),
     /// Time was up.
-    Late(i32),
+    Late(Pid),
     /// The blocks are not known.
     Blocks(Boxed),
 }

@@ -1,5 +1,6 @@
 //! Pointers that the kernel keeps for the target: some it shows, of others it is only known that there are any.
 
+use prof_os::Pid;
 use prof_os::process::folder;
 use std::fs;
 
@@ -15,7 +16,7 @@ pub(crate) struct Kept {
 impl Kept {
     /// Reads what the kernel keeps for a process: the data of its epoll descriptors, and the values of its timers.
     #[must_use]
-    pub(crate) fn of(pid: i32) -> Self {
+    pub(crate) fn of(pid: Pid) -> Self {
         let folder = folder(pid);
         let mut kept = Self::default();
         for entry in fs::read_dir(folder.clone() + "/fd").into_iter().flatten().flatten() {

@@ -2,10 +2,9 @@
 
 use crate::ranges::without;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
 use prof_os::maps::{self, Map};
 use prof_os::process::folder;
-use prof_os::{Result, page_size};
+use prof_os::{Pid, Result, page_size};
 use prof_trace::shared::MEMFD_NAME;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -28,7 +27,7 @@ const KERNELS: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[vsyscall
 /// Reads the memory of a process. Nothing is written to it.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    pid: i32,
+    pid: Pid,
     mem: File,
     pagemap: File,
 }
@@ -38,7 +37,7 @@ impl Reader {
     ///
     /// # Errors
     /// If it is gone, or may not be read.
-    pub(crate) fn open(pid: i32) -> io::Result<Self> {
+    pub(crate) fn open(pid: Pid) -> io::Result<Self> {
         let folder = folder(pid);
         let mem = File::open(folder.clone() + "/mem")?;
         Ok(Self { pid, mem, pagemap: File::open(folder + "/pagemap")? })
@@ -46,7 +45,7 @@ impl Reader {
 
     /// Returns the process.
     #[must_use]
-    pub(crate) fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
@@ -70,7 +69,7 @@ impl Reader {
     fn quickly(&self, at: u64, to: &mut [u8]) -> usize {
         let Ok(base) = usize::try_from(at) else { return 0 };
         let remote = [RemoteIoVec { base, len: to.len() }];
-        let read = process_vm_readv(Pid::from_raw(self.pid), &mut [IoSliceMut::new(to)], &remote);
+        let read = process_vm_readv(self.pid.into(), &mut [IoSliceMut::new(to)], &remote);
         read.unwrap_or(0)
     }
 
@@ -222,7 +221,7 @@ mod tests {
             libc::madvise(at, len, libc::MADV_NOHUGEPAGE);
             at.cast::<u8>()
         };
-        let own = std::process::id().cast_signed();
+        let own = Pid::this();
         let reader = Reader::open(own).expect("own memory");
         for k in [3, 4, 700] {
             // SAFETY: the page lies in the mapping from above.

@@ -13,6 +13,7 @@ use crate::throttle::Throttle;
 use crate::word::{Pointers, WORD};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
+use prof_os::Pid;
 use prof_os::clock::thread_ns;
 use prof_os::sharers::Sharers;
 use prof_trace::shared::MEMFD_NAME;
@@ -144,7 +145,7 @@ impl Scanner {
     ///
     /// # Errors
     /// If its memory may not be read.
-    pub fn open(pid: i32, options: Options) -> Result<Self, Error> {
+    pub fn open(pid: Pid, options: Options) -> Result<Self, Error> {
         let reader = Reader::open(pid).map_err(|e| match prof_os::process::has_ended(pid) {
             true => Error::Ended(pid),
             false => Error::Memory(pid, e),

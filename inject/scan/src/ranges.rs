@@ -144,6 +144,7 @@ pub(crate) fn whole(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_os::Pid;
 
     #[test]
     fn ranges_are_joined_intersected_and_taken_away() {
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn ranges_are_read_whole_and_what_is_missing_is_counted() {
-        let reader = Reader::open(std::process::id().cast_signed()).expect("own memory");
+        let reader = Reader::open(Pid::this()).expect("own memory");
         let own: Vec<u64> = (0..300_000).collect();
         let at = own.as_ptr() as u64;
         let ranges = [at..at + 8, at + 64..at + 80, at + 1_000_000..at + 2_400_000];

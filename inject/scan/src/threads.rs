@@ -6,8 +6,8 @@ use prof_inject::stopped::state::ThreadState;
 use prof_inject::stopped::tracee::Tracee;
 use prof_inject::{Error, Result, isolated};
 use prof_os::maps::Map;
-use prof_os::process;
 use prof_os::sharers::Sharers;
+use prof_os::{Pid, process};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub(crate) struct Threads {
     /// The threads.
     pub all: Vec<ThreadLook>,
     /// Threads whose registers could not be read.
-    pub unread: Vec<i32>,
+    pub unread: Vec<Pid>,
     /// The longest time for which one was stopped.
     pub longest: Duration,
 }
@@ -78,7 +78,7 @@ impl Threads {
         })
     }
 
-    fn one(&mut self, reader: &Reader, places: &Places, pid: i32, tid: i32) -> Result<()> {
+    fn one(&mut self, reader: &Reader, places: &Places, pid: Pid, tid: Pid) -> Result<()> {
         let Some(mut t) = Tracee::seize(pid, tid)? else { return Ok(()) };
         let since = Instant::now();
         t.interrupt();

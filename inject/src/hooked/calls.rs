@@ -8,6 +8,7 @@ use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::syscall::nr;
 use prof_arch::native::{Rule, insn};
 use prof_arch::unwind::function_range;
+use prof_os::Pid;
 use prof_trace::shared::{Area, Kind};
 
 /// Functions of libc. Of several names of one function, the first counts.
@@ -107,7 +108,7 @@ fn kind_of(kind: Kind, module: &Module) -> Kind {
 
 /// Adds these functions of a module, which is libc, a program that contains it, or the dynamic linker.
 pub(crate) fn add(
-    (pid, mem): (i32, &RemoteMemory),
+    (pid, mem): (Pid, &RemoteMemory),
     index: usize,
     module: &Module,
     alone: bool,
@@ -156,7 +157,7 @@ const SHORT: (u64, u64) = (128, 48);
 /// each is known by its system call, if only one place in the linker makes that, and this is a function of its own by
 /// the unwind tables. Other calls of the linker are seen, not caught.
 fn add_linkers(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     index: usize,
     module: &Module,

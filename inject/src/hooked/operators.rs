@@ -11,6 +11,7 @@ use crate::process::elf::{Module, Symbol};
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{called_slots, calls, indirect_jump};
 use prof_arch::native::jump::code_at;
+use prof_os::Pid;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
@@ -21,7 +22,7 @@ const MAX_CODE: u64 = 256;
 
 /// The target, as the search needs it.
 pub(crate) struct Program<'a> {
-    pub pid: i32,
+    pub pid: Pid,
     pub mem: &'a RemoteMemory,
     pub modules: &'a [Module],
 }

@@ -4,7 +4,7 @@ use crate::RemoteAddr;
 use crate::hooked::plan::Planned;
 use crate::process::elf::Module;
 use prof_os::maps::Map;
-use prof_os::{limits, process};
+use prof_os::{Pid, limits, process};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Area;
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub(crate) struct Growth {
 impl Growth {
     /// Reads the values from `/proc/PID`.
     #[must_use]
-    pub(crate) fn of(pid: i32) -> Self {
+    pub(crate) fn of(pid: Pid) -> Self {
         let (start_brk, stack_limit) = (process::start_brk(pid), limits::stack(pid));
         Growth { start_brk, stack_limit, stack_limited: false }
     }

@@ -11,6 +11,7 @@ use crate::hooked::user_named::{self, Named};
 use crate::hooked::watched::watched;
 use crate::process::elf::{Module, Symbol};
 use crate::{RemoteMemory, Result};
+use prof_os::Pid;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 use std::cell::Cell;
@@ -98,7 +99,7 @@ pub(crate) fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bo
 /// # Errors
 /// If a module or function that the user has named does not exist.
 pub(crate) fn find(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     modules: &[Module],
     choice: &FunctionChoice,

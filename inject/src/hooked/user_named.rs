@@ -3,7 +3,7 @@
 use crate::hooked::found::Found;
 use crate::process::elf::Module;
 use crate::{Refusal, RemoteMemory, Result};
-use prof_os::process;
+use prof_os::{Pid, process};
 use prof_trace::shared::Kind;
 
 /// Number of arguments that every calling convention known to prof passes in registers.
@@ -80,7 +80,7 @@ impl Named {
     /// If the target has no such module, or the module no such function.
     pub(crate) fn find(
         &self,
-        pid: i32,
+        pid: Pid,
         mem: &RemoteMemory,
         modules: &[Module],
     ) -> Result<Vec<Found>> {
@@ -112,7 +112,7 @@ impl Named {
 ///
 /// # Errors
 /// If there is none.
-pub(crate) fn module<'a>(pid: i32, modules: &'a [Module], name: &str) -> Result<&'a Module> {
+pub(crate) fn module<'a>(pid: Pid, modules: &'a [Module], name: &str) -> Result<&'a Module> {
     modules.iter().find(|m| m.is_named(name)).ok_or_else(|| {
         let there: Vec<&str> = modules.iter().map(Module::file_name).collect();
         let (comm, module, there) = (process::comm(pid), name.to_owned(), there.join(", "));

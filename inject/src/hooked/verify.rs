@@ -2,6 +2,7 @@
 
 use crate::process::elf::Module;
 use crate::{RemoteAddr, RemoteMemory};
+use prof_os::Pid;
 use prof_os::maps::Map;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ const ENTRIES: u64 = 4096;
 /// Compares a module's executable mappings with its file, and describes the first difference. Text relocations and
 /// other tools' patches differ, too, so this is only a remark.
 pub(crate) fn text_differs(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     m: &Module,
     maps: &[Map],
@@ -99,7 +100,7 @@ mod tests {
             bytes.add(2 * page).write_volatile(8);
             at as u64
         };
-        let pid = std::process::id() as i32;
+        let pid = Pid::this();
         let maps = prof_os::maps::of(pid).expect("maps");
         let map = maps.iter().find(|m| m.start.0 == at).expect("mapped");
         let pagemap = File::open("/proc/self/pagemap").expect("pagemap");

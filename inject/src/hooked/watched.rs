@@ -4,6 +4,7 @@
 use crate::RemoteMemory;
 use crate::hooked::found::{Found, is_libc};
 use crate::process::elf::{Module, Symbol};
+use prof_os::Pid;
 use prof_trace::shared::Kind;
 
 const PR_SET_SYSCALL_USER_DISPATCH: u8 = 59;
@@ -18,7 +19,7 @@ pub const FORKS: [&str; 4] = ["_Fork", "fork", "__libc_fork", "__fork"];
 /// Returns the functions of libc that are watched, so that the hook stops making system calls when the target begins
 /// to restrict its own.
 pub(crate) fn watched(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     index: usize,
     module: &Module,

@@ -4,7 +4,7 @@ use crate::installed::Options;
 use crate::process::cgroup::{Level, levels};
 use crate::target::Target;
 use crate::{Refusal, Result};
-use prof_os::process;
+use prof_os::{Pid, process};
 use prof_trace::shared::{Geometry, MAX_SEGMENTS, SEGMENT_SIZE};
 use prof_trace::values::text::bytes;
 use std::cmp::Ordering;
@@ -60,7 +60,7 @@ pub(crate) fn fit(
     notes: &mut Vec<String>,
 ) -> Result<Geometry> {
     let threads = process::threads(target.pid)?.len();
-    let all = levels(target.pid, std::process::id() as i32);
+    let all = levels(target.pid, Pid::this());
     fit_in(target, options.ring_size, threads, tables, &all, notes)
 }
 
@@ -148,8 +148,12 @@ mod tests {
 
     #[test]
     fn the_ring_is_as_large_as_there_is_room() {
-        let target =
-            Target { pid: 7, name: "app".into(), exe: PathBuf::new(), cmdline: Vec::new() };
+        let target = Target {
+            pid: Pid::from_raw(7),
+            name: "app".into(),
+            exe: PathBuf::new(),
+            cmdline: Vec::new(),
+        };
         let level = |left: u64, shared| Level {
             group: "/g".into(),
             limit: Some(("memory.max", left + 1000)),

@@ -22,6 +22,7 @@ use crate::stopped::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
+use prof_os::Pid;
 use prof_os::maps::{self, Map};
 use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
 use std::fs::File;
@@ -78,7 +79,7 @@ type Call = (&'static str, u64, [u64; 6]);
 
 /// The process that makes remote calls, and what they need.
 pub(crate) struct Site<'a> {
-    pub pid: i32,
+    pub pid: Pid,
     pub mem: &'a RemoteMemory,
     pub gadgets: Gadgets,
     pub timeout: Duration,
@@ -91,7 +92,7 @@ pub(crate) struct Site<'a> {
 
 impl<'a> Site<'a> {
     pub(crate) fn new(
-        pid: i32,
+        pid: Pid,
         mem: &'a RemoteMemory,
         gadgets: Gadgets,
         timeout: Duration,

@@ -14,7 +14,7 @@ use crate::stopped::remote::Caller;
 use crate::{Error, RemoteAddr, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
-use prof_os::{maps, process};
+use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Area, Geometry, MAGIC, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
 use std::fs::{File, Metadata};
 use std::mem::offset_of;
@@ -57,7 +57,7 @@ impl Site<'_> {
 }
 
 /// Makes the ring at the first of the places that is free; all threads of the target stand still.
-fn in_one_stop(pid: i32, c: &mut Caller<'_>, geometry: Geometry, places: &[u64]) -> Result<Ring> {
+fn in_one_stop(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, places: &[u64]) -> Result<Ring> {
     let mut last = Error::Remote { what: "mmap", pid, errno: Errno::ENOMEM };
     for at in places {
         match make_at(pid, c, geometry, *at) {
@@ -69,7 +69,7 @@ fn in_one_stop(pid: i32, c: &mut Caller<'_>, geometry: Geometry, places: &[u64])
 }
 
 /// Makes the ring at one place. On an error the target is as before.
-fn make_at(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Ring> {
+fn make_at(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Ring> {
     let file = enter(pid, c, geometry, at)?;
     let first = Area { addr: at, len: prof_os::page_size() };
     let at = Area { addr: at, len: geometry.size() as u64 };
@@ -85,7 +85,7 @@ fn make_at(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<
 
 /// Maps the first page of a new memfd into the target and returns the file. Until the end of this function the target
 /// has a descriptor of it, which stays open if prof is killed now. So nothing is done here that can wait.
-fn enter(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<File> {
+fn enter(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<File> {
     let number = make(pid, c)?;
     let path = c.proc_dir().join(format!("fd/{number}"));
     let entered = open_new(pid, &path).and_then(|file| {
@@ -101,7 +101,7 @@ fn enter(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Fi
     closed.and(entered)
 }
 
-fn make(pid: i32, c: &mut Caller<'_>) -> Result<u64> {
+fn make(pid: Pid, c: &mut Caller<'_>) -> Result<u64> {
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     // The ring is never executed. vm.memfd_noexec = 2 demands that this is said; kernels before 6.3 do not
     // know how to.
@@ -117,7 +117,7 @@ fn make(pid: i32, c: &mut Caller<'_>) -> Result<u64> {
 
 /// Opens the memfd that was just made. That it is the one, and nothing of the target's, is looked at before
 /// its size is changed.
-fn open_new(pid: i32, path: &Path) -> Result<File> {
+fn open_new(pid: Pid, path: &Path) -> Result<File> {
     let failed = |errno| Error::File { path: path.into(), errno };
     let opened = File::options().read(true).write(true).open(path);
     let file = opened.map_err(|e| match e.kind() {
@@ -170,7 +170,7 @@ fn mark(file: &File, at: u64, geometry: Geometry) -> std::io::Result<()> {
 }
 
 /// Maps the first page of the memfd.
-fn map_first(pid: i32, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
+fn map_first(pid: Pid, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
     use bits::{FIXED_NOREPLACE, NORESERVE, READ, SHARED, WRITE};
     let flags = SHARED | NORESERVE | FIXED_NOREPLACE;
     match map(c, at, prof_os::page_size(), READ | WRITE, flags, number) {
@@ -192,7 +192,7 @@ fn map_first(pid: i32, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
 /// Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), a mapping of the whole ring would be made at once, and
 /// count as locked. So the one page is unlocked and then grows: what a mapping grows by is as locked as the mapping is.
 fn complete(
-    pid: i32,
+    pid: Pid,
     c: &mut Caller<'_>,
     file: &File,
     geometry: Geometry,
@@ -210,7 +210,7 @@ fn complete(
     control.state.store(state::SETUP, Relaxed);
     control.ring_addr.store(at.addr, Relaxed);
     control.ring_len.store(at.len, Relaxed);
-    control.pid = pid as u32;
+    control.pid = pid.as_u32();
     let exe = std::env::current_exe().unwrap_or_default();
     control.begin(
         geometry.segments(),
@@ -234,7 +234,7 @@ fn is_ring(c: &Caller<'_>, at: Area) -> bool {
 }
 
 /// Returns the error for a descriptor of prof's whose number leads elsewhere.
-fn exchanged(pid: i32, what: &str) -> Error {
+fn exchanged(pid: Pid, what: &str) -> Error {
     let what = format!(
         "{what} under the descriptor that it has made for prof (does another process share its descriptors?); nothing was changed, try again"
     );
@@ -257,7 +257,7 @@ pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
 
 /// Closes what a killed prof has left; all threads of the target stand still. Another's ring is not touched:
 /// the collector of another process has one open.
-pub(crate) fn close_left(pid: i32, c: &mut Caller<'_>) -> Result<()> {
+pub(crate) fn close_left(pid: Pid, c: &mut Caller<'_>) -> Result<()> {
     for (number, path) in left(&c.proc_dir()) {
         if is_leftover(pid, &path) {
             close(c, number, &path)?;
@@ -267,7 +267,7 @@ pub(crate) fn close_left(pid: i32, c: &mut Caller<'_>) -> Result<()> {
 }
 
 /// Whether a ring is nobody's: without a control page, or with one of this process.
-fn is_leftover(pid: i32, path: &Path) -> bool {
+fn is_leftover(pid: Pid, path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let word = |at: usize| {
         let mut b = [0; 8];
@@ -276,7 +276,7 @@ fn is_leftover(pid: i32, path: &Path) -> bool {
     let owner = word(STABLE_AT + offset_of!(Stable, pid))
         .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
     match word(0).map(u64::from_ne_bytes) {
-        Some(MAGIC) => owner == Some(pid as u32),
+        Some(MAGIC) => owner == Some(pid.as_u32()),
         _ => true,
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::{Error, Result};
 use nix::errno::Errno;
+use prof_os::Pid;
 use prof_trace::shared::{Geometry, Shared};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-fn checked(pid: i32, geometry: Geometry, what: &'static str, r: i32) -> Result<()> {
+fn checked(pid: Pid, geometry: Geometry, what: &'static str, r: i32) -> Result<()> {
     match Errno::last() {
         _ if r == 0 => Ok(()),
         Errno::EFBIG => Err(Error::FileLimit(geometry.size())),
@@ -16,7 +17,7 @@ fn checked(pid: i32, geometry: Geometry, what: &'static str, r: i32) -> Result<(
 
 /// Gives the memfd its size and seals it against shrinking, so that nobody who maps it can get SIGBUS. This is quick,
 /// since all threads of the target are stopped.
-pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
+pub(crate) fn size_ring(pid: Pid, f: &File, geometry: Geometry) -> Result<()> {
     let fd = f.as_raw_fd();
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: the descriptor is ours, and all other arguments are integers.
@@ -33,7 +34,7 @@ pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
 }
 
 /// Allocates the pages that are used from the first event on, so that the kernel charges them to prof.
-pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Result<()> {
+pub(crate) fn allocate_ring(pid: Pid, fd: &OwnedFd, geometry: Geometry) -> Result<()> {
     for (at, len) in geometry.hot_ranges() {
         // SAFETY: the descriptor is ours, and all other arguments are integers.
         let made = unsafe { libc::fallocate64(fd.as_raw_fd(), 0, at as i64, len as i64) };

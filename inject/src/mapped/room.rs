@@ -1,5 +1,6 @@
 //! The room for threads in the shared memory.
 
+use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
 use prof_os::limits::soft_limit;
 use prof_os::status::Status;
@@ -11,9 +12,9 @@ use std::path::Path;
 /// process have, at most [`MORE_SLOTS`], or none if `first` suffices. Returns 0 also where the whole ring would
 /// count, although few pages are used: against a limit of address space or file size, or if the process locks its
 /// memory.
-pub(crate) fn more_threads(pid: i32, first: usize) -> usize {
+pub(crate) fn more_threads(pid: Pid, first: usize) -> usize {
     let locks = Status::of(pid).is_ok_and(|s| s.number("VmLck").is_some_and(|kb| kb > 0));
-    let ours = std::process::id() as i32;
+    let ours = Pid::this();
     let limited = [pid, ours].iter().any(|p| {
         ["Max address space", "Max file size"].iter().any(|name| soft_limit(*p, name).is_some())
     });
@@ -33,7 +34,7 @@ fn number(file: &Path) -> Option<usize> {
 }
 
 /// Returns the least number of tasks that the process's cgroups allow.
-fn of_cgroups(pid: i32) -> Option<usize> {
+fn of_cgroups(pid: Pid) -> Option<usize> {
     let group = Cgroups::of(pid).with_controller("pids")?;
     usize::try_from(lowest_limit(&group, "pids.max")?.0).ok()
 }

@@ -11,6 +11,7 @@ use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, Result, sandbox};
 use prof_arch::native::Rule;
 use prof_arch::unwind::function_range;
+use prof_os::Pid;
 use prof_os::maps::Map;
 use prof_os::status::Status;
 use prof_trace::modules::{Modules, New, bits};
@@ -32,7 +33,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
         i.notes.push("its threads may not read the processor's counter (PR_SET_TSC): the time of each event takes a system call".into());
     }
     let quiet = quiet(i);
-    let beside = crate::process::cgroup::levels(pid, std::process::id() as i32);
+    let beside = crate::process::cgroup::levels(pid, Pid::this());
     // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     c.state.store(state::SETUP, Relaxed);
@@ -40,7 +41,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.vdso_clock = vdso_clock;
     c.max_depth = i.options.max_depth.clamp(1, 1024);
     c.tid_offset = tid_offset.unwrap_or(i32::MIN);
-    c.main_tid = status.ns_pid().unwrap_or(pid as u32);
+    c.main_tid = status.ns_pid().unwrap_or(pid).as_u32();
     let stack = maps.iter().find(|m| m.name == b"[stack]");
     // If the first thread has ended, its stack belongs to nobody.
     let stack = stack.filter(|_| prof_os::process::lives(pid));
@@ -81,7 +82,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.quiet = quiet;
     c.next_thread.store(prof_trace::shared::FIRST_THREAD, Relaxed);
     c.heartbeat.store(now(source), Relaxed);
-    c.pid = pid as u32;
+    c.pid = pid.as_u32();
     c.flags.store(flag_bits(i), Relaxed);
     ring::fill(&i.shared);
     modules(i);

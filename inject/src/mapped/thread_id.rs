@@ -6,6 +6,7 @@ use crate::stopped::tracee::Tracee;
 use crate::{RemoteAddr, RemoteMemory, Result};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::capture::DESCRIPTOR;
+use prof_os::Pid;
 use prof_os::status::Status;
 use prof_trace::records::NotHooked;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Returns the offset from the thread pointer at which libc keeps a thread's id: the one that all examined threads
 /// have in common. Of several offsets the nearest to the thread pointer is taken, since memory further away may be
 /// stack.
-pub(crate) fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
+pub(crate) fn tid_offset(pid: Pid, i: &mut Installed) -> Result<Option<i32>> {
     const SPAN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
     let mut common: Option<Vec<usize>> = None;
     let fit = candidates(pid)?;
@@ -34,7 +35,7 @@ pub(crate) fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
         let Some(id) = Status::of_thread(pid, tid).ok().and_then(|s| s.ns_pid()) else { continue };
         let start = RemoteAddr(tp.wrapping_add_signed(i64::from(DESCRIPTOR.start)));
         let bytes = descriptor(&i.mem, start, SPAN);
-        let here = |o: &usize| bytes.get(*o..*o + 4) == Some(&id.to_ne_bytes()[..]);
+        let here = |o: &usize| bytes.get(*o..*o + 4) == Some(&id.as_raw().to_ne_bytes()[..]);
         let found: Vec<usize> = match common {
             None => (0..SPAN).step_by(4).filter(here).collect(),
             Some(c) => c.into_iter().filter(here).collect(),

@@ -5,6 +5,7 @@
 //! thread states and the tables as they grow, so they are charged to the target's. If prof runs in the target's
 //! cgroup, as in a container, everything counts there.
 
+use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, Hierarchy, figures, number};
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,7 @@ impl Level {
 /// Returns the cgroups that count a process's memory, from its own to the topmost visible one; empty if none is
 /// visible. `other` is the process that makes the ring.
 #[must_use]
-pub fn levels(pid: i32, other: i32) -> Vec<Level> {
+pub fn levels(pid: Pid, other: Pid) -> Vec<Level> {
     levels_of(&Cgroups::of(pid), &Cgroups::of(other))
 }
 

@@ -2,6 +2,7 @@
 
 use crate::RemoteAddr;
 use crate::stopped::memory::words;
+use prof_os::Pid;
 use prof_os::maps::Map;
 use prof_os::process::folder;
 
@@ -14,7 +15,7 @@ pub(crate) fn code(maps: &[Map]) -> Vec<(RemoteAddr, RemoteAddr, u64)> {
 /// Returns the executable mapping of the dynamic linker, which lasts as long as the program. For a static program, or one
 /// that the linker was told to run, returns that of the program's entry. `None` if neither is known.
 #[must_use]
-pub(crate) fn linker(pid: i32, maps: &[Map]) -> Option<&Map> {
+pub(crate) fn linker(pid: Pid, maps: &[Map]) -> Option<&Map> {
     linker_of(&std::fs::read(folder(pid) + "/auxv").ok()?, maps)
 }
 

@@ -13,9 +13,9 @@ use goblin::elf::program_header::{PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
-use prof_os::elf;
 use prof_os::files::{open_below, open_regular};
 use prof_os::maps::Map;
+use prof_os::{Pid, elf};
 use prof_trace::shared::MODULES;
 use std::fs::File;
 use std::path::PathBuf;
@@ -88,7 +88,7 @@ pub fn modules(mem: &RemoteMemory, maps: &[Map]) -> Vec<Module> {
     found
 }
 
-fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Module> {
+fn module(pid: Pid, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Module> {
     let m = &maps[first];
     let head = mem.read_some(m.start, 4096.min(m.len() as usize));
     let header = Elf::parse_header(&head).ok()?;
@@ -174,7 +174,7 @@ impl Module {
     /// Opens the module's file: the one that is mapped, even if it has been replaced or deleted, or lies in another
     /// mount namespace. The vDSO is read from memory. Returns `None` if the file can't be opened.
     #[must_use]
-    pub fn open(&self, pid: i32, mem: &RemoteMemory) -> Option<ElfFile> {
+    pub fn open(&self, pid: Pid, mem: &RemoteMemory) -> Option<ElfFile> {
         if self.path.as_os_str() == "[vdso]" {
             let len = self.end.0 - self.start.0;
             return ElfFile::of_bytes(mem.read_some(self.start, len.min(1 << 20) as usize));
@@ -196,7 +196,7 @@ impl Module {
 
     /// Calls `f` for each defined symbol: those of the file or, if that can't be opened, those that are loaded for
     /// the dynamic linker.
-    fn each_symbol(&self, pid: i32, mem: &RemoteMemory, mut f: impl FnMut(&Sym, &str)) {
+    fn each_symbol(&self, pid: Pid, mem: &RemoteMemory, mut f: impl FnMut(&Sym, &str)) {
         match self.open(pid, mem) {
             Some(file) => file.each_symbol(f),
             None => {
@@ -322,7 +322,7 @@ impl Module {
     /// Returns the function symbols that `wanted` accepts, from both symbol tables, each once.
     pub fn symbols(
         &self,
-        pid: i32,
+        pid: Pid,
         mem: &RemoteMemory,
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<Symbol> {
@@ -346,14 +346,14 @@ impl Module {
 
     /// Returns address and length of a section, by the file's section headers. Static programs have no program header
     /// that leads to `.eh_frame`.
-    fn section(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<(RemoteAddr, u64)> {
+    fn section(&self, pid: Pid, mem: &RemoteMemory, name: &str) -> Option<(RemoteAddr, u64)> {
         let (addr, len) = self.open(pid, mem)?.section(name)?;
         Some((RemoteAddr(addr.wrapping_add(self.bias)), len))
     }
 
     /// Returns the address of the first defined symbol with this name, whatever its type.
     #[must_use]
-    pub fn data_symbol(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {
+    pub fn data_symbol(&self, pid: Pid, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {
         let mut found = None;
         self.each_symbol(pid, mem, |s, n| {
             if n == name && found.is_none() {

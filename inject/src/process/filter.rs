@@ -5,6 +5,7 @@
 
 use crate::stopped::ptrace::ptrace;
 use nix::errno::Errno;
+use prof_os::Pid;
 
 /// Value of `PTRACE_SECCOMP_GET_FILTER`.
 const GET_FILTER: libc::c_uint = 0x420c;
@@ -55,12 +56,12 @@ impl Filters {
     ///
     /// # Errors
     /// If prof has no CAP_SYS_ADMIN or runs under a filter itself, or if the kernel lacks the request.
-    pub(crate) fn of(tid: i32) -> nix::Result<Self> {
+    pub(crate) fn of(tid: Pid) -> nix::Result<Self> {
         let mut all = Vec::new();
         loop {
             // nix lacks the request.
             // SAFETY: without a buffer, the call returns the length and writes nothing.
-            let n = unsafe { libc::ptrace(GET_FILTER, tid, all.len(), 0usize) };
+            let n = unsafe { libc::ptrace(GET_FILTER, tid.as_raw(), all.len(), 0usize) };
             let n = match (n, Errno::last()) {
                 (-1, Errno::ENOENT) => return Ok(Self(all)),
                 (-1, errno) => return Err(errno),

@@ -2,6 +2,7 @@
 
 use crate::process::rings::ring_in;
 use crate::{Refusal, Result};
+use prof_os::Pid;
 use prof_os::maps::{self, Map};
 use prof_trace::foreign::{Foreign, has_stable};
 use prof_trace::shared::{EDITION, Header};
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 /// # Errors
 /// If it can't. The error names the prof that can.
 pub(crate) fn check(
-    pid: i32,
+    pid: Pid,
     ring: &Map,
     h: &Header,
     read: impl Fn(u64, usize) -> Vec<u8>,
@@ -29,11 +30,11 @@ pub(crate) fn check(
 
 /// Returns the program of an older build's collector, which did not say where it is: that of the other process that
 /// has the ring mapped.
-fn collector_exe(pid: i32, ring: &Map) -> Option<PathBuf> {
+fn collector_exe(pid: Pid, ring: &Map) -> Option<PathBuf> {
     let dir = std::fs::read_dir("/proc").ok()?;
-    let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<Pid>().ok());
     let maps_it =
-        |p: &i32| maps::of(*p).is_ok_and(|m| ring_in(&m).is_some_and(|m| m.inode == ring.inode));
+        |p: &Pid| maps::of(*p).is_ok_and(|m| ring_in(&m).is_some_and(|m| m.inode == ring.inode));
     let collector = pids.filter(|p| *p != pid).find(maps_it)?;
     std::fs::read_link(format!("/proc/{collector}/exe")).ok()
 }

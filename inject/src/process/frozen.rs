@@ -3,11 +3,11 @@
 
 use crate::{Refusal, Result};
 use prof_os::cgroup::{Cgroups, Hierarchy, read};
-use prof_os::process;
+use prof_os::{Pid, process};
 use std::path::PathBuf;
 
 /// Checks that no cgroup of a process is frozen.
-pub(crate) fn thawed(pid: i32) -> Result<()> {
+pub(crate) fn thawed(pid: Pid) -> Result<()> {
     match frozen_by(pid) {
         Some(file) => Err(Refusal::Frozen { pid, comm: process::comm(pid), file }.into()),
         None => Ok(()),
@@ -15,7 +15,7 @@ pub(crate) fn thawed(pid: i32) -> Result<()> {
 }
 
 /// Returns the file that shows a process as frozen; `None` if none does, or none can be read.
-pub(crate) fn frozen_by(pid: i32) -> Option<PathBuf> {
+pub(crate) fn frozen_by(pid: Pid) -> Option<PathBuf> {
     let groups = Cgroups::of(pid);
     let files = [(Hierarchy::V1("freezer"), "freezer.state"), (Hierarchy::V2, "cgroup.freeze")];
     files.into_iter().find_map(|(hierarchy, name)| {

@@ -103,11 +103,12 @@ fn start_at(modules: &[Module], entries: &[Entry]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_os::Pid;
     use prof_os::maps;
 
     #[test]
     fn the_list_of_this_process_is_understood() {
-        let pid = std::process::id() as i32;
+        let pid = Pid::this();
         let mem = RemoteMemory::open(pid).expect("memory");
         let modules = elf::modules(&mem, &maps::of(pid).expect("mappings"));
         let list = List::of(&mem, &modules);

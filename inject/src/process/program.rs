@@ -1,5 +1,6 @@
 //! Detects that a process has executed another program.
 
+use prof_os::Pid;
 use prof_os::status::Status;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The program that a process runs.
 #[derive(Debug)]
 pub struct Program {
-    pid: i32,
+    pid: Pid,
     /// The program's memory, which reads as empty after an exec.
     mem: Option<File>,
 }
@@ -16,7 +17,7 @@ pub struct Program {
 impl Program {
     /// Returns the program that runs now.
     #[must_use]
-    pub fn of(pid: i32) -> Self {
+    pub fn of(pid: Pid) -> Self {
         Self { pid, mem: File::open(format!("/proc/{pid}/mem")).ok() }
     }
 

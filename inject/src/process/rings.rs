@@ -1,7 +1,7 @@
 //! Finds prof's rings in a process: in its mappings, and among its open descriptors.
 
 use prof_os::maps::{self, Map, memfd_name};
-use prof_os::process;
+use prof_os::{Pid, process};
 use prof_trace::shared::MEMFD_NAME;
 use std::path::{Path, PathBuf};
 
@@ -27,9 +27,9 @@ pub(crate) fn ring_len(maps: &[Map], first: &Map) -> u64 {
 }
 
 /// Returns all processes other than this one that have a ring mapped and that prof may look at.
-pub(crate) fn with_ring() -> impl Iterator<Item = i32> {
-    let me = std::process::id() as i32;
-    let has_ring = |pid: &i32| maps::of(*pid).is_ok_and(|maps| ring_in(&maps).is_some());
+pub(crate) fn with_ring() -> impl Iterator<Item = Pid> {
+    let me = Pid::this();
+    let has_ring = |pid: &Pid| maps::of(*pid).is_ok_and(|maps| ring_in(&maps).is_some());
     process::all().into_iter().filter(move |p| *p != me).filter(has_ring)
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn left(dir: &Path) -> Vec<(u64, PathBuf)> {
     all.filter_map(|e| number(e.path())).filter(|(_, path)| is_named(path)).collect()
 }
 
-pub(crate) fn still_open(pid: i32) -> bool {
+pub(crate) fn still_open(pid: Pid) -> bool {
     let dirs = process::threads(pid).unwrap_or_default();
     // The folder of a thread that has ended shows no descriptors.
     let dirs = dirs.iter().take(MOST_TABLES).map(|tid| format!("/proc/{pid}/task/{tid}"));
@@ -54,6 +54,6 @@ pub(crate) fn still_open(pid: i32) -> bool {
 
 /// Returns whether a process has anything of prof's: its memory, or a descriptor of it.
 #[must_use]
-pub fn has_parts(pid: i32) -> bool {
+pub fn has_parts(pid: Pid) -> bool {
     maps::of(pid).is_ok_and(|maps| ring_in(&maps).is_some()) || still_open(pid)
 }

@@ -2,6 +2,7 @@
 
 use crate::process::elf::Module;
 use crate::{Installed, RemoteMemory};
+use prof_os::Pid;
 use prof_trace::runtimes::Runtime;
 use std::io::Read;
 
@@ -51,7 +52,7 @@ pub fn of(installed: &Installed) -> Vec<Runtime> {
     all
 }
 
-fn found(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Vec<Runtime> {
+fn found(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Vec<Runtime> {
     let mut all: Vec<Runtime> = Vec::new();
     for m in modules {
         let name = m.file_name();
@@ -79,7 +80,7 @@ fn is_off(runtime: Runtime, environment: &[u8]) -> bool {
     }
 }
 
-fn environment(pid: i32) -> Vec<u8> {
+fn environment(pid: Pid) -> Vec<u8> {
     let mut bytes = Vec::new();
     let folder = prof_os::process::folder(pid);
     if let Ok(file) = std::fs::File::open(folder + "/environ") {

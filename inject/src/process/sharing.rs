@@ -4,16 +4,16 @@
 
 use crate::permission::{may_trace, untraced};
 use crate::{Error, Refusal, Result};
-use prof_os::process;
 use prof_os::sharers::Sharers;
 use prof_os::status::Status;
+use prof_os::{Pid, process};
 use prof_trace::shared::MEMFD_NAME;
 
 /// Checks that all processes that share the memory of a process can be stopped with it.
 ///
 /// # Errors
 /// If one can't, with the reason.
-pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
+pub(crate) fn can_be_stopped(pid: Pid, comm: &str) -> Result<()> {
     let sharers = Sharers::of(pid, MEMFD_NAME);
     for other in sharers.others().iter().copied() {
         if let Err(e) = stoppable(other)
@@ -26,7 +26,7 @@ pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
     Ok(())
 }
 
-fn stoppable(pid: i32) -> Result<()> {
+fn stoppable(pid: Pid) -> Result<()> {
     let status = Status::of(pid)?;
     let comm = process::comm(pid);
     untraced(&status, &comm)?;
@@ -38,7 +38,7 @@ fn stoppable(pid: i32) -> Result<()> {
 }
 
 /// Turns an error that concerns a process other than the target into one about the target.
-pub(crate) fn about(target: i32, other: i32, e: Error) -> Error {
+pub(crate) fn about(target: Pid, other: Pid, e: Error) -> Error {
     match e {
         Error::Refused(_) | Error::Sys { .. } if target != other => {
             let why = e.to_string();

@@ -3,7 +3,7 @@
 
 use crate::Refusal;
 use prof_os::maps::{self, Map};
-use prof_os::process;
+use prof_os::{Pid, process};
 use std::path::Path;
 
 /// A program that translates the code of another.
@@ -60,7 +60,7 @@ const EMULATORS: [&str; 7] =
     ["box64", "box86", "FEXInterpreter", "FEXLoader", "FEX", "rosetta", "latx-x86_64"];
 
 /// Returns what translates the code of a process, if anything known does.
-pub(crate) fn of(pid: i32, maps: &[Map]) -> Option<Translator> {
+pub(crate) fn of(pid: Pid, maps: &[Map]) -> Option<Translator> {
     recognise(&process::exe(pid), maps)
 }
 
@@ -94,7 +94,7 @@ fn recognise(exe: &Path, maps: &[Map]) -> Option<Translator> {
 
 impl Translator {
     /// Returns the refusal of a process in which nothing can be recorded.
-    pub(crate) fn refusal(&self, pid: i32) -> Refusal {
+    pub(crate) fn refusal(&self, pid: Pid) -> Refusal {
         let (by, advice) = match self {
             Self::Whole("valgrind") => (
                 "valgrind".to_owned(),
@@ -112,7 +112,7 @@ impl Translator {
 
 /// Returns what the user has to know of a process that executes a program of another architecture.
 #[must_use]
-pub fn note(pid: i32) -> Option<String> {
+pub fn note(pid: Pid) -> Option<String> {
     let maps = maps::of(pid).ok()?;
     let Some(Translator::Emulator(by)) = of(pid, &maps) else { return None };
     Some(format!(

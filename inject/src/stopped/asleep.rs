@@ -15,6 +15,7 @@ use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use prof_arch::blocked::Blocked;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
+use prof_os::Pid;
 use prof_os::status::Status;
 
 /// Length of each piece of memory that is read below the stack pointer. All pieces together exceed a signal frame.
@@ -32,8 +33,8 @@ const AWAITED: [&str; 4] =
 /// Returns the call that the stop has ended, with its original arguments, or `None` if that is not certain. `ask`
 /// asks the kernel for the first argument of the call with a number, where the registers do not hold it any more.
 pub(crate) fn ended(
-    pid: i32,
-    tid: i32,
+    pid: Pid,
+    tid: Pid,
     regs: &UserRegs,
     ask: impl FnOnce(u64) -> Option<u64>,
 ) -> Option<Blocked> {

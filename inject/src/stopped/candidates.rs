@@ -8,7 +8,7 @@ use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use prof_arch::native::call::is_never_restarted;
 use prof_os::status::Status;
-use prof_os::{maps, process, task};
+use prof_os::{Pid, maps, process, task};
 use std::time::{Duration, Instant};
 
 /// Time for which prof waits for a moment in which the target does not catch its system calls, and the interval at
@@ -35,7 +35,7 @@ pub(crate) enum Fitness {
 }
 
 /// Returns at most 64 living threads, in the order in which to try them.
-pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
+pub(crate) fn candidates(pid: Pid) -> Result<Vec<(Fitness, Pid)>> {
     let mut all = Vec::new();
     for tid in process::threads(pid)?.into_iter().take(64) {
         let status = Status::of_thread(pid, tid).unwrap_or_default();
@@ -77,7 +77,7 @@ fn until_calls_pass<F, T>(
 /// Stops one thread that can make system calls for prof, calls `f` with it, and restores and resumes it. Waits for a
 /// while if the target catches its system calls at the moment.
 pub(crate) fn with_caller<T>(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     gadgets: Gadgets,
     timeout: Duration,
@@ -89,7 +89,7 @@ pub(crate) fn with_caller<T>(
 
 /// As [`with_caller`], but tries each thread only once. Takes `f` when it calls it.
 fn try_callers<T>(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     gadgets: Gadgets,
     timeout: Duration,
@@ -159,7 +159,7 @@ fn try_callers<T>(
 /// Stops all threads, has one of them make system calls for prof in `f`, and resumes all. Used for what no other
 /// thread may see half done: see [`crate::mapped::ring`].
 pub(crate) fn with_all_stopped<T>(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     gadgets: Gadgets,
     timeout: Duration,
@@ -171,7 +171,7 @@ pub(crate) fn with_all_stopped<T>(
 
 /// As [`with_all_stopped`], but tries each thread only once. Takes `f` when it calls it.
 fn try_with_all_stopped<T>(
-    pid: i32,
+    pid: Pid,
     mem: &RemoteMemory,
     gadgets: Gadgets,
     timeout: Duration,
@@ -218,11 +218,13 @@ fn try_with_all_stopped<T>(
 
 /// Returns the threads that share the table of descriptors of the first living thread. Descriptors that a killed prof
 /// left are looked for in that table.
-fn of_one_table(fit: Vec<(Fitness, i32)>) -> Vec<i32> {
-    let lowest = fit.iter().map(|f| f.1).min().unwrap_or(0);
-    let other = |tid: i32| {
+fn of_one_table(fit: Vec<(Fitness, Pid)>) -> Vec<Pid> {
+    let lowest = fit.iter().map(|f| f.1).min().unwrap_or(Pid::NONE);
+    let other = |tid: Pid| {
         // SAFETY: the call takes integers only. Where the kernel can't compare, the table counts as the same.
-        unsafe { libc::syscall(libc::SYS_kcmp, lowest, tid, KCMP_FILES, 0, 0) > 0 }
+        unsafe {
+            libc::syscall(libc::SYS_kcmp, lowest.as_raw(), tid.as_raw(), KCMP_FILES, 0, 0) > 0
+        }
     };
     fit.into_iter().map(|f| f.1).filter(|tid| !other(*tid)).collect()
 }

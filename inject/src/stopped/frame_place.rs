@@ -14,6 +14,7 @@ use goblin::elf::program_header::{PF_W, PT_LOAD};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::capture::DESCRIPTOR;
+use prof_os::Pid;
 use prof_os::maps::Map;
 
 /// Alignment of frames.
@@ -25,8 +26,8 @@ const MOST_TLS: u64 = 1 << 20;
 
 /// The inputs of a search for a place.
 pub(crate) struct Finder<'a> {
-    pub pid: i32,
-    pub tid: i32,
+    pub pid: Pid,
+    pub tid: Pid,
     pub mem: &'a RemoteMemory,
     pub maps: &'a [Map],
     pub sigreturn: Sigreturn,

@@ -8,7 +8,7 @@ use prof_arch::native::UserRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall;
 use prof_os::maps::Map;
-use prof_os::process;
+use prof_os::{Pid, process};
 
 /// Instructions that stand in the target's code.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl Gadgets {
     ///
     /// # Errors
     /// If there are none.
-    pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
+    pub fn find(pid: Pid, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
         let (mut calls, mut restorer, mut pop) = (Vec::new(), None, None);
         let mut popped = 0;
         // Only code of files: what a JIT has made may go at any time, and prof's own is about to.

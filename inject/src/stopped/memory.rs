@@ -2,7 +2,7 @@
 
 use crate::{Error, RemoteAddr, Result};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
-use nix::unistd::Pid;
+use prof_os::Pid;
 use prof_os::process::folder;
 use prof_trace::protocol::{Memory, MemoryMut};
 use std::fs::File;
@@ -24,7 +24,7 @@ const STEP: usize = 1 << 20;
 /// change code that never becomes writable.
 #[derive(Debug)]
 pub struct RemoteMemory {
-    pid: i32,
+    pid: Pid,
     file: File,
 }
 
@@ -47,7 +47,7 @@ impl RemoteMemory {
     ///
     /// # Errors
     /// If that permission is missing, or the process is gone.
-    pub fn open(pid: i32) -> Result<Self> {
+    pub fn open(pid: Pid) -> Result<Self> {
         let path = folder(pid) + "/mem";
         let file = File::options().read(true).write(true).open(&path);
         match file {
@@ -62,7 +62,7 @@ impl RemoteMemory {
 
     /// Returns the pid of the process.
     #[must_use]
-    pub fn pid(&self) -> i32 {
+    pub fn pid(&self) -> Pid {
         self.pid
     }
 
@@ -138,7 +138,7 @@ impl RemoteMemory {
     pub fn write_data(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<()> {
         if cfg!(target_arch = "mips64") {
             let to = [RemoteIoVec { base: addr.0 as usize, len: bytes.len() }];
-            let done = process_vm_writev(Pid::from_raw(self.pid), &[IoSlice::new(bytes)], &to);
+            let done = process_vm_writev(self.pid.into(), &[IoSlice::new(bytes)], &to);
             if done == Ok(bytes.len()) {
                 return Ok(());
             }

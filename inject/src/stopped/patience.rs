@@ -2,6 +2,7 @@
 
 use crate::stopped::tracee::release_stuck;
 use crate::{Error, Result};
+use prof_os::Pid;
 use std::time::{Duration, Instant};
 
 /// Time after which the wait sleeps between its looks. A tracer that spins for longer only takes the processor from
@@ -43,7 +44,7 @@ impl Patience {
     ///
     /// # Errors
     /// If the deadline has passed, or a span without progress: the thread does not stop.
-    pub(crate) fn rest(&mut self, pid: i32, tid: i32) -> Result<()> {
+    pub(crate) fn rest(&mut self, pid: Pid, tid: Pid) -> Result<()> {
         release_stuck();
         let now = Instant::now();
         if now >= self.deadline || now - self.since >= self.span {
@@ -64,19 +65,20 @@ mod tests {
 
     #[test]
     fn waiting_goes_on_for_as_long_as_threads_stop() {
+        const ONE: Pid = Pid::from_raw(1);
         const SPAN: Duration = Duration::from_millis(200);
         let began = Instant::now();
         let mut moving = Patience::while_moving(SPAN, began + Duration::from_secs(600));
         // Several spans pass, with progress in each.
         while began.elapsed() < SPAN * 4 {
             moving.renew();
-            moving.rest(1, 1).expect("something has just happened");
+            moving.rest(ONE, ONE).expect("something has just happened");
         }
-        while moving.rest(1, 1).is_ok() {
+        while moving.rest(ONE, ONE).is_ok() {
             assert!(began.elapsed() < Duration::from_secs(60), "waits without anything happening");
         }
         let mut over = Patience::while_moving(SPAN, Instant::now());
         over.renew();
-        assert!(over.rest(1, 1).is_err(), "the deadline holds in any case");
+        assert!(over.rest(ONE, ONE).is_err(), "the deadline holds in any case");
     }
 }

@@ -11,7 +11,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::call::is_remote;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::SYSCALL_INSN;
-use prof_os::{process, task};
+use prof_os::{Pid, process, task};
 use std::time::{Duration, Instant};
 
 /// Upper bound on the length of a restorer.
@@ -21,7 +21,7 @@ const RESTORER: u64 = 16;
 ///
 /// # Errors
 /// If a thread still is after `timeout`, or can't be stopped.
-pub(crate) fn await_pending_calls(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()> {
+pub(crate) fn await_pending_calls(pid: Pid, gadgets: Gadgets, timeout: Duration) -> Result<()> {
     let began = Instant::now();
     let deadline = began + timeout;
     let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = gadgets.sigreturn;
@@ -44,7 +44,7 @@ pub(crate) fn await_pending_calls(pid: i32, gadgets: Gadgets, timeout: Duration)
     Ok(())
 }
 
-fn is_on_the_way(pid: i32, tid: i32, end: Instant, there: &impl Fn(u64) -> bool) -> Result<bool> {
+fn is_on_the_way(pid: Pid, tid: Pid, end: Instant, there: &impl Fn(u64) -> bool) -> Result<bool> {
     if let Some(a) = task::asleep(pid, tid) {
         return Ok(there(a.pc.0) && a.call.is_some_and(is_remote));
     }

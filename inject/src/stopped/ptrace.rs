@@ -2,6 +2,7 @@
 //! options, letting go) are made by `nix::sys::ptrace`.
 
 use nix::errno::Errno;
+use prof_os::Pid;
 
 /// Makes a request of a thread that this one traces.
 ///
@@ -10,8 +11,8 @@ use nix::errno::Errno;
 ///
 /// # Errors
 /// The error of the system call.
-pub(crate) fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
+pub(crate) fn ptrace(request: libc::c_uint, tid: Pid, addr: usize, data: usize) -> nix::Result<()> {
     // SAFETY: the requests used here read or write at most what their callers pass by pointer.
-    let r = unsafe { libc::ptrace(request, tid, addr, data) };
+    let r = unsafe { libc::ptrace(request, tid.as_raw(), addr, data) };
     if r == -1 { Err(Errno::last()) } else { Ok(()) }
 }

@@ -18,6 +18,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
+use prof_os::Pid;
 use prof_os::maps::{self, Map};
 use prof_trace::values::text::time;
 use std::sync::OnceLock;
@@ -134,12 +135,12 @@ impl<'a> Caller<'a> {
         self.mem.read(at, &mut bytes).ok().map(|()| u64::from_ne_bytes(bytes))
     }
 
-    pub(crate) fn pid(&self) -> i32 {
-        self.thread.as_ref().map_or(0, |t| t.pid)
+    pub(crate) fn pid(&self) -> Pid {
+        self.thread.as_ref().map_or(Pid::NONE, |t| t.pid)
     }
 
-    pub(crate) fn tid(&self) -> i32 {
-        self.thread.as_ref().map_or(0, |t| t.tid)
+    pub(crate) fn tid(&self) -> Pid {
+        self.thread.as_ref().map_or(Pid::NONE, |t| t.tid)
     }
 
     /// The error of a call that has failed so.
@@ -150,8 +151,7 @@ impl<'a> Caller<'a> {
     /// Returns the folder in `/proc` of this thread alone: its descriptors may be others than those
     /// of the first thread.
     pub(crate) fn proc_dir(&self) -> std::path::PathBuf {
-        let ids = self.thread.as_ref().map_or((0, 0), |t| (t.pid, t.tid));
-        format!("/proc/{}/task/{}", ids.0, ids.1).into()
+        format!("/proc/{}/task/{}", self.pid(), self.tid()).into()
     }
 
     /// Makes a system call; returns what the kernel returned.

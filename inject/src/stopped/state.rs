@@ -4,12 +4,13 @@ use crate::Result;
 use crate::stopped::tracee::Tracee;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
+use prof_os::Pid;
 
 /// The registers of a stopped thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadState {
     /// Id of the thread.
-    pub tid: i32,
+    pub tid: Pid,
     /// The stack pointer.
     pub sp: u64,
     /// The thread pointer.

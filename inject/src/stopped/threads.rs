@@ -4,8 +4,8 @@ use crate::process::sharing::about;
 use crate::stopped::patience::Patience;
 use crate::stopped::tracee::{Tracee, wait_stopped_again};
 use crate::{Error, Result};
-use prof_os::process;
 use prof_os::sharers::Sharers;
+use prof_os::{Pid, process};
 use prof_trace::shared::MEMFD_NAME;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ const FIRST_TRY: Duration = Duration::from_millis(50);
 /// # Errors
 /// If the process is gone, may not be traced, or a thread does not stop within `timeout`. All threads are let go
 /// then.
-pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
+pub fn stop_all(pid: Pid, timeout: Duration) -> Result<Stopped> {
     let deadline = Instant::now() + timeout;
     let mut span = FIRST_TRY;
     let mut tries = Vec::new();
@@ -158,7 +158,7 @@ fn wait_for(threads: &mut [Tracee], (span, deadline): (Duration, Instant)) -> Re
     Ok(())
 }
 
-fn seize_new(sharers: &Sharers, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Result<()> {
+fn seize_new(sharers: &Sharers, seen: &mut HashSet<Pid>, threads: &mut Vec<Tracee>) -> Result<()> {
     for tid in process::threads(sharers.pid())? {
         if seen.insert(tid) {
             threads.extend(Tracee::seize(sharers.pid(), tid)?);

@@ -12,12 +12,12 @@ use crate::stopped::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
-use nix::unistd::Pid;
 use prof_arch::blocked::Blocked;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};
+use prof_os::Pid;
 use prof_os::status::Status;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -45,13 +45,13 @@ pub enum Stop {
 }
 
 /// Returns whether a thread has ended so far that it can't be traced.
-fn ending(pid: i32, tid: i32) -> bool {
+fn ending(pid: Pid, tid: Pid) -> bool {
     let Ok(s) = Status::of_thread(pid, tid) else { return true };
     s.field("State").is_some_and(|f| f.starts_with(['Z', 'X']))
 }
 
 /// Returns the system call in which a thread sleeps. The kernel does not tell that of a stopped thread any more.
-fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
+fn blocked(pid: Pid, tid: Pid) -> Option<Blocked> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     Blocked::parse(&text)
 }
@@ -59,7 +59,7 @@ fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
 thread_local! {
     /// Threads that this one still traces, because they did not stop to be let go of. They are released when they
     /// stop, and at the latest when this thread ends (see [`crate::isolated`]).
-    static STUCK: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
+    static STUCK: RefCell<Vec<(Pid, Pid)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Lets go of the threads in [`STUCK`] that have stopped by now. Returns whether there are others.
@@ -78,7 +78,7 @@ pub(crate) fn release_stuck() -> bool {
     STUCK.with_borrow(|all| !all.is_empty())
 }
 
-fn take_stuck(pid: i32, tid: i32) -> bool {
+fn take_stuck(pid: Pid, tid: Pid) -> bool {
     STUCK.with_borrow_mut(|all| {
         let at = all.iter().position(|s| *s == (pid, tid));
         at.map(|i| all.swap_remove(i)).is_some()
@@ -89,9 +89,9 @@ fn take_stuck(pid: i32, tid: i32) -> bool {
 #[derive(Debug)]
 pub struct Tracee {
     /// Id of the process.
-    pub pid: i32,
+    pub pid: Pid,
     /// Id of the thread.
-    pub tid: i32,
+    pub tid: Pid,
     stopped: bool,
     gone: bool,
     /// Whether the process was stopped by a signal when the thread stopped last.
@@ -107,7 +107,7 @@ pub struct Tracee {
 }
 
 impl Tracee {
-    pub(crate) fn running(pid: i32, tid: i32) -> Self {
+    pub(crate) fn running(pid: Pid, tid: Pid) -> Self {
         Self {
             pid,
             tid,
@@ -123,7 +123,7 @@ impl Tracee {
 
     /// Returns a thread that is to be stopped, with a note of its wait. Only while the thread sleeps does it show for
     /// how long.
-    fn looked_at(pid: i32, tid: i32) -> Self {
+    fn looked_at(pid: Pid, tid: Pid) -> Self {
         let mut t = Self::running(pid, tid);
         t.wait = Wait::of(pid, tid);
         t
@@ -133,13 +133,13 @@ impl Tracee {
     ///
     /// # Errors
     /// If the kernel does not permit it.
-    pub fn seize(pid: i32, tid: i32) -> Result<Option<Self>> {
+    pub fn seize(pid: Pid, tid: Pid) -> Result<Option<Self>> {
         // The option TRACESYSGOOD only makes system call stops differ from signals.
         release_stuck();
         if take_stuck(pid, tid) {
             return Ok(Some(Self::looked_at(pid, tid)));
         }
-        match ptrace::seize(Pid::from_raw(tid), Options::PTRACE_O_TRACESYSGOOD) {
+        match ptrace::seize(tid.into(), Options::PTRACE_O_TRACESYSGOOD) {
             Ok(()) => Ok(Some(Self::looked_at(pid, tid))),
             Err(Errno::ESRCH) => Ok(None),
             Err(Errno::EPERM) => {
@@ -161,7 +161,7 @@ impl Tracee {
         {
             self.blocked = Some(now);
         }
-        if ptrace::interrupt(Pid::from_raw(self.tid)) == Err(Errno::ESRCH) {
+        if ptrace::interrupt(self.tid.into()) == Err(Errno::ESRCH) {
             self.gone = true;
         }
     }
@@ -229,8 +229,9 @@ impl Tracee {
         let mut status = 0;
         // Not nix's: its result has no place for realtime signals, and an error in place of the status, which is gone then.
         // SAFETY: the call writes the status.
-        let r = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
-        if r == self.tid {
+        let r =
+            unsafe { libc::waitpid(self.tid.as_raw(), &mut status, libc::__WALL | libc::WNOHANG) };
+        if r == self.tid.as_raw() {
             return Some(self.understand(status));
         }
         if r == -1 && Errno::last() != Errno::EINTR {
@@ -280,7 +281,7 @@ impl Tracee {
     /// PTRACE_INTERRUPT (`ptrace_stop` in the kernel's kernel/signal.c). So a signal on its way at that moment would
     /// be the last stop that prof sees, and prof asks again.
     fn resume_interrupted(&mut self, signal: i32) -> Result<()> {
-        if ptrace::interrupt(Pid::from_raw(self.tid)) == Err(Errno::ESRCH) {
+        if ptrace::interrupt(self.tid.into()) == Err(Errno::ESRCH) {
             self.gone = true;
             return Ok(());
         }
@@ -293,7 +294,7 @@ impl Tracee {
     /// Without CAP_SYS_ADMIN (EPERM), or where the kernel can't (EINVAL).
     pub fn suspend_seccomp(&self) -> nix::Result<()> {
         let options = Options::PTRACE_O_TRACESYSGOOD | SUSPEND_SECCOMP;
-        ptrace::setoptions(Pid::from_raw(self.tid), options)
+        ptrace::setoptions(self.tid.into(), options)
     }
 
     /// Returns the dispatch of the thread's system calls; none where the kernel does not tell (before Linux 6.4).
@@ -313,7 +314,7 @@ impl Tracee {
         me.interrupt();
         let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
         let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACEEXEC;
-        let set = ptrace::setoptions(Pid::from_raw(self.tid), options);
+        let set = ptrace::setoptions(self.tid.into(), options);
         let went_on = me.resume(libc::PTRACE_CONT, 0);
         std::mem::forget(me);
         stopped?;
@@ -462,7 +463,7 @@ impl Tracee {
     }
 
     /// Lets go of stopped threads, and returns those to pass to [`wait_stopped_again`].
-    pub(crate) fn detach_all(threads: impl IntoIterator<Item = Self>) -> Vec<(i32, i32)> {
+    pub(crate) fn detach_all(threads: impl IntoIterator<Item = Self>) -> Vec<(Pid, Pid)> {
         let let_go = |mut t: Self| {
             t.let_go();
             t.group_stopped.then_some((t.pid, t.tid))
@@ -519,7 +520,7 @@ impl Tracee {
         if self.stopped {
             self.keep_interrupted();
         }
-        if !self.stopped && ptrace::detach(Pid::from_raw(self.tid), None).is_err() {
+        if !self.stopped && ptrace::detach(self.tid.into(), None).is_err() {
             // Only a stopped thread can be let go of.
             self.interrupt();
             let deadline = Instant::now() + Duration::from_millis(50);
@@ -533,15 +534,15 @@ impl Tracee {
                 }
             }
         }
-        let _ = ptrace::detach(Pid::from_raw(self.tid), None);
+        let _ = ptrace::detach(self.tid.into(), None);
         self.gone = true;
     }
 }
 
 /// Waits for released threads of a stopped process. They wake up, and stop again before they return to their program
 /// (`__ptrace_unlink` in the kernel's kernel/ptrace.c). Until then others see them running.
-pub(crate) fn wait_stopped_again(mut threads: Vec<(i32, i32)>) {
-    let running = |(pid, tid): &(i32, i32)| {
+pub(crate) fn wait_stopped_again(mut threads: Vec<(Pid, Pid)>) {
+    let running = |(pid, tid): &(Pid, Pid)| {
         let status = Status::of_thread(*pid, *tid);
         status.is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with('R')))
     };

@@ -16,7 +16,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::{UserRegs, call, insn};
 use prof_os::stat::Stat;
 use prof_os::status::Status;
-use prof_os::{maps, task};
+use prof_os::{Pid, maps, task};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ struct Done {
 }
 
 impl Done {
-    fn of(pid: i32, tid: i32) -> Option<Self> {
+    fn of(pid: Pid, tid: Pid) -> Option<Self> {
         let status = Status::of_thread(pid, tid).ok()?;
         let number = |name: &str| status.number(name).and_then(|n| u64::try_from(n).ok());
         Some(Self {
@@ -103,11 +103,11 @@ struct Seen {
 /// Results of earlier looks at threads, processors and code.
 #[derive(Default)]
 struct Memory {
-    sleeps: HashMap<i32, Seen>,
+    sleeps: HashMap<Pid, Seen>,
     /// A processor's clock in nanoseconds, with the time of its reading.
     clocks: HashMap<usize, (u64, Instant)>,
     /// Whether the code behind a call does not use a certain argument any more.
-    code: HashMap<(i32, u64, usize), bool>,
+    code: HashMap<(Pid, u64, usize), bool>,
 }
 
 static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
@@ -119,7 +119,7 @@ fn with_memory<T>(f: impl FnOnce(&mut Memory) -> T) -> T {
 
 impl Wait {
     /// Looks at a thread. Returns `None` if the thread is not asleep in such a call, or waits without an end.
-    pub(crate) fn of(pid: i32, tid: i32) -> Option<Self> {
+    pub(crate) fn of(pid: Pid, tid: Pid) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
         let call = Blocked::parse(&text)?;
         let timeout = call::timeout(call.number)?;
@@ -157,7 +157,7 @@ impl Wait {
     /// time. Returns `None` if the rest is not known, or if the thread is not in that call any more.
     ///
     /// The thread is stopped.
-    pub(crate) fn shorter(&self, pid: i32, tid: i32, again: &UserRegs) -> Option<UserRegs> {
+    pub(crate) fn shorter(&self, pid: Pid, tid: Pid, again: &UserRegs) -> Option<UserRegs> {
         let args = self.call.args.iter().enumerate();
         let same = again.sp() == self.call.sp
             && args.clone().all(|(k, a)| again.argument(k) == *a as usize as u64);
@@ -202,7 +202,7 @@ impl Wait {
 
 /// Returns the place for the shorter time of a call that has a pointer to its time. A signal that comes before the
 /// call puts its frame below the stack pointer, so the place is further down if the stack reaches so far.
-fn room(pid: i32, tid: i32, regs: &UserRegs) -> RemoteAddr {
+fn room(pid: Pid, tid: Pid, regs: &UserRegs) -> RemoteAddr {
     let (sp, tp) = (regs.sp(), regs.thread_pointer());
     let near = (sp - RED_ZONE - ROOM / 2) & !15;
     let maps = maps::of(pid).unwrap_or_default();
@@ -246,7 +246,7 @@ fn encode(d: Duration, wide: bool) -> Option<Vec<u8>> {
 
 /// Returns a lower bound on the time that a sleeping thread has slept. The clock stands still while the processor
 /// serves interrupts or another virtual machine.
-fn slept(pid: i32, tid: i32) -> Option<Duration> {
+fn slept(pid: Pid, tid: Pid) -> Option<Duration> {
     let began = task::last_ran(pid, tid)?;
     let processor = Stat::of_thread(pid, tid)?.processor()?;
     let known = with_memory(|m| m.clocks.get(&processor).copied()).filter(|c| c.0 >= began);
@@ -288,7 +288,7 @@ fn read_clock(processor: usize) -> Option<(u64, Instant)> {
 
 /// Returns whether the argument is unused after the call has returned. libc's own functions make each such call once
 /// and return; elsewhere the code behind the call shows it.
-fn is_forgotten(pid: i32, pc: u64, timeout: Timeout) -> bool {
+fn is_forgotten(pid: Pid, pc: u64, timeout: Timeout) -> bool {
     let key = (pid, pc, timeout.argument());
     if let Some(known) = with_memory(|m| m.code.get(&key).copied()) {
         return known;
@@ -372,12 +372,12 @@ mod tests {
         let began = Instant::now();
         let sleeper = std::thread::spawn(move || {
             // SAFETY: the call only asks for a number.
-            to.send(unsafe { libc::gettid() }).unwrap();
+            to.send(Pid::from_raw(unsafe { libc::gettid() })).unwrap();
             std::thread::sleep(Duration::from_millis(400));
         });
         let tid = tid.recv().unwrap();
         std::thread::sleep(Duration::from_millis(200));
-        let slept = slept(std::process::id() as i32, tid);
+        let slept = slept(Pid::this(), tid);
         let at_most = began.elapsed();
         sleeper.join().unwrap();
         (slept, at_most)

@@ -15,6 +15,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use prof_analyze::live::Names;
 use prof_analyze::report::Style;
+use prof_os::Pid;
 use prof_scan::Heap;
 use prof_trace::values::parse;
 use report::{HoldsData, ReportOptions};
@@ -49,7 +50,7 @@ pub(crate) enum By {
 pub(crate) struct HoldsArgs {
     /// The id of a process that is being recorded
     #[arg(value_name = "PID", value_parser = pid)]
-    pub pid: i32,
+    pub pid: Pid,
 
     /// How many roots and how many call stacks to show; 0 shows all
     #[arg(short = 'n', long, value_name = "N", default_value_t = TOP)]

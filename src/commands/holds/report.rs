@@ -8,6 +8,7 @@ use anyhow::Result;
 use prof_analyze::live::{NamedStack, Names};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_analyze::symbols::demangle;
+use prof_os::Pid;
 use prof_scan::{Heap, Held, Holder, Root, Scanner, Sum};
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
@@ -118,7 +119,7 @@ pub(super) struct PathData {
 /// The report.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HoldsData {
-    pub pid: i32,
+    pub pid: Pid,
     /// The present, in nanoseconds since the start of the recording.
     pub at_ns: u64,
     pub live: SumData,

@@ -4,7 +4,7 @@ use crate::term::one_line;
 use prof_analyze::Analysis;
 use prof_analyze::symbols::Variables;
 use prof_os::maps::{self, Map};
-use prof_os::process;
+use prof_os::{Pid, process};
 use prof_scan::Root;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ pub(super) struct RootData {
     pub module: Option<String>,
     /// The thread's id.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub thread: Option<i32>,
+    pub thread: Option<Pid>,
     /// Address of the variable or of the mapping, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
@@ -53,15 +53,15 @@ impl RootData {
 
 /// Looks up the names of roots.
 pub(super) struct Roots<'a> {
-    pid: i32,
+    pid: Pid,
     variables: Variables<'a>,
     maps: Vec<Map>,
-    threads: HashMap<i32, String>,
+    threads: HashMap<Pid, String>,
 }
 
 impl<'a> Roots<'a> {
     /// Creates the lookup for a process and its recording.
-    pub(super) fn new(pid: i32, analysis: &'a Analysis) -> Self {
+    pub(super) fn new(pid: Pid, analysis: &'a Analysis) -> Self {
         let maps = maps::of(pid).unwrap_or_default();
         Self { pid, variables: Variables::new(analysis), maps, threads: HashMap::new() }
     }
@@ -95,7 +95,7 @@ impl<'a> Roots<'a> {
         }
     }
 
-    fn thread(&mut self, tid: i32) -> String {
+    fn thread(&mut self, tid: Pid) -> String {
         let pid = self.pid;
         let name = self.threads.entry(tid).or_insert_with(|| {
             let comm = one_line(&process::comm(tid));

@@ -1,6 +1,7 @@
 //! Starts a command that waits until it is recorded.
 
 use anyhow::{Context, Result};
+use prof_os::Pid;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,7 +11,7 @@ use std::thread::JoinHandle;
 /// A command that was started.
 #[derive(Debug)]
 pub(super) struct Launched {
-    pid: u32,
+    pid: Pid,
     go: Option<PipeWriter>,
     starting: Option<JoinHandle<std::io::Result<Child>>>,
     child: Option<Child>,
@@ -42,13 +43,13 @@ pub(super) fn start(command: &str) -> Result<Launched> {
     let starting = std::thread::spawn(move || shell.spawn());
     let mut pid = [0; 4];
     told.read_exact(&mut pid).with_context(|| format!("cannot start {command:?}"))?;
-    let (pid, command) = (u32::from_ne_bytes(pid), command.to_owned());
+    let (pid, command) = (Pid::from_u32(u32::from_ne_bytes(pid)), command.to_owned());
     Ok(Launched { pid, go: Some(go), starting: Some(starting), child: None, command })
 }
 
 impl Launched {
     /// Returns the process ID.
-    pub(super) fn pid(&self) -> u32 {
+    pub(super) fn pid(&self) -> Pid {
         self.pid
     }
 

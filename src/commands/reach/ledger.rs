@@ -5,7 +5,7 @@ use anyhow::{Result, anyhow};
 use prof_analyze::heap::{End, Watch};
 use prof_analyze::{Follower, load::Op};
 use prof_inject::Recorded;
-use prof_os::maps;
+use prof_os::{Pid, maps};
 use prof_scan::{Block, Blocks, Boxed, Freed};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Watch for Noted {
 /// A recording that is read as it grows.
 pub(crate) struct Ledger {
     /// The process.
-    pub(crate) pid: i32,
+    pub(crate) pid: Pid,
     recorded: Recorded,
     pub(crate) follower: Follower<Noted>,
     /// Ticks from which on recording was on without a break.
@@ -77,7 +77,7 @@ impl Ledger {
     ///
     /// # Errors
     /// If the process is not recorded, recording is off, or the recording can't be read.
-    pub(crate) fn open(pid: i32, until: Instant) -> Result<Self> {
+    pub(crate) fn open(pid: Pid, until: Instant) -> Result<Self> {
         let not = || {
             refused(format!(
                 "process {pid} is not recorded, and only blocks that are recorded are judged: `prof attach {pid}` \

@@ -16,6 +16,7 @@ use ledger::Ledger;
 use looks::Looks;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::Style;
+use prof_os::Pid;
 use prof_scan::{Limits, Stop, prove};
 use prof_trace::values::parse::{self, size};
 use report::{ReachData, ReportOptions};
@@ -64,7 +65,7 @@ impl Snapshot {
 pub(crate) struct ReachArgs {
     /// The id of a process that is being recorded
     #[arg(value_name = "PID", value_parser = pid)]
-    pub pid: i32,
+    pub pid: Pid,
 
     /// How many call stacks to show; 0 shows all
     #[arg(short = 'n', long, value_name = "N", default_value_t = TOP)]

@@ -6,6 +6,7 @@ use super::scan::{Ends, ScanData};
 use anyhow::Result;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::{AskedData, FrameData, Style};
+use prof_os::Pid;
 use prof_scan::{Block, Proof, ScanStats};
 use prof_trace::values::text::{bytes, count, duration, number};
 use serde::Serialize;
@@ -88,7 +89,7 @@ pub(super) struct StackData {
 /// The report.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ReachData {
-    pub pid: i32,
+    pub pid: Pid,
     /// The present, in nanoseconds since the start of the recording.
     pub at_ns: u64,
     /// Blocks that were judged.

@@ -4,6 +4,7 @@ use crate::failure::refused;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::load::Meta;
+use prof_os::Pid;
 use prof_scan::{Error, Options, ScanStats, Scanner};
 use prof_trace::runtimes::Runtime;
 use prof_trace::values::parse;
@@ -29,7 +30,7 @@ impl ScanArgs {
     ///
     /// # Errors
     /// If the process is gone, or its memory may not be read.
-    pub(crate) fn open(&self, pid: i32) -> Result<Scanner> {
+    pub(crate) fn open(&self, pid: Pid) -> Result<Scanner> {
         let defaults = Options::default();
         let options = Options {
             mask: self.pointer_mask.unwrap_or(defaults.mask),

@@ -7,6 +7,7 @@ use prof_collect::{Output, write_prologue};
 use prof_inject::process::elf as modules;
 use prof_inject::process::elf_file::ElfFile;
 use prof_inject::{RemoteAddr, RemoteMemory};
+use prof_os::Pid;
 use prof_os::maps::Map;
 use prof_trace::chunk;
 use prof_trace::event::{Codec, Event};
@@ -37,7 +38,7 @@ fn injector(bytes: &[u8], path: &Path) {
     if let Some(file) = ElfFile::of_bytes(bytes.to_vec()) {
         let _ = (file.find(b"ret"), file.code(), file.section(".eh_frame"));
     }
-    let pid = std::process::id() as i32;
+    let pid = Pid::this();
     let Ok(mem) = RemoteMemory::open(pid) else { return };
     let mut copy = bytes.to_vec();
     copy.resize(bytes.len().next_multiple_of(4096), 0);

@@ -3,6 +3,7 @@
 use super::{Input, memory_file, recordings};
 use prof_collect::{Collector, Peek, write_prologue};
 use prof_inject::Recorded;
+use prof_os::Pid;
 use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::records::{Hooks, Target};
 use prof_trace::shared::{
@@ -18,7 +19,7 @@ use std::sync::{Mutex, OnceLock};
 struct Fixture {
     ring: File,
     shared: Shared<'static>,
-    pid: u32,
+    pid: Pid,
     /// Address of the ring in the child.
     at: u64,
     /// Address of 4 writable bytes in the child, for the flag.
@@ -53,7 +54,7 @@ fn fixture() -> &'static Mutex<Fixture> {
         }
         assert!(pid > 0);
         let at = shared.base() as u64;
-        Mutex::new(Fixture { ring, shared, pid: pid as u32, at, flag: flag as u64 })
+        Mutex::new(Fixture { ring, shared, pid: Pid::from_raw(pid), at, flag: flag as u64 })
     })
 }
 
@@ -80,7 +81,7 @@ impl Fixture {
         c.ticks_per_sec.store(2_000_000_000, Relaxed);
         c.ring_addr.store(self.at, Relaxed);
         c.ring_len.store(size as u64, Relaxed);
-        c.pid = self.pid;
+        c.pid = self.pid.as_u32();
         c.begin(Geometry::for_ring(0).segments(), "fuzz", b"/fuzz");
         c.flag_addr.store(self.flag, Relaxed);
         c.states_count = 1024;
@@ -174,7 +175,7 @@ pub fn control(bytes: &[u8]) {
     // The flag is written to at the address that the target names, in its own memory. Set a valid one, so that this
     // child survives.
     c.flag_addr.store(f.flag, Relaxed);
-    if let Ok(r) = Recorded::open(f.pid as i32) {
+    if let Ok(r) = Recorded::open(f.pid) {
         let _ = (r.path(), r.collector_lives(), r.is_on(), r.now(), r.geometry());
         assert!(r.functions().len() <= prof_trace::shared::FUNCTIONS);
         assert!(r.slots().len() <= prof_trace::shared::SLOTS);

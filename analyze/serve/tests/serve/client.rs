@@ -4,6 +4,7 @@ use super::common::world::{World, make, write_to};
 use super::common::{Maker, Random, Temp};
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::{Index, LoadOptions};
+use prof_os::Pid;
 use prof_serve::{Listen, Options, Server, Source, Token};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Call, CallKind, Module};
@@ -112,7 +113,7 @@ impl Served {
             is_recorded: Box::new(|_| Some(true)),
             ..options(Listen::Tcp(any, false), Token::Text(TOKEN.into()))
         };
-        let source = Source { path, pid: Some(std::process::id() as i32) };
+        let source = Source { path, pid: Some(Pid::this()) };
         Self::of(source, recording(1), options)
     }
 

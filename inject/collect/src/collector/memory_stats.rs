@@ -76,14 +76,14 @@ impl Collector<'_> {
         }
         let pid = self.target.pid();
         let private = self.target.private();
-        let Some(stat) = Stat::living(pid.cast_signed()).filter(|_| private != 0) else {
+        let Some(stat) = Stat::living(pid).filter(|_| private != 0) else {
             return; // it is ending, and has no memory any more
         };
         let children = if self.family_next <= Instant::now() {
             self.family_next = Instant::now() + self.family_gap;
             self.family_gap = (self.family_gap * 2).min(FAMILY_GAP);
-            let workers = workers(pid.cast_signed()).into_iter();
-            workers.flat_map(|w| [w.pid as u64, w.start, w.rss]).collect()
+            let workers = workers(pid).into_iter();
+            workers.flat_map(|w| [w.pid.as_u32().into(), w.start, w.rss]).collect()
         } else {
             Vec::new()
         };

@@ -1,6 +1,7 @@
 //! Tests of [`super`](super).
 
 use super::*;
+use prof_os::Pid;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -62,7 +63,7 @@ fn a_sleeping_thread_makes_a_stack_of_the_end_of_a_mapping_only() {
 #[test]
 fn our_own_memory_is_there() {
     let clock = Clock::monotonic();
-    let mut s = Smaps::open(std::process::id());
+    let mut s = Smaps::open(Pid::this());
     let check = |l: &Looked| {
         let m = &l.memory;
         let used: u64 = l.used.iter().map(|u| u.of.rss).sum();
@@ -99,7 +100,7 @@ fn large() -> &'static mut [u8] {
 fn large_mappings_hold_nobody_up() {
     let _alone = MEMORY.lock();
     let all = large();
-    let s = Smaps::open(std::process::id());
+    let s = Smaps::open(Pid::this());
     let files = s.files.as_ref().expect("files");
     assert!(!files.is_small(4096));
     files.look(&Known::default(), Clock::monotonic()).expect("mappings");
@@ -124,7 +125,7 @@ fn pieces_add_up_to_what_smaps_says() {
         (0..3000).for_each(|n| private.add(n * page).write_volatile(1));
         (3000..4000).for_each(|n| _ = private.add(n * page).read_volatile());
     }
-    let s = Smaps::open(std::process::id());
+    let s = Smaps::open(Pid::this());
     let files = s.files.as_ref().expect("files");
     let asked =
         files.ask(files.pages.as_ref().expect("pagemap"), Sum::default()).expect("mappings");

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test binary uses its part
 #![allow(missing_docs)]
 
+use prof_os::Pid;
 use prof_trace::call::RawCall;
 use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::derived::Zipped;
@@ -433,15 +434,15 @@ pub(crate) fn temp(name: &str) -> PathBuf {
 }
 
 pub(crate) fn start(path: &Path) -> File {
-    start_of(path, std::process::id())
+    start_of(path, Pid::this())
 }
 
 /// Creates a recording of process `pid` and writes its beginning.
-pub(crate) fn start_of(path: &Path, pid: u32) -> File {
+pub(crate) fn start_of(path: &Path, pid: Pid) -> File {
     let mut file = prof_collect::create_recording(path).expect("create");
     let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
     let wall_ns = since.as_nanos() as u64;
-    let target = Target { pid, wall_ns, comm: "test".into(), ..Default::default() };
+    let target = Target { pid: pid.as_u32(), wall_ns, comm: "test".into(), ..Default::default() };
     prof_collect::write_prologue(&mut file, &target, &Hooks::default()).expect("prologue");
     file
 }

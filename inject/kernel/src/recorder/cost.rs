@@ -6,6 +6,7 @@ use crate::Error;
 use crate::sample::{Numbers, Record, decode};
 use crate::tasks::Scope;
 use crate::tracepoints::{Tracepoint, What};
+use prof_os::Pid;
 
 /// Number of pipes that are opened and closed; each takes about six blocks.
 const PIPES: usize = 300;
@@ -18,7 +19,7 @@ pub(super) fn of_an_event(tracepoints: &[Tracepoint], rings: &mut Rings) -> Resu
     let without = quickest();
     let options = Options {
         what: What::ALL,
-        scope: Scope::Process(std::process::id()),
+        scope: Scope::Process(Pid::this()),
         min_size: 0,
         max_size: u64::MAX,
         sample_every: 1,
@@ -35,7 +36,7 @@ pub(super) fn of_an_event(tracepoints: &[Tracepoint], rings: &mut Rings) -> Resu
         let mut n = 0;
         drain(rings, |kind, body| {
             let mine = |r: &Record<'_>| match r {
-                Record::Sample(s) => s.pid == std::process::id(),
+                Record::Sample(s) => s.pid == Pid::this(),
                 _ => false,
             };
             n += u64::from(decode(kind, body, &numbers, tracepoints).as_ref().is_some_and(mine));

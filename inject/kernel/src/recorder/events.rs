@@ -9,6 +9,7 @@ use crate::sys;
 use crate::tasks::{Scope, threads_of};
 use crate::tracepoints::Tracepoint;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use prof_os::Pid;
 use prof_trace::values::text::bytes;
 use std::fs::File;
 use std::io;
@@ -102,7 +103,7 @@ impl Opened {
                 let mut known = Vec::new();
                 loop {
                     let threads = threads_of(pid).ok_or(Error::Gone(pid))?;
-                    let new: Vec<u32> =
+                    let new: Vec<Pid> =
                         threads.into_iter().filter(|t| !known.contains(t)).collect();
                     if new.is_empty() {
                         break;
