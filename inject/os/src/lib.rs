@@ -6,6 +6,7 @@
 //! * [`maps`], [`stat`], [`status`], [`limits`], [`task`]: the files of `/proc/PID` with these names, parsed;
 //! * [`process`]: questions about one process: its folder in `/proc`, its threads, name, program, and whether it lives;
 //! * [`sharers`]: the processes that share an address space; [`workers`]: the descendants that run the same program;
+//! * [`memory`]: the contents of a process's memory, and which of its pages it has touched;
 //! * [`cgroup`]: the folders of a process's cgroups;
 //! * [`files`]: opens files that somebody else may have put there;
 //! * [`signals`]: waits for signals; [`elf`]: the build ID and the dynamic section of an ELF image, however it is read;
@@ -22,6 +23,7 @@ pub mod files;
 mod kernel;
 pub mod limits;
 pub mod maps;
+pub mod memory;
 mod pid;
 pub mod process;
 pub mod sharers;

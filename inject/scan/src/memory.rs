@@ -1,109 +1,17 @@
 //! The target's memory: which of it there is, and its contents.
 
 use crate::ranges::without;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use prof_os::Result;
 use prof_os::maps::{self, Map};
-use prof_os::process::folder;
-use prof_os::{Pid, Result, page_size};
+use prof_os::memory::Reader;
 use prof_trace::shared::MEMFD_NAME;
-use std::fs::File;
-use std::io::{self, IoSliceMut};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 /// Bytes that are read together.
 pub(crate) const PIECE: u64 = 1 << 20;
-/// Pages whose state is read together.
-const PAGES: u64 = 1 << 15;
-
-/// Bits of an entry of `/proc/PID/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
-const PRESENT: u64 = 1 << 63;
-const SWAPPED: u64 = 1 << 62;
-const OF_FILE: u64 = 1 << 61;
 
 /// Mappings that the kernel makes in every process: they hold no pointers of the program.
 const KERNELS: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[vsyscall]"];
-
-/// Reads the memory of a process. Nothing is written to it.
-#[derive(Debug)]
-pub(crate) struct Reader {
-    pid: Pid,
-    mem: File,
-    pagemap: File,
-}
-
-impl Reader {
-    /// Opens the memory of a process.
-    ///
-    /// # Errors
-    /// If it is gone, or may not be read.
-    pub(crate) fn open(pid: Pid) -> io::Result<Self> {
-        let folder = folder(pid);
-        let mem = File::open(folder.clone() + "/mem")?;
-        Ok(Self { pid, mem, pagemap: File::open(folder + "/pagemap")? })
-    }
-
-    /// Returns the process.
-    #[must_use]
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    /// Fills `to` with memory from an address on, and returns the number of bytes up to the first that can't be read.
-    #[must_use]
-    pub(crate) fn read(&self, at: u64, to: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < to.len() {
-            let from = at + done as u64;
-            let n = self.quickly(from, &mut to[done..]);
-            // That way leads not to pages without the right to read them, which /proc/PID/mem shows.
-            let n = if n > 0 { n } else { self.mem.read_at(&mut to[done..], from).unwrap_or(0) };
-            if n == 0 {
-                break;
-            }
-            done += n;
-        }
-        done
-    }
-
-    fn quickly(&self, at: u64, to: &mut [u8]) -> usize {
-        let Ok(base) = usize::try_from(at) else { return 0 };
-        let remote = [RemoteIoVec { base, len: to.len() }];
-        let read = process_vm_readv(self.pid.into(), &mut [IoSliceMut::new(to)], &remote);
-        read.unwrap_or(0)
-    }
-
-    /// Returns the parts of a mapping that have contents of the process's own: pages that it has touched, and not those
-    /// that are still as they are in a file. Others were never written to, and a look would add them to the process.
-    fn touched(&self, map: &Map) -> io::Result<Vec<Range<u64>>> {
-        let page = page_size();
-        let mut found: Vec<Range<u64>> = Vec::new();
-        let mut bytes = vec![0; (PAGES * 8) as usize];
-        let mut at = map.start.0;
-        while at < map.end.0 {
-            let pages = ((map.end.0 - at) / page).clamp(1, PAGES);
-            let want = &mut bytes[..(pages * 8) as usize];
-            let n = self.pagemap.read_at(want, at / page * 8)?;
-            if n < 8 {
-                break;
-            }
-            for (k, entry) in want[..n].as_chunks::<8>().0.iter().enumerate() {
-                let entry = u64::from_ne_bytes(*entry);
-                let there = entry & SWAPPED != 0
-                    || entry & PRESENT != 0 && (map.shared || entry & OF_FILE == 0);
-                if there {
-                    let start = at + k as u64 * page;
-                    match found.last_mut() {
-                        Some(last) if last.end == start => last.end += page,
-                        _ => found.push(start..start + page),
-                    }
-                }
-            }
-            at += n as u64 / 8 * page;
-        }
-        Ok(found)
-    }
-}
 
 /// The memory that may hold pointers.
 #[derive(Clone, Debug, Default)]
@@ -124,7 +32,7 @@ impl Places {
     /// # Errors
     /// If the process is gone.
     pub(crate) fn of(reader: &Reader) -> Result<Self> {
-        let maps = maps::of(reader.pid)?;
+        let maps = maps::of(reader.pid())?;
         let (mut parts, mut absent, mut devices) = (Vec::new(), 0, 0);
         for m in maps.iter().filter(|m| may_point(m)) {
             if is_device(m) {
@@ -132,7 +40,7 @@ impl Places {
                 continue;
             }
             // A mapping that has just gone has no pages any more.
-            let found = reader.touched(m).unwrap_or_default();
+            let found = reader.touched(m.start.0..m.end.0, m.shared).unwrap_or_default();
             if m.shared {
                 absent += m.len() - found.iter().map(|r| r.end - r.start).sum::<u64>();
             }
@@ -208,6 +116,7 @@ fn is_device(m: &Map) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_os::page_size;
 
     #[test]
     fn only_touched_pages_are_listed_and_read() {

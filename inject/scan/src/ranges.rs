@@ -1,6 +1,7 @@
 //! Sorted ranges of addresses.
 
-use crate::memory::{PIECE, Reader};
+use crate::memory::PIECE;
+use prof_os::memory::Reader;
 use std::ops::Range;
 
 /// Ranges that are closer together than this are read at once.

@@ -1,11 +1,12 @@
 //! The threads' registers and stacks: roots, and the memory below stack pointers that is none.
 
-use crate::memory::{Places, Reader};
+use crate::memory::Places;
 use prof_arch::native::rule::is_sigreturn_code;
 use prof_inject::stopped::state::ThreadState;
 use prof_inject::stopped::tracee::Tracee;
 use prof_inject::{Error, Result, isolated};
 use prof_os::maps::Map;
+use prof_os::memory::Reader;
 use prof_os::sharers::Sharers;
 use prof_os::{Pid, process};
 use std::collections::HashMap;
