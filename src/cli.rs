@@ -11,6 +11,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::dump::DumpArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::fragmentation::FragmentationArgs;
+use crate::commands::heap::HeapArgs;
 use crate::commands::holds::HoldsArgs;
 use crate::commands::info::InfoArgs;
 use crate::commands::kernel::KernelArgs;
@@ -82,6 +83,7 @@ pub(crate) enum Command {
     Leaks(Box<LeaksArgs>),
     Reach(Box<ReachArgs>),
     Holds(Box<HoldsArgs>),
+    Heap(HeapArgs),
     Diff(Box<DiffArgs>),
     Check(Box<CheckArgs>),
     Export(Box<ExportArgs>),

@@ -3,24 +3,31 @@
 use crate::style::{BOLD, DIM, Style, chars as width, shorten};
 use std::fmt::{self, Write};
 
-/// A table: all columns but the last are numbers.
-#[derive(Default)]
-pub(crate) struct Table {
+/// A table of text: all columns but the last are numbers.
+#[derive(Debug, Default)]
+pub struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new(head: Vec<&'static str>) -> Self {
+    /// Creates a table with the titles of its columns.
+    #[must_use]
+    pub fn new(head: Vec<&'static str>) -> Self {
         Self { head, rows: Vec::new() }
     }
 
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    /// Adds a row, with a cell for each column.
+    pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.head.len());
         self.rows.push(cells);
     }
 
-    pub(crate) fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+    /// Writes the table.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub fn write(&self, style: Style, out: &mut String) -> fmt::Result {
         let last = self.head.len().saturating_sub(1);
         let widths: Vec<usize> = (0..last)
             .map(|c| {

@@ -14,6 +14,7 @@ pub(crate) mod dump;
 pub(crate) mod export;
 pub(crate) mod family;
 pub(crate) mod fragmentation;
+pub(crate) mod heap;
 pub(crate) mod holds;
 pub(crate) mod info;
 pub(crate) mod input;
@@ -84,6 +85,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Leaks(a) => leaks::run(a, &locate),
         Command::Reach(a) => reach::run(a),
         Command::Holds(a) => holds::run(a),
+        Command::Heap(a) => heap::run(a),
         Command::Diff(a) => diff::run(a, &locate),
         Command::Check(a) => check::run(a, &locate),
         Command::Export(a) => export::run(a, &locate),
@@ -119,7 +121,8 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
 /// Returns whether a command works on live processes, and not on recordings or on prof itself.
 fn needs_processes(command: &Command) -> bool {
     use Command::{
-        Attach, Demo, Detach, Dump, Holds, Kernel, Mark, Pause, Reach, Resume, Run, Status, Trace,
+        Attach, Demo, Detach, Dump, Heap, Holds, Kernel, Mark, Pause, Reach, Resume, Run, Status,
+        Trace,
     };
     matches!(
         command,
@@ -129,6 +132,7 @@ fn needs_processes(command: &Command) -> bool {
             | Pause(_)
             | Reach(_)
             | Holds(_)
+            | Heap(_)
             | Resume(_)
             | Status(_)
             | Run(_)
@@ -151,6 +155,7 @@ fn target(command: &Command) -> Option<Pid> {
         Command::Mark(a) => a.who.one(),
         Command::Reach(a) => Some(a.pid),
         Command::Holds(a) => Some(a.pid),
+        Command::Heap(a) => Some(a.pid),
         Command::Kernel(a) => a.pid,
         _ => None,
     }

@@ -19,12 +19,17 @@ pub struct NamedStack {
     pub asked: Option<AskedData>,
     /// Whether the outer frames are missing.
     pub cut: bool,
+    /// What is said in place of frames; empty: nothing.
+    pub note: &'static str,
 }
 
 impl NamedStack {
     /// Returns the frame that asked for the memory and all frames, a line each.
     pub fn text(&self, style: Style) -> String {
-        let mut out = String::new();
+        let mut out = match self.note {
+            "" => String::new(),
+            note => format!("  {note}\n"),
+        };
         // Writing to a string can't fail.
         let _ = asked_line(self.asked.as_ref(), style, &mut out);
         let _ = frame_lines(&self.frames, self.cut, style, &mut out);
@@ -41,6 +46,7 @@ impl NamedStack {
                 let name = f.function.as_deref().or(f.offset.as_deref()).unwrap_or(&f.address);
                 format!("{} ({})", printable(name), printable(f.module.as_deref().unwrap_or("?")))
             }
+            ("", None) if !self.note.is_empty() => self.note.to_owned(),
             ("", None) => "(no stack)".to_owned(),
             (text, _) => text.to_owned(),
         }
@@ -105,9 +111,14 @@ impl Names {
             let frames = frames_of(analysis, *node, &mut symbols);
             let asked = asked_by(&frames, &askers.0);
             let cut = analysis.meta().is_cut(*node);
-            self.stacks.insert(*node, Arc::new(NamedStack { frames, asked, cut }));
+            self.stacks.insert(*node, Arc::new(NamedStack { frames, asked, cut, note: "" }));
         }
         self.askers = Some(askers);
+    }
+
+    /// Gives a number that no stack of the recording has to blocks without one, with what is said of them.
+    pub fn put_note(&mut self, node: u32, note: &'static str) {
+        self.stacks.insert(node, Arc::new(NamedStack { note, ..NamedStack::default() }));
     }
 
     /// Returns a stack that was looked up.

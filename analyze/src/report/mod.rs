@@ -27,6 +27,7 @@ pub mod units {
 }
 
 pub use crate::style::Style;
+pub use crate::table::Table;
 pub(crate) use block_stats::Adder;
 pub use block_stats::{BlockStatsData, SumData};
 pub use data::{GroupData, Report, ReportOptions, RestData};

@@ -4,6 +4,7 @@ mod report;
 mod roots;
 
 use super::input::SymbolArgs;
+use super::reach::before::{BEFORE, LABEL};
 use super::reach::ledger::Ledger;
 use super::reach::scan::{ScanArgs, failed};
 use super::reach::{Snapshot, time_limit};
@@ -45,7 +46,8 @@ pub(crate) enum By {
 ///
 /// Reads the process's memory and registers from outside, and follows all that looks like a pointer to a recorded block.
 /// What a variable, a stack, or the blocks of one call stack *retain* is all that only they lead to: it would be
-/// unreachable without them. Only blocks that were allocated since the attach are known; memory from before is a root.
+/// unreachable without them. Only blocks that were allocated since the attach are
+/// known, or all with --census; other memory is a root.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HoldsArgs {
     /// The id of a process that is being recorded
@@ -73,6 +75,11 @@ pub(crate) struct HoldsArgs {
     /// moment; with `none` the process runs meanwhile, and what it changes may be seen in part
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Snapshot::Auto)]
     pub snapshot: Snapshot,
+
+    /// Show blocks from before the attach as blocks, too, and not as roots: all threads are stopped while the heap of
+    /// glibc's allocator is walked
+    #[arg(long)]
+    pub census: bool,
 
     /// Time for everything
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time_limit)]
@@ -120,10 +127,14 @@ fn wanted(text: &str) -> Result<Wanted, String> {
 pub(crate) fn run(args: &HoldsArgs) -> Result<ExitCode> {
     let mut names = Names::new(args.symbols.options()?);
     let mut ledger = Ledger::open(args.pid, Instant::now() + args.timeout)?;
+    if args.census {
+        ledger.add_census(args.snapshot.of_census())?;
+        names.put_note(BEFORE, LABEL);
+    }
     let mut scanner = args.scan.open(args.pid)?;
     let until = ledger.until;
     let mut heap = scanner.survey(&mut ledger, args.snapshot.stop(), until).map_err(failed)?;
-    heap.renumber_stacks(|group| ledger.follower.node_of(group));
+    heap.renumber_stacks(|group| ledger.node_of(group));
     check(args, &heap)?;
     let style = Style { color: term::color(), width: term::width() };
     let options = ReportOptions {
@@ -146,7 +157,7 @@ fn check(args: &HoldsArgs, heap: &Heap) -> Result<()> {
         match *wanted {
             Wanted::Block(at) if heap.block_at(at).is_none() => {
                 return Err(usage(format!(
-                    "--path {at:#x}: no block that was allocated since the attach lies there now"
+                    "--path {at:#x}: no block that is known lies there now; --census adds those from before the attach"
                 )));
             }
             Wanted::Stack(n) if !heap.has_stack(n) => {

@@ -1,12 +1,15 @@
 //! The live blocks of a process, by its recording as it grows: what the scan asks.
 
+use super::before::{BEFORE, Before};
 use crate::failure::refused;
 use anyhow::{Result, anyhow};
 use prof_analyze::heap::{End, Watch};
 use prof_analyze::{Follower, load::Op};
+use prof_census::{Census, Options, Snapshot, take};
 use prof_inject::Recorded;
 use prof_os::{Pid, maps};
 use prof_scan::{Block, Blocks, Boxed, Freed};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,7 @@ const BEATS: Duration = Duration::from_millis(450);
 #[derive(Default)]
 pub(crate) struct Noted {
     freed: Freed,
+    before: Before,
     changed: Vec<(u64, u64)>,
     /// Changes are wanted.
     on: bool,
@@ -37,6 +41,14 @@ impl Noted {
             }
         }
     }
+
+    /// Counts a block from before the attach as freed, if there is one.
+    fn free_before(&mut self, address: u64) {
+        if let Some(size) = self.before.free(address) {
+            self.freed.add(address, size);
+            self.change(address, size);
+        }
+    }
 }
 
 impl Watch for Noted {
@@ -45,6 +57,7 @@ impl Watch for Noted {
     }
 
     fn begin(&mut self, op: &Op) {
+        self.free_before(op.addr);
         self.freed.remove(op.addr, op.size);
         self.change(op.addr, op.size);
     }
@@ -54,7 +67,9 @@ impl Watch for Noted {
         self.change(addr, block.size());
     }
 
-    fn unknown(&mut self, _: &Op) {}
+    fn unknown(&mut self, op: &Op) {
+        self.free_before(op.addr);
+    }
 
     fn before(&mut self, _: &Op) {}
 }
@@ -102,6 +117,59 @@ impl Ledger {
             Noted { freed: Freed::from(heap.map_or(u64::MAX, |m| m.start.0)), ..Noted::default() };
         let follower = Follower::observed(&path, noted)?;
         Ok(Self { pid, recorded, follower, since: 0, nothing: Freed::default(), until })
+    }
+
+    /// Adds the blocks from before the attach: all threads are stopped for a moment, in which the heap is walked.
+    ///
+    /// # Errors
+    /// If the walk can't be exact, or fails.
+    pub(crate) fn add_census(&mut self, snapshot: Snapshot) -> Result<Census> {
+        self.catch_up()?;
+        let noted = self.follower.observer_mut();
+        (noted.on, noted.changed) = (true, Vec::new());
+        let timeout = self.until.saturating_duration_since(Instant::now());
+        let options = Options { snapshot, patience: PATIENCE, timeout };
+        let census = take(self.pid, &options).map_err(|e| refused(e.to_string()))?;
+        self.check(&census)?;
+        self.catch_up()?;
+        // A block that has begun or ended meanwhile may be none that the walk has seen.
+        let noted = self.follower.observer_mut();
+        let changed: HashSet<u64> = noted.changed.drain(..).map(|(at, _)| at).collect();
+        noted.on = false;
+        let is_before = |at: u64| !changed.contains(&at) && self.follower.block_at(at).is_none();
+        let blocks = census.blocks().map(|b| (b.address, b.size)).filter(|(at, _)| is_before(*at));
+        let before = Before::of(blocks.collect());
+        self.follower.observer_mut().before = before;
+        Ok(census)
+    }
+
+    /// Refuses a census by which a free block might count as one that the program has lost.
+    fn check(&self, census: &Census) -> Result<()> {
+        let pid = self.pid;
+        if census.arenas.is_empty() {
+            return Err(refused(format!(
+                "process {pid} has no heap of glibc's, so that the blocks from before the attach are not known"
+            )));
+        }
+        if census.stop.is_none() {
+            return Err(refused(format!(
+                "blocks from before the attach are known only of a moment in which all threads of process {pid} are \
+                 stopped, and the heap is large: --snapshot stop allows a longer stop"
+            )));
+        }
+        let lost = &census.lost;
+        if lost.links > 0 || lost.bytes > 0 || lost.late {
+            return Err(refused(format!(
+                "the heap of process {pid} could not be walked as a whole (`prof heap {pid}` says why), so that free \
+                 blocks can't be told from those that the program has"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of the stack of a group of blocks.
+    pub(crate) fn node_of(&self, group: u32) -> u32 {
+        if group == BEFORE { BEFORE } else { self.follower.node_of(group) }
     }
 
     /// Forgets changes, and notes none until the next call of [`Blocks::catch_up`].
@@ -192,11 +260,17 @@ impl Blocks for Ledger {
                 take(address, b.size());
             }
         }
+        self.follower.observer().before.each().for_each(|(address, size)| take(address, size));
     }
 
     fn get(&self, address: u64) -> Option<Block> {
-        let b = self.follower.block_at(address)?;
-        Some(Block { address, size: b.size(), time: b.time, group: b.group })
+        let recorded = self.follower.block_at(address);
+        let recorded =
+            recorded.map(|b| Block { address, size: b.size(), time: b.time, group: b.group });
+        let start = self.follower.meta().target.start_ticks;
+        let before = || self.follower.observer().before.get(address);
+        recorded
+            .or_else(|| before().map(|size| Block { address, size, time: start, group: BEFORE }))
     }
 
     fn freed(&self) -> &Freed {

@@ -1,5 +1,6 @@
 //! `prof reach`: which blocks nothing points to any more.
 
+pub(crate) mod before;
 pub(crate) mod ledger;
 mod looks;
 mod report;
@@ -11,6 +12,7 @@ use super::report::{Format, print};
 use crate::failure::{FAILED, usage};
 use crate::term;
 use anyhow::Result;
+use before::{BEFORE, LABEL};
 use clap::{Args, ValueEnum};
 use ledger::Ledger;
 use looks::Looks;
@@ -46,6 +48,15 @@ pub(crate) enum Snapshot {
 }
 
 impl Snapshot {
+    /// Returns whether all threads are stopped for a walk of the heap.
+    pub(crate) fn of_census(self) -> prof_census::Snapshot {
+        match self {
+            Self::Auto => prof_census::Snapshot::Within(SHORT),
+            Self::None => prof_census::Snapshot::Never,
+            Self::Stop => prof_census::Snapshot::Always,
+        }
+    }
+
     /// Returns whether all threads are stopped for it.
     pub(crate) fn stop(self) -> Stop {
         match self {
@@ -60,7 +71,7 @@ impl Snapshot {
 ///
 /// Reads the process's memory and registers from outside, while it runs, and follows all that looks like a pointer to a
 /// recorded block. What no pass over the memory reaches is unreachable: the program can neither use nor free it. Only
-/// blocks that were allocated since the attach are judged; memory from before counts as in use.
+/// blocks that were allocated since the attach are judged, or all with --census; other memory counts as in use.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReachArgs {
     /// The id of a process that is being recorded
@@ -88,6 +99,14 @@ pub(crate) struct ReachArgs {
     /// exceeded; says between which two looks the last pointer to a block went
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub watch: Option<Duration>,
+
+    /// Judge blocks from before the attach, too: all threads are stopped while the heap of glibc's allocator is walked
+    #[arg(long)]
+    pub census: bool,
+
+    /// With --census and --show-blocks: don't show how blocks from before the attach begin
+    #[arg(long, requires = "census")]
+    pub no_content: bool,
 
     /// Time for everything, of each look; what is not decided by then is not proved
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time_limit)]
@@ -150,8 +169,14 @@ pub(crate) fn run(args: &ReachArgs) -> Result<ExitCode> {
     }
     let mut names = Names::new(args.symbols.options()?);
     let mut ledger = Ledger::open(args.pid, Instant::now() + args.timeout)?;
+    if args.census {
+        ledger.add_census(args.snapshot.of_census())?;
+        names.put_note(BEFORE, LABEL);
+    }
     let style = Style { color: term::color(), width: term::width() };
-    let options = ReportOptions { only: &only, top: args.top, list: args.show_blocks, style };
+    let content = args.census && !args.no_content;
+    let options =
+        ReportOptions { only: &only, top: args.top, list: args.show_blocks, content, style };
     let mut looks = args.watch.map(|_| Looks::default());
     loop {
         let report = look(args, &mut ledger, &mut names, &options, looks.as_mut())?;

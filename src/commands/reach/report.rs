@@ -1,5 +1,6 @@
 //! The report of `prof reach`: unreachable blocks by stack, and the memory that the scan did not see.
 
+use super::before::BEFORE;
 use super::ledger::Ledger;
 use super::looks::{self, Looks, Went};
 use super::scan::{Ends, ScanData};
@@ -7,11 +8,16 @@ use anyhow::Result;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_os::Pid;
+use prof_os::memory::Reader;
 use prof_scan::{Block, Proof, ScanStats};
 use prof_trace::values::text::{bytes, count, duration, number};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
+
+/// Bytes of a block's content that are shown, and characters that make it text.
+const CONTENT: usize = 32;
+const TEXT: usize = 4;
 
 /// Bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -54,6 +60,9 @@ pub(super) struct BlockData {
     pub age_ns: u64,
     /// Another unreachable block points to it.
     pub indirect: bool,
+    /// How a block from before the attach begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
     /// See [`StackData`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub went_after_ns: Option<u64>,
@@ -80,6 +89,9 @@ pub(super) struct StackData {
     pub asked_by: Option<AskedData>,
     pub frames: Vec<FrameData>,
     pub truncated: bool,
+    /// Its blocks are from before the attach: ages are at least these.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub before_attach: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks_listed: Option<Vec<BlockData>>,
     #[serde(skip)]
@@ -112,6 +124,8 @@ pub(super) struct ReportOptions<'a> {
     pub only: &'a Only,
     pub top: usize,
     pub list: bool,
+    /// Show how listed blocks from before the attach begin.
+    pub content: bool,
     pub style: Style,
 }
 
@@ -130,7 +144,7 @@ impl ReachData {
     ) -> Result<Self> {
         let follower = &ledger.follower;
         let went = |b: &Block| looks.and_then(|l| l.went(b));
-        let node = |b: &Block| follower.node_of(b.group);
+        let node = |b: &Block| ledger.node_of(b.group);
         let mut by_node: HashMap<u32, Vec<(Block, bool)>> = HashMap::new();
         let (clock, now) = (&follower.meta().clock, follower.now_ticks());
         let age = |b: &Block| clock.between(b.time, now.max(b.time));
@@ -140,6 +154,8 @@ impl ReachData {
                 by_node.entry(node(b)).or_default().push((*b, *held));
             }
         }
+        let reader = Some(ledger.pid).filter(|_| options.content && options.list);
+        let reader = reader.and_then(|pid| Reader::open(pid).ok());
         names.look_up(follower, by_node.keys().copied())?;
         let (mut all, mut suppressed, mut top) =
             (Unreachable::default(), Sum::default(), Vec::new());
@@ -163,6 +179,7 @@ impl ReachData {
                 size: b.size,
                 age_ns: age(b),
                 indirect: *held,
+                content: reader.as_ref().filter(|_| b.group == BEFORE).and_then(|r| content(r, b)),
                 went_after_ns: went(b).map(|w| w.after_ns),
                 went_before_ns: went(b).map(|w| w.before_ns),
             };
@@ -177,6 +194,7 @@ impl ReachData {
                 asked_by: stack.asked.clone(),
                 frames: stack.frames.clone(),
                 truncated: stack.cut,
+                before_attach: id == BEFORE,
                 blocks_listed: options.list.then(|| blocks.iter().map(listed).collect()),
                 text: stack.text(options.style),
             });
@@ -261,6 +279,23 @@ impl ReachData {
     }
 }
 
+/// Returns how a block begins: as text if it is that, else in hexadecimal.
+fn content(reader: &Reader, b: &Block) -> Option<String> {
+    let mut bytes = [0; CONTENT];
+    let want = &mut bytes[..(b.size as usize).min(CONTENT)];
+    let n = reader.read(b.address, want);
+    let bytes = &bytes[..n];
+    let text = bytes.split(|c| *c == 0).next().unwrap_or_default();
+    let is_text = text.len() >= TEXT && text.iter().all(|c| (b' '..=b'~').contains(c));
+    match is_text {
+        true => Some(format!("{:?}", String::from_utf8_lossy(text))),
+        false => {
+            let words = bytes.chunks(4).map(|w| w.iter().map(|b| format!("{b:02x}")).collect());
+            Some(words.collect::<Vec<String>>().join(" ")).filter(|s| !s.is_empty())
+        }
+    }
+}
+
 fn went_of(after_ns: Option<u64>, before_ns: Option<u64>) -> Option<Went> {
     Some(Went { after_ns: after_ns?, before_ns: before_ns? })
 }
@@ -288,6 +323,7 @@ impl StackData {
             )?;
         }
         match (duration(self.oldest_age_ns), duration(self.youngest_age_ns)) {
+            (a, _) if self.before_attach => write!(out, " [allocated: more than {a} ago]")?,
             (a, b) if a == b => write!(out, " [allocated: {a} ago]")?,
             (a, b) => write!(out, " [allocated: {a} to {b} ago]")?,
         }
@@ -297,10 +333,14 @@ impl StackData {
         out.push('\n');
         for b in self.blocks_listed.iter().flatten() {
             let indirect = if b.indirect { ", indirect" } else { "" };
-            let age = duration(b.age_ns);
-            write!(out, "  {} {}, {age} old{indirect}", b.address, bytes(b.size))?;
+            let (age, size) = (duration(b.age_ns), bytes(b.size));
+            let older = if self.before_attach { "more than " } else { "" };
+            write!(out, "  {} {size}, {older}{age} old{indirect}", b.address)?;
             if let Some(w) = went_of(b.went_after_ns, b.went_before_ns) {
                 write!(out, ", last pointer went {}", ago(w, all.at_ns))?;
+            }
+            if let Some(content) = &b.content {
+                write!(out, ", begins with {content}")?;
             }
             out.push('\n');
         }

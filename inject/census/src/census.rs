@@ -1,0 +1,435 @@
+//! The census: all chunks with their states, and what follows from them.
+
+use crate::arena::{Arena, Arenas};
+use crate::cached::{mark_cached, mark_fast};
+use crate::chunk::{Chunk, LEAST, State};
+use crate::error::Error;
+use crate::mapped;
+use crate::view::View;
+use crate::walk::Walked;
+use prof_inject::isolated;
+use prof_inject::stopped::threads::{StopTimes, stop_all};
+use prof_os::Pid;
+use prof_os::maps::{self, Map};
+use prof_os::memory::Reader;
+use prof_os::page_size;
+use prof_os::stat::Stat;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Bytes of a heap that are walked in a second at least, to tell beforehand how long a stop would be.
+const RATE: u64 = 512 << 20;
+
+/// Whether all threads are stopped for the walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snapshot {
+    /// They are not: what the target changes meanwhile may be lost, or count as it was.
+    Never,
+    /// They are, if the heap is so small that it takes no longer than this, and all of them stop.
+    Within(Duration),
+    /// They are; a thread that does not stop is an error.
+    Always,
+}
+
+/// Options of a census.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whether all threads are stopped.
+    pub snapshot: Snapshot,
+    /// Time that they get to stop.
+    pub patience: Duration,
+    /// Time for the walk; what is left by then is lost.
+    pub timeout: Duration,
+}
+
+/// Bytes and number of blocks. Bytes are those that the blocks take, with their headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Bytes.
+    pub bytes: u64,
+    /// Number.
+    pub blocks: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.blocks += 1;
+    }
+
+    fn of(states: &[Sum; 4], state: State) -> Sum {
+        states[state as usize]
+    }
+}
+
+/// An arena.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArenaStats {
+    /// Its address.
+    pub address: u64,
+    /// It is the main arena, whose heap grows by `brk`.
+    pub main: bool,
+    /// Number of its heaps; of the main arena, of its pieces.
+    pub heaps: u64,
+    /// Threads that use it; `None` before glibc 2.23, which does not count them.
+    pub threads: Option<u64>,
+    /// Bytes that it has from the kernel, and the most that it had.
+    pub system: u64,
+    /// See `system`.
+    pub most_system: u64,
+    /// Blocks that the program has.
+    pub in_use: Sum,
+    /// Free blocks in the caches of threads, which `mallinfo2` counts as in use.
+    pub cached: Sum,
+    /// Free blocks in fast bins.
+    pub fast: Sum,
+    /// Free blocks in other bins.
+    pub binned: Sum,
+    /// Bytes of the free end of its memory.
+    pub top: u64,
+}
+
+impl ArenaStats {
+    /// Returns the bytes of `system` that are none of these: the arena's own data, ends of heaps, and what was lost.
+    pub fn rest(&self) -> u64 {
+        let parts = [self.in_use, self.cached, self.fast, self.binned];
+        let all = parts.iter().map(|s| s.bytes).fold(self.top, u64::saturating_add);
+        self.system.saturating_sub(all)
+    }
+}
+
+/// Blocks of similar sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeClass {
+    /// Least and greatest number of bytes that a program can use of such a block.
+    pub sizes: (u64, u64),
+    /// Blocks in use.
+    pub in_use: Sum,
+    /// Free blocks, wherever they are kept.
+    pub free: Sum,
+}
+
+/// What `malloc_trim(0)` would give back to the kernel: whole pages of free memory that are resident.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trim {
+    /// Bytes at the end of the main arena.
+    pub top: u64,
+    /// Bytes inside of free blocks.
+    pub inside: u64,
+}
+
+/// What the walk did not see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Bytes of heaps that were not walked, as something in front of them makes no sense.
+    pub bytes: u64,
+    /// Number of places at which a walk has ended that way.
+    pub places: u64,
+    /// Links of lists that make no sense: the blocks behind them count as in use.
+    pub links: u64,
+    /// Bytes in the main arena's heap that others have taken by `sbrk`.
+    pub others: u64,
+    /// Time was up before the end.
+    pub late: bool,
+}
+
+/// A block that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The address that the program has.
+    pub address: u64,
+    /// Bytes that the program can use.
+    pub size: u64,
+}
+
+/// The blocks of a process.
+#[derive(Debug, Default)]
+pub struct Census {
+    /// The arenas, the main one first. None: glibc's allocator is not there, or was never used.
+    pub arenas: Vec<ArenaStats>,
+    /// Blocks that have a mapping of their own.
+    pub mapped: Sum,
+    /// Blocks by size, smallest first.
+    pub sizes: Vec<SizeClass>,
+    /// What could be given back.
+    pub trim: Trim,
+    /// What was not seen.
+    pub lost: Lost,
+    /// Bytes of anonymous memory that the process has touched and no walk explains, by name of the mapping (empty for
+    /// those without), largest first, with the number of mappings: stacks, other allocators, the program's own.
+    pub others: Vec<(String, u64, u64)>,
+    /// Time for which all threads were stopped; `None`: they were not.
+    pub stop: Option<Duration>,
+    /// Time that the census took.
+    pub took: Duration,
+    /// Bytes that were read.
+    pub read: u64,
+    walked: Walked,
+    blocks: Vec<Chunk>,
+}
+
+impl Census {
+    /// Returns the blocks that the program has, in the order of their addresses but for those with mappings of their own,
+    /// which come last.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> {
+        let in_use = self.walked.chunks.iter().filter(|c| c.state() == State::InUse);
+        in_use.chain(&self.blocks).map(|c| Block { address: c.user(), size: c.usable() })
+    }
+
+    /// Returns the blocks that the program has, together.
+    pub fn in_use(&self) -> Sum {
+        self.arenas.iter().fold(self.mapped, |all, a| Sum {
+            bytes: all.bytes + a.in_use.bytes,
+            blocks: all.blocks + a.in_use.blocks,
+        })
+    }
+}
+
+/// Takes the census of a process.
+///
+/// # Errors
+/// If the process has ended or can't be read, or a thread does not stop that has to.
+pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
+    let began = Instant::now();
+    let gone = |e| match prof_os::process::has_ended(pid) {
+        true => Error::Ended(pid),
+        false => Error::Memory(pid, e),
+    };
+    let reader = Reader::open(pid).map_err(gone)?;
+    let maps = maps::of(pid).map_err(|_| Error::Ended(pid))?;
+    if maps.is_empty() {
+        return Err(Error::Ended(pid));
+    }
+    let stop = match options.snapshot {
+        Snapshot::Never => false,
+        Snapshot::Always => true,
+        Snapshot::Within(most) => {
+            let mut view = View::new(&reader);
+            let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+            let system: u64 = arenas.all.iter().map(|a| a.system).sum();
+            Duration::from_secs_f64(system as f64 / RATE as f64) <= most
+        }
+    };
+    let mut census = match stop.then(|| stopped(pid, &reader, options)) {
+        None => look(pid, &reader, maps, options)?,
+        Some(Ok(census)) => census,
+        // It is done without a stop instead.
+        Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
+            look(pid, &reader, maps, options)?
+        }
+        Some(Err(e)) => return Err(e),
+    };
+    census.took = began.elapsed();
+    Ok(census)
+}
+
+fn start_brk(pid: Pid) -> u64 {
+    Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
+}
+
+fn stopped(pid: Pid, reader: &Reader, options: &Options) -> Result<Census, Error> {
+    isolated(|| {
+        let stopped = stop_all(pid, options.patience)?;
+        let done = maps::of(pid)
+            .map_err(|_| Error::Ended(pid))
+            .and_then(|maps| look(pid, reader, maps, options));
+        let mut times = StopTimes::default();
+        stopped.resume(&mut times);
+        done.map(|census| Census { stop: Some(times.longest), ..census })
+    })
+}
+
+fn look(pid: Pid, reader: &Reader, maps: Vec<Map>, options: &Options) -> Result<Census, Error> {
+    let until = Instant::now() + options.timeout;
+    let mut view = View::new(reader);
+    let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+    let mut walked = Walked::of(&mut view, &arenas.regions, Some(until));
+    let mut links = mark_cached(&mut view, &mut walked);
+    for a in &arenas.all {
+        links += mark_fast(&mut view, &mut walked, &a.fast);
+    }
+    let taken = taken(&arenas, &maps);
+    let mut blocks = Vec::new();
+    // A process that has no arena has another allocator, whose memory may look like anything.
+    if !arenas.all.is_empty() {
+        for m in maps.iter().filter(|m| mapped::may_have(m)) {
+            blocks.extend(mapped::find(&mut view, m, &taken));
+        }
+    }
+    if prof_os::process::has_ended(pid) {
+        return Err(Error::Ended(pid));
+    }
+    let behind = walked.lost.iter().chain(&arenas.lost_heaps);
+    let lost = Lost {
+        bytes: behind.clone().map(|r| r.end - r.start).sum(),
+        places: behind.count() as u64,
+        links,
+        others: walked.gaps,
+        late: walked.late,
+    };
+    let mut mapped = Sum::default();
+    blocks.iter().for_each(|c| mapped.add(c.size()));
+    Ok(Census {
+        arenas: statistics(&arenas, &walked),
+        mapped,
+        sizes: sizes(&walked, &blocks),
+        trim: trim(reader, &arenas, &walked),
+        lost,
+        others: others(reader, &maps, &taken, &blocks),
+        stop: None,
+        took: Duration::ZERO,
+        read: view.bytes,
+        walked,
+        blocks,
+    })
+}
+
+/// Returns the memory of arenas, in order.
+fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = arenas.all.iter().flat_map(|a| a.heaps.clone()).collect();
+    // A region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
+    let main = arenas.regions.iter().filter(|r| r.main);
+    all.extend(main.map(
+        |r| match maps.iter().find(|m| m.start.0 <= r.start && r.start < m.end.0) {
+            Some(m) if m.name != b"[heap]" => {
+                let top = arenas.all[0].top;
+                r.start..(top.0 + top.1).clamp(r.start, m.end.0)
+            }
+            _ => r.start..r.end,
+        },
+    ));
+    all.sort_by_key(|r| r.start);
+    all
+}
+
+fn statistics(arenas: &Arenas, walked: &Walked) -> Vec<ArenaStats> {
+    let mut sums = vec![[Sum::default(); 4]; arenas.all.len()];
+    let mut pieces = vec![0u64; arenas.all.len()];
+    for (arena, chunks) in &walked.regions {
+        pieces[*arena] += 1;
+        for c in &walked.chunks[chunks.clone()] {
+            sums[*arena][c.state() as usize].add(c.size());
+        }
+    }
+    let of = |(i, a): (usize, &Arena)| ArenaStats {
+        address: a.at,
+        main: i == 0,
+        heaps: if i == 0 { pieces[0] } else { a.heaps.len() as u64 },
+        threads: a.threads,
+        system: a.system,
+        most_system: a.most_system,
+        in_use: Sum::of(&sums[i], State::InUse),
+        cached: Sum::of(&sums[i], State::Cached),
+        fast: Sum::of(&sums[i], State::Fast),
+        binned: Sum::of(&sums[i], State::Binned),
+        top: a.top.1,
+    };
+    arenas.all.iter().enumerate().map(of).collect()
+}
+
+/// Returns the class of a size: powers of two, each in four steps from 128 bytes on, by its greatest size.
+fn class_of(usable: u64) -> (u64, u64) {
+    let step = match usable {
+        0..=128 => 32,
+        _ => (usable - 1).next_power_of_two() / 8,
+    };
+    let most = usable.div_ceil(step) * step;
+    (most - step + 1, most)
+}
+
+fn sizes(walked: &Walked, mapped: &[Chunk]) -> Vec<SizeClass> {
+    let mut classes: BTreeMap<u64, SizeClass> = BTreeMap::new();
+    for c in walked.chunks.iter().chain(mapped) {
+        let sizes = class_of(c.usable());
+        let class = classes.entry(sizes.1).or_insert(SizeClass { sizes, ..SizeClass::default() });
+        match c.state() {
+            State::InUse => class.in_use.add(c.size()),
+            _ => class.free.add(c.size()),
+        }
+    }
+    classes.into_values().collect()
+}
+
+/// Computes what `malloc_trim(0)` would give back, as it does: whole pages inside of free chunks, but for their headers,
+/// and of the main arena's top chunk all but the least size of one.
+fn trim(reader: &Reader, arenas: &Arenas, walked: &Walked) -> Trim {
+    let page = page_size();
+    let mut trim = Trim::default();
+    let inside = |at: u64, size: u64| {
+        // Six words of a chunk in a bin are its own.
+        let from = (at + 3 * LEAST / 2).next_multiple_of(page);
+        from..((at + size) / page * page).max(from)
+    };
+    let resident = |range: Range<u64>| {
+        let touched = if range.is_empty() { Ok(Vec::new()) } else { reader.touched(range, false) };
+        touched.unwrap_or_default().iter().map(|r| r.end - r.start).sum::<u64>()
+    };
+    let free = walked.chunks.iter().filter(|c| c.state() == State::Binned && c.size() > page);
+    trim.inside = free.map(|c| resident(inside(c.at, c.size()))).sum();
+    if let Some(main) = arenas.all.first() {
+        let (at, size) = main.top;
+        let from = (at + LEAST + 1).next_multiple_of(page);
+        trim.top = resident(from..((at + size) / page * page).max(from));
+    }
+    trim
+}
+
+/// Returns the touched anonymous memory that is neither an arena's nor a block's, by name.
+fn others(
+    reader: &Reader,
+    maps: &[Map],
+    taken: &[Range<u64>],
+    blocks: &[Chunk],
+) -> Vec<(String, u64, u64)> {
+    let mapped = blocks.iter().map(|c| c.at..c.at + c.size());
+    let mut known: Vec<Range<u64>> = taken.iter().cloned().chain(mapped).collect();
+    known.sort_by_key(|r| r.start);
+    let mut all: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for m in maps.iter().filter(|m| m.is_anonymous() && m.write) {
+        let touched = reader.touched(m.start.0..m.end.0, m.shared).unwrap_or_default();
+        let rest: u64 = touched.iter().map(|r| outside(r, &known)).sum();
+        if rest > 0 {
+            let sum = all.entry(m.text().into_owned()).or_default();
+            (sum.0, sum.1) = (sum.0 + rest, sum.1 + 1);
+        }
+    }
+    let mut all: Vec<_> = all.into_iter().map(|(name, (bytes, n))| (name, bytes, n)).collect();
+    all.sort_by_key(|(_, bytes, _)| std::cmp::Reverse(*bytes));
+    all
+}
+
+/// Returns the bytes of a range that are in none of the known ones, which are in order.
+fn outside(range: &Range<u64>, known: &[Range<u64>]) -> u64 {
+    let first = known.partition_point(|k| k.end <= range.start);
+    let near = known[first..].iter().take_while(|k| k.start < range.end);
+    let inside: u64 = near.map(|k| k.end.min(range.end) - k.start.max(range.start)).sum();
+    (range.end - range.start).saturating_sub(inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_sizes_adjoin_each_other() {
+        let mut last = 0;
+        for usable in 1..100_000 {
+            let (least, most) = class_of(usable);
+            assert!((least..=most).contains(&usable), "{usable}");
+            assert!(least == last + 1 || most == last, "{usable}: {least} to {most} after {last}");
+            last = most;
+        }
+        assert_eq!(class_of(129), (129, 160));
+        assert_eq!(class_of(1 << 40).1, 1 << 40);
+    }
+
+    #[test]
+    fn what_is_known_is_taken_out() {
+        let known = [0..10, 20..30, 30..35, 90..100];
+        assert_eq!(outside(&(0..100), &known), 65);
+        assert_eq!(outside(&(25..32), &known), 0);
+        assert_eq!(outside(&(40..50), &known), 10);
+        assert_eq!(outside(&(5..6), &[]), 1);
+    }
+}

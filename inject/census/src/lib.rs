@@ -1,0 +1,23 @@
+//! The census of a heap: all blocks of a running process, whoever allocated them and whenever, by the allocator's own
+//! data.
+//!
+//! glibc's allocator is walked, from 2.17 to today, without symbols: its main arena is recognised by its bins, the other
+//! arenas by the ring that they form, and every chunk begins behind the one before. What is in a thread's cache or in a
+//! fast bin looks as if it were in use, so these lists are followed as well. What no walk explains is counted by mapping.
+//!
+//! * [`take`] takes the census; [`Census`] is what it found.
+//!
+//! The target's memory is only read, and none of its code runs. Whatever stands there may be wrong: sizes, lists and
+//! arenas are bounded by what has been walked, and a walk that makes no sense ends with a count of what it lost.
+
+mod arena;
+mod cached;
+mod census;
+mod chunk;
+mod error;
+mod mapped;
+mod view;
+mod walk;
+
+pub use census::{ArenaStats, Block, Census, Lost, Options, SizeClass, Snapshot, Sum, Trim, take};
+pub use error::Error;

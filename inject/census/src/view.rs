@@ -1,0 +1,73 @@
+//! The target's memory, read in windows.
+
+use prof_os::memory::Reader;
+use std::ops::Range;
+
+/// Bytes of a word of the target, which has the word size of prof itself.
+pub(crate) const WORD: u64 = size_of::<usize>() as u64;
+/// Bytes of a window.
+const WINDOW: u64 = 64 << 10;
+
+/// Returns the words of some memory.
+pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<{ WORD as usize }>().0.iter().map(|w| usize::from_ne_bytes(*w) as u64)
+}
+
+/// Reads words at ascending addresses with few system calls.
+pub(crate) struct View<'a> {
+    pub reader: &'a Reader,
+    /// Address of the window's first byte, and its contents.
+    window: (u64, Vec<u8>),
+    /// Bytes that were read.
+    pub bytes: u64,
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(reader: &'a Reader) -> Self {
+        Self { reader, window: (0, Vec::new()), bytes: 0 }
+    }
+
+    /// Forgets what was read: the target may have changed it.
+    pub(crate) fn forget(&mut self) {
+        self.window.1.clear();
+    }
+
+    /// Reads words at an address without a window.
+    pub(crate) fn words<const N: usize>(&mut self, at: u64) -> Option<[u64; N]> {
+        let mut bytes = [[0u8; WORD as usize]; N];
+        let all = bytes.as_flattened_mut();
+        self.bytes += all.len() as u64;
+        (self.reader.read(at, all) == all.len())
+            .then(|| bytes.map(|w| usize::from_ne_bytes(w) as u64))
+    }
+
+    /// Reads a word. `end`: nothing from there on is read with it.
+    pub(crate) fn word(&mut self, at: u64, end: u64) -> Option<u64> {
+        let (start, bytes) = (self.window.0, &self.window.1);
+        let behind = at.checked_add(WORD)?;
+        if at < start || behind > start + bytes.len() as u64 {
+            self.fill(at, end.max(behind).min(at.saturating_add(WINDOW)));
+        }
+        let (start, bytes) = (self.window.0, &self.window.1);
+        let from = usize::try_from(at - start).ok()?;
+        words(bytes.get(from..from + WORD as usize)?).next()
+    }
+
+    fn fill(&mut self, at: u64, end: u64) {
+        let mut bytes = std::mem::take(&mut self.window.1);
+        bytes.resize((end - at) as usize, 0);
+        let n = self.reader.read(at, &mut bytes);
+        bytes.truncate(n);
+        self.bytes += n as u64;
+        self.window = (at, bytes);
+    }
+
+    /// Reads a range, as far as it can be read.
+    pub(crate) fn all(&mut self, range: Range<u64>) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
+        let n = self.reader.read(range.start, &mut bytes);
+        bytes.truncate(n);
+        self.bytes += n as u64;
+        bytes
+    }
+}

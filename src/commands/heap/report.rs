@@ -1,0 +1,334 @@
+//! The report of `prof heap`.
+
+use prof_analyze::report::{Style, Table};
+use prof_census::{ArenaStats, Census, SizeClass, Sum};
+use prof_collect::read_allocators;
+use prof_os::Pid;
+use prof_trace::records::allocator;
+use prof_trace::values::text::{bytes, count, duration, number};
+use serde::Serialize;
+use std::fmt::{self, Write};
+
+/// Number of names of mappings that are shown.
+const NAMES: usize = 5;
+
+/// Bytes with headers, and blocks.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct SumData {
+    bytes: u64,
+    blocks: u64,
+}
+
+impl From<Sum> for SumData {
+    fn from(s: Sum) -> Self {
+        Self { bytes: s.bytes, blocks: s.blocks }
+    }
+}
+
+/// An allocator that the process has.
+#[derive(Clone, Debug, Serialize)]
+struct AllocatorData {
+    name: String,
+    version: String,
+    path: String,
+    /// Its blocks are among those that are counted.
+    walked: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct ArenaData {
+    address: String,
+    main: bool,
+    heaps: u64,
+    threads: Option<u64>,
+    system_bytes: u64,
+    most_system_bytes: u64,
+    in_use: SumData,
+    cached: SumData,
+    fast_bins: SumData,
+    bins: SumData,
+    top_bytes: u64,
+    /// The arena's own data, the ends of its heaps, and what was lost.
+    other_bytes: u64,
+}
+
+impl From<&ArenaStats> for ArenaData {
+    fn from(a: &ArenaStats) -> Self {
+        Self {
+            address: format!("{:#x}", a.address),
+            main: a.main,
+            heaps: a.heaps,
+            threads: a.threads,
+            system_bytes: a.system,
+            most_system_bytes: a.most_system,
+            in_use: a.in_use.into(),
+            cached: a.cached.into(),
+            fast_bins: a.fast.into(),
+            bins: a.binned.into(),
+            top_bytes: a.top,
+            other_bytes: a.rest(),
+        }
+    }
+}
+
+/// Blocks of which a program can use this many bytes.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct SizeData {
+    least: u64,
+    most: u64,
+    in_use: SumData,
+    free: SumData,
+}
+
+impl From<&SizeClass> for SizeData {
+    fn from(s: &SizeClass) -> Self {
+        Self { least: s.sizes.0, most: s.sizes.1, in_use: s.in_use.into(), free: s.free.into() }
+    }
+}
+
+/// Touched anonymous memory that no walk explains.
+#[derive(Clone, Debug, Serialize)]
+struct OtherData {
+    name: String,
+    bytes: u64,
+    mappings: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct LostData {
+    bytes: u64,
+    places: u64,
+    links: u64,
+    taken_by_others_bytes: u64,
+    late: bool,
+}
+
+/// The report.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct HeapData {
+    pid: Pid,
+    name: String,
+    allocators: Vec<AllocatorData>,
+    in_use: SumData,
+    /// Blocks with mappings of their own; they are part of `in_use`.
+    mapped: SumData,
+    arenas: Vec<ArenaData>,
+    sizes: Vec<SizeData>,
+    trim_bytes: u64,
+    trim_top_bytes: u64,
+    other_memory: Vec<OtherData>,
+    lost: LostData,
+    stop_ns: Option<u64>,
+    took_ns: u64,
+    read_bytes: u64,
+}
+
+impl HeapData {
+    /// Makes the report of a census.
+    pub(super) fn new(pid: Pid, census: &Census) -> Self {
+        let found = read_allocators(pid).map(|a| a.found).unwrap_or_default();
+        let allocators =
+            found.as_chunks::<3>().0.iter().map(|[name, version, path]| AllocatorData {
+                name: name.clone(),
+                version: version.clone(),
+                path: path.clone(),
+                walked: name == allocator::GLIBC,
+            });
+        let others = census.others.iter().map(|(name, bytes, mappings)| OtherData {
+            name: name.clone(),
+            bytes: *bytes,
+            mappings: *mappings,
+        });
+        Self {
+            pid,
+            name: prof_os::process::comm(pid),
+            allocators: allocators.collect(),
+            in_use: census.in_use().into(),
+            mapped: census.mapped.into(),
+            arenas: census.arenas.iter().map(ArenaData::from).collect(),
+            sizes: census.sizes.iter().map(SizeData::from).collect(),
+            trim_bytes: census.trim.top + census.trim.inside,
+            trim_top_bytes: census.trim.top,
+            other_memory: others.collect(),
+            lost: LostData {
+                bytes: census.lost.bytes,
+                places: census.lost.places,
+                links: census.lost.links,
+                taken_by_others_bytes: census.lost.others,
+                late: census.lost.late,
+            },
+            stop_ns: census.stop.map(|d| d.as_nanos() as u64),
+            took_ns: census.took.as_nanos() as u64,
+            read_bytes: census.read,
+        }
+    }
+
+    /// Returns the report in one line of JSON.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// Returns the report as text, with at most `top` sizes.
+    pub(super) fn text(&self, top: usize, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a string can't fail.
+        let _ = self.write(top, style, &mut out);
+        out
+    }
+
+    fn write(&self, top: usize, style: Style, out: &mut String) -> fmt::Result {
+        let (pid, name) = (self.pid, &self.name);
+        if self.arenas.is_empty() {
+            writeln!(
+                out,
+                "process {pid} ({name}): glibc's allocator is not there, or was never used"
+            )?;
+        } else {
+            let blocks = count(self.in_use.blocks, "block", "blocks");
+            let sum = bytes(self.in_use.bytes);
+            writeln!(out, "process {pid} ({name}): {sum} in {blocks} in use, headers included")?;
+            self.free(out)?;
+        }
+        self.scan(out)?;
+        for a in self.allocators.iter().filter(|a| !a.walked && a.name != allocator::MUSL) {
+            writeln!(out, "  not walked: {} {}, whose memory is below", a.name, a.version)?;
+        }
+        self.loss(out)?;
+        if !self.arenas.is_empty() {
+            out.push('\n');
+            self.arenas(style, out)?;
+            out.push('\n');
+            self.sizes(top, style, out)?;
+        }
+        self.others(style, out)
+    }
+
+    fn free(&self, out: &mut String) -> fmt::Result {
+        let sum = |of: fn(&ArenaData) -> u64| bytes(self.arenas.iter().map(of).sum());
+        writeln!(
+            out,
+            "  free: {} in bins, {} in caches of threads, {} in fast bins, {} at the ends of heaps",
+            sum(|a| a.bins.bytes),
+            sum(|a| a.cached.bytes),
+            sum(|a| a.fast_bins.bytes),
+            sum(|a| a.top_bytes)
+        )?;
+        writeln!(
+            out,
+            "  malloc_trim(0) would give back {}: {} inside of free blocks, {} at the end of the main heap",
+            bytes(self.trim_bytes),
+            bytes(self.trim_bytes - self.trim_top_bytes),
+            bytes(self.trim_top_bytes)
+        )
+    }
+
+    fn scan(&self, out: &mut String) -> fmt::Result {
+        let how = match self.stop_ns {
+            Some(ns) => format!("all threads were stopped for {}", duration(ns)),
+            None => "the process ran meanwhile, so figures may be of different moments".into(),
+        };
+        writeln!(out, "  {} read in {}; {how}", bytes(self.read_bytes), duration(self.took_ns))
+    }
+
+    fn loss(&self, out: &mut String) -> fmt::Result {
+        let l = &self.lost;
+        if l.bytes > 0 {
+            let places = count(l.places, "place", "places");
+            let why = if l.late { "time was up" } else { "what stands before them makes no sense" };
+            writeln!(out, "  not counted: {} of heaps, at {places}, as {why}", bytes(l.bytes))?;
+        }
+        if l.links > 0 {
+            let links = count(l.links, "list of free blocks is", "lists of free blocks are");
+            writeln!(out, "  {links} broken: free blocks behind count as in use")?;
+        }
+        if l.taken_by_others_bytes > 0 {
+            let n = bytes(l.taken_by_others_bytes);
+            writeln!(out, "  {n} of the main heap were taken by others, who called sbrk")?;
+        }
+        Ok(())
+    }
+
+    fn arenas(&self, style: Style, out: &mut String) -> fmt::Result {
+        let head = [
+            "from kernel",
+            "in use",
+            "blocks",
+            "caches",
+            "fast bins",
+            "bins",
+            "top",
+            "other",
+            "threads",
+            "heaps",
+            "arena",
+        ];
+        let mut table = Table::new(head.to_vec());
+        for a in &self.arenas {
+            table.row(vec![
+                bytes(a.system_bytes),
+                bytes(a.in_use.bytes),
+                number(a.in_use.blocks),
+                bytes(a.cached.bytes),
+                bytes(a.fast_bins.bytes),
+                bytes(a.bins.bytes),
+                bytes(a.top_bytes),
+                bytes(a.other_bytes),
+                a.threads.map_or_else(|| "?".into(), number),
+                number(a.heaps),
+                if a.main { "main".into() } else { a.address.clone() },
+            ]);
+        }
+        table.write(style, out)?;
+        if self.mapped.blocks > 0 {
+            let blocks = count(self.mapped.blocks, "block has a mapping", "blocks have mappings");
+            writeln!(out, "{blocks} of their own: {}", bytes(self.mapped.bytes))?;
+        }
+        Ok(())
+    }
+
+    fn sizes(&self, top: usize, style: Style, out: &mut String) -> fmt::Result {
+        let mut shown: Vec<&SizeData> = self.sizes.iter().collect();
+        shown.sort_by_key(|s| std::cmp::Reverse(s.in_use.bytes + s.free.bytes));
+        let more = shown.len().saturating_sub(top);
+        shown.truncate(top);
+        shown.sort_by_key(|s| s.most);
+        let mut table = Table::new(vec!["in use", "blocks", "free", "blocks", "usable size"]);
+        for s in shown {
+            table.row(vec![
+                bytes(s.in_use.bytes),
+                number(s.in_use.blocks),
+                bytes(s.free.bytes),
+                number(s.free.blocks),
+                format!("{} to {}", number(s.least), number(s.most)),
+            ]);
+        }
+        table.write(style, out)?;
+        if more > 0 {
+            writeln!(out, "{} more (--top 0 shows them)", count(more as u64, "size", "sizes"))?;
+        }
+        Ok(())
+    }
+
+    fn others(&self, style: Style, out: &mut String) -> fmt::Result {
+        let all: u64 = self.other_memory.iter().map(|o| o.bytes).sum();
+        if all == 0 {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\n{} of other anonymous memory: stacks, other allocators, the program's own",
+            bytes(all)
+        )?;
+        let mut table = Table::new(vec!["touched", "mappings", "name"]);
+        for o in self.other_memory.iter().take(NAMES) {
+            let name = if o.name.is_empty() { "(none)" } else { &o.name };
+            table.row(vec![bytes(o.bytes), number(o.mappings), name.into()]);
+        }
+        table.write(style, out)?;
+        let more = self.other_memory.len().saturating_sub(NAMES) as u64;
+        if more > 0 {
+            writeln!(out, "{} more in --format json", count(more, "name", "names"))?;
+        }
+        Ok(())
+    }
+}

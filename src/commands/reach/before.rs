@@ -1,0 +1,65 @@
+//! Blocks from before the attach, by a census: nobody saw them being allocated, but their frees are recorded.
+
+/// The group, and the number of the stack, of all of them.
+pub(crate) const BEFORE: u32 = u32::MAX - 1;
+/// What stands in the place of their stack.
+pub(crate) const LABEL: &str = "(before the attach)";
+
+/// These blocks: 16 bytes each, and a bit.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    /// Addresses and sizes, in order.
+    blocks: Vec<(u64, u64)>,
+    /// A bit for each that was freed since.
+    freed: Vec<u64>,
+}
+
+impl Before {
+    /// Takes addresses and sizes, in any order.
+    pub(crate) fn of(mut blocks: Vec<(u64, u64)>) -> Self {
+        blocks.sort_unstable();
+        let freed = vec![0; blocks.len().div_ceil(64)];
+        Self { blocks, freed }
+    }
+
+    fn live(&self, address: u64) -> Option<usize> {
+        let i = self.blocks.binary_search_by_key(&address, |b| b.0).ok()?;
+        (self.freed[i / 64] >> (i % 64) & 1 == 0).then_some(i)
+    }
+
+    /// Returns the size of the block at an address, if it was not freed since.
+    pub(crate) fn get(&self, address: u64) -> Option<u64> {
+        self.live(address).map(|i| self.blocks[i].1)
+    }
+
+    /// Counts the block at an address as freed. Returns its size if it was there.
+    pub(crate) fn free(&mut self, address: u64) -> Option<u64> {
+        let i = self.live(address)?;
+        self.freed[i / 64] |= 1 << (i % 64);
+        Some(self.blocks[i].1)
+    }
+
+    /// Returns the address and the size of each that was not freed since.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (u64, u64)> {
+        let live = |i: usize| self.freed[i / 64] >> (i % 64) & 1 == 0;
+        self.blocks.iter().enumerate().filter(move |(i, _)| live(*i)).map(|(_, b)| *b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_there_until_they_are_freed() {
+        let mut b = Before::of((0..200).rev().map(|i| (i * 16, i)).collect());
+        assert_eq!(
+            (b.get(160), b.get(161), b.free(160), b.free(160)),
+            (Some(10), None, Some(10), None)
+        );
+        assert_eq!((b.get(160), b.get(176)), (None, Some(11)));
+        assert_eq!(b.each().count(), 199);
+        assert!(b.each().is_sorted() && !b.each().any(|(at, _)| at == 160));
+        assert_eq!(Before::default().get(0), None);
+    }
+}
