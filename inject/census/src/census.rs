@@ -2,9 +2,9 @@
 
 use crate::arena::{Arena, Arenas};
 use crate::cached::{mark_cached, mark_fast};
-use crate::chunk::{Chunk, LEAST, State};
+use crate::chunk::{HEADER, LEAST, State};
 use crate::error::Error;
-use crate::mapped;
+use crate::mapped::{self, Own};
 use crate::view::View;
 use crate::walk::Walked;
 use prof_inject::isolated;
@@ -166,7 +166,7 @@ pub struct Census {
     /// Bytes that were read.
     pub read: u64,
     walked: Walked,
-    blocks: Vec<Chunk>,
+    blocks: Vec<Own>,
 }
 
 impl Census {
@@ -174,7 +174,10 @@ impl Census {
     /// which come last.
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let in_use = self.walked.chunks.iter().filter(|c| c.state() == State::InUse);
-        in_use.chain(&self.blocks).map(|c| Block { address: c.user(), size: c.usable() })
+        let in_heaps = in_use.map(|c| Block { address: c.user(), size: c.usable() });
+        // No chunk follows one that has a mapping of its own, so it has no word of the next one.
+        let own = self.blocks.iter().map(|b| b.chunk);
+        in_heaps.chain(own.map(|c| Block { address: c.user(), size: c.size() - HEADER }))
     }
 
     /// Returns the blocks that the program has, together.
@@ -269,7 +272,9 @@ fn look(pid: Pid, reader: &Reader, maps: Vec<Map>, options: &Options) -> Result<
         late: walked.late,
     };
     let mut mapped = Sum::default();
-    blocks.iter().for_each(|c| mapped.add(c.size()));
+    for range in blocks.iter().map(Own::mapping) {
+        mapped.add(range.end - range.start);
+    }
     Ok(Census {
         arenas: statistics(&arenas, &walked),
         mapped,
@@ -338,9 +343,9 @@ fn class_of(usable: u64) -> (u64, u64) {
     (most - step + 1, most)
 }
 
-fn sizes(walked: &Walked, mapped: &[Chunk]) -> Vec<SizeClass> {
+fn sizes(walked: &Walked, mapped: &[Own]) -> Vec<SizeClass> {
     let mut classes: BTreeMap<u64, SizeClass> = BTreeMap::new();
-    for c in walked.chunks.iter().chain(mapped) {
+    for c in walked.chunks.iter().chain(mapped.iter().map(|b| &b.chunk)) {
         let sizes = class_of(c.usable());
         let class = classes.entry(sizes.1).or_insert(SizeClass { sizes, ..SizeClass::default() });
         match c.state() {
@@ -380,9 +385,9 @@ fn others(
     reader: &Reader,
     maps: &[Map],
     taken: &[Range<u64>],
-    blocks: &[Chunk],
+    blocks: &[Own],
 ) -> Vec<(String, u64, u64)> {
-    let mapped = blocks.iter().map(|c| c.at..c.at + c.size());
+    let mapped = blocks.iter().map(Own::mapping);
     let mut known: Vec<Range<u64>> = taken.iter().cloned().chain(mapped).collect();
     known.sort_by_key(|r| r.start);
     let mut all: BTreeMap<String, (u64, u64)> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Finds blocks that have a mapping of their own: nothing leads to them, but their headers tell.
 
-use crate::chunk::{ALIGN, Chunk, MAPPED, State};
-use crate::view::View;
+use crate::chunk::{ALIGN, Chunk, HEADER, MAPPED, State};
+use crate::view::{View, WORD, words};
 use prof_os::maps::Map;
 use prof_os::page_size;
 use std::ops::Range;
@@ -12,6 +12,21 @@ const LEAST: u64 = 64 << 10;
 /// Greatest number of pages of one mapping that are looked at.
 const MOST_PAGES: u64 = 1 << 16;
 
+/// A block with a mapping of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Own {
+    pub chunk: Chunk,
+    /// Where its mapping begins: before the chunk, if that is aligned.
+    pub start: u64,
+}
+
+impl Own {
+    /// Returns the mapping.
+    pub(crate) fn mapping(&self) -> Range<u64> {
+        self.start..self.chunk.at + self.chunk.size()
+    }
+}
+
 /// Returns whether blocks may lie in a mapping.
 pub(crate) fn may_have(m: &Map) -> bool {
     m.is_anonymous() && m.read && m.write && !m.exec && !m.shared
@@ -19,7 +34,7 @@ pub(crate) fn may_have(m: &Map) -> bool {
 
 /// Returns the blocks in a mapping, outside of `taken`, ranges in order that are known to be something else. Only pages
 /// that were touched are read.
-pub(crate) fn find(view: &mut View<'_>, m: &Map, taken: &[Range<u64>]) -> Vec<Chunk> {
+pub(crate) fn find(view: &mut View<'_>, m: &Map, taken: &[Range<u64>]) -> Vec<Own> {
     let (page, mut found) = (page_size(), Vec::new());
     let Ok(touched) = view.reader.touched(m.start.0..m.end.0, false) else { return found };
     let mut expected = m.start.0;
@@ -37,7 +52,7 @@ pub(crate) fn find(view: &mut View<'_>, m: &Map, taken: &[Range<u64>]) -> Vec<Ch
             let least = if at == expected { page } else { LEAST };
             match block(view, at, m.end.0).filter(|c| c.1 - at >= least) {
                 Some((chunk, end)) => {
-                    found.push(chunk);
+                    found.push(Own { chunk, start: at });
                     (at, expected) = (end, end);
                 }
                 None => at += page,
@@ -47,29 +62,32 @@ pub(crate) fn find(view: &mut View<'_>, m: &Map, taken: &[Range<u64>]) -> Vec<Ch
     found
 }
 
-/// Returns the block whose mapping begins at an address, and where that ends. An aligned block begins later in its mapping,
-/// and notes how much.
+/// Returns the block whose mapping begins at an address, and where that ends.
+///
+/// An aligned block begins later in its mapping, and notes how much; the header at the beginning is left over, or was never
+/// written. Since glibc 2.43 the size is that of the program's memory, without the header.
 fn block(view: &mut View<'_>, at: u64, limit: u64) -> Option<(Chunk, u64)> {
     let page = page_size();
     let fits = |from: u64, [before, size]: [u64; 2]| {
-        let len = size & !7;
-        let end = from.checked_add(len)?;
-        let whole = end.is_multiple_of(page) && end <= limit && len.is_multiple_of(ALIGN);
-        (size & 7 == MAPPED && before == from - at && whole && len > ALIGN)
-            .then(|| (Chunk::new(from, len, State::InUse), end))
+        let (len, flags) = (size & !7, size & 7);
+        let ends = [0, HEADER].into_iter().filter_map(|header| from.checked_add(len + header));
+        let end = ends.into_iter().find(|end| end.is_multiple_of(page) && *end <= limit)?;
+        (flags == MAPPED && before == from - at && len > ALIGN && len.is_multiple_of(ALIGN))
+            .then(|| (Chunk::new(from, end - from, State::InUse), end))
     };
     let header = view.words(at)?;
-    if let Some(found) = fits(at, header) {
-        return Some(found);
-    }
-    // A new mapping has zeros up to the header of an aligned block.
-    if header != [0, 0] {
+    let plain = fits(at, header);
+    if plain.is_none() && header != [0, 0] {
         return None;
     }
-    let all = view.all(at..at + page);
-    let all: Vec<u64> = crate::view::words(&all).collect();
-    let first = all.iter().position(|w| *w != 0)?;
-    let from = first as u64 * crate::view::WORD;
-    let pair = [all[first], *all.get(first + 1)?];
-    (from.is_multiple_of(ALIGN)).then(|| fits(at + from, pair)).flatten()
+    let end = plain.as_ref().map_or(limit, |p| p.1);
+    let first = view.all(at..(at + page).min(end));
+    let first: Vec<u64> = words(&first).collect();
+    let aligned =
+        first.chunks_exact((ALIGN / WORD) as usize).enumerate().skip(1).find_map(|(k, w)| {
+            let from = at + k as u64 * ALIGN;
+            // Most of it is the program's memory, which may look like anything: only the right distance makes it a header.
+            fits(from, [w[0], w[1]]).filter(|(_, e)| plain.is_none() || *e == end)
+        });
+    aligned.or(plain)
 }

@@ -116,7 +116,7 @@ fn is_device(m: &Map) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prof_os::page_size;
+    use prof_os::{Pid, page_size};
 
     #[test]
     fn only_touched_pages_are_listed_and_read() {
