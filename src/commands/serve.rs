@@ -17,6 +17,9 @@ use std::time::Duration;
 /// The address by default, which is bytehound's.
 const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 
+/// Longest time that a script waits for its turn. A script may run for a minute, and two run at a time.
+const SCRIPT_WAIT: Duration = Duration::from_secs(300);
+
 /// Show recordings in a browser, and answer programs over HTTP
 ///
 /// Prints one line to standard output: the address to open. Without an argument the recordings of the current folder
@@ -216,6 +219,7 @@ pub(crate) fn serve(args: &ServeArgs, sources: Vec<Source>) -> Result<ExitCode> 
         is_recorded: Box::new(is_recorded),
         sources: args.sources.clone(),
         cache: args.cache,
+        script_wait: SCRIPT_WAIT,
         page: !args.no_ui,
         open: Box::new(move |path| index.open(path).map_err(|e| format!("{e:#}"))),
     };

@@ -55,6 +55,26 @@ fn scripts_run_in_a_browser() {
         "document.querySelector('.console-bar').innerText.includes('stopped')",
     );
 
+    // One that waits for its turn says so.
+    browser.run(&format!(
+        "window.others = new AbortController(); for (const n of [1, 2]) fetch('/api/v1/{id}/script', {{ method: 'POST', \
+         headers: {{ 'Content-Type': 'text/plain', 'X-Prof-Client': 'other ' + n }}, signal: others.signal, \
+         body: 'println(1); loop {{ allocations().only_larger(1).len(); }}' }}).then(async (r) => {{ const lines = r.body.getReader(); \
+         await lines.read(); window.begun = (window.begun || 0) + 1; while (!(await lines.read()).done); }}).catch(() => {{}})"
+    ));
+    browser.until("the others run", "window.begun === 2");
+    browser.click("[data-key=script-run]");
+    browser.until(
+        "it is told that it waits",
+        "document.querySelector('.console-bar').innerText.includes('waiting for its turn (2 run at a time)')",
+    );
+    browser.run("window.others.abort()");
+    browser.until(
+        "its turn comes",
+        "document.querySelector('.console-bar').innerText.includes('running for')",
+    );
+    browser.click("[data-key=script-stop]");
+
     // A graph answers to the pointer; a click on a series shows its blocks.
     run(
         &browser,

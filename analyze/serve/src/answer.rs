@@ -7,10 +7,11 @@ use crate::guard::{Decision, Guard, HEADERS, LONGEST_BODY, POLICY};
 use crate::jobs;
 use crate::net::{Connection, Connections};
 use crate::params::Params;
-use crate::reply::{Answer, Failure, JSON};
+use crate::reply::{Answer, Failure, JSON, Writer};
 use crate::route::{Does, Route};
 use crate::state::{Open, Recording, Shared, State};
 use crate::table::routes;
+use crate::waiting;
 use crate::work::Turn;
 use axum::Router;
 use axum::body::Body;
@@ -299,11 +300,16 @@ async fn answer(
             say(&mut response, &ignored);
             return Ok(response);
         }
-        Does::Post(run) => {
+        Does::Post(run, busy) => {
             let text = read(body).await?;
             let ask = ask(&shared, route, variables, params).await?;
             // Not one of the places of other work, so that scripts without an end take none of them.
-            let turn = shared.scripts.turn(&client).await?;
+            let (mut place, patience) =
+                (shared.scripts.place(&client)?, shared.options.script_wait);
+            let turn = match tokio::time::timeout(patience, place.turn()).await {
+                Ok(turn) => turn?,
+                Err(_) => return Ok(named(&busy(&waiting::too_long(&place, patience))?)),
+            };
             let _gone = CancelOnDrop(ask.cancel.clone());
             let done = tokio::task::spawn_blocking(move || {
                 let done = run(ask, text);
@@ -315,8 +321,10 @@ async fn answer(
         Does::PostStream(run) => {
             let text = read(body).await?;
             let ask = ask(&shared, route, variables, params).await?;
-            let turn = shared.scripts.turn(&client).await?;
-            return stream(turn, move || run(ask, text)).await;
+            let place = shared.scripts.place(&client)?;
+            let body = waiting::stream(place, shared.options.script_wait, move || run(ask, text));
+            let response = head(&Answer::new(route.kind, "")).body(Body::new(body));
+            return response.map_err(|e| Failure::internal(e.to_string()));
         }
     };
     let mut ask = ask(&shared, route, variables, params).await?;
@@ -439,22 +447,16 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Writes an answer while it is sent. The writer ends when the client is gone: it can't write any more.
+/// Writes an answer while it is sent.
 async fn stream(
     turn: Turn,
-    write: impl FnOnce() -> Result<(Answer, crate::reply::Writer), Failure> + Send + 'static,
+    write: impl FnOnce() -> Result<(Answer, Writer), Failure> + Send + 'static,
 ) -> Result<Response<Body>, Failure> {
     let begun = tokio::task::spawn_blocking(write).await;
     let (answer, writer) = begun.map_err(|e| Failure::internal(e.to_string()))??;
     let (sender, body) = Stream::new();
     tokio::task::spawn_blocking(move || {
-        use std::io::Write;
-        let mut out = Pieces::new(sender);
-        let written = writer(&mut out).and_then(|()| out.flush().map_err(|e| e.to_string()));
-        if let Err(e) = written {
-            log::info!("an answer was cut off: {e}");
-            out.cut();
-        }
+        Pieces::new(sender).write_all_of(writer);
         drop(turn);
     });
     head(&answer).body(Body::new(body)).map_err(|e| Failure::internal(e.to_string()))

@@ -1,6 +1,7 @@
 //! Bodies of answers: streams, and the end of a request in progress.
 
 use crate::net::Busy;
+use crate::reply::Writer;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use std::io::{self, Write};
@@ -60,8 +61,17 @@ impl Pieces {
         self.sender.blocking_send(piece.into()).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
+    /// Writes all that a writer writes. The writer ends when the client is gone: it can't write any more.
+    pub(crate) fn write_all_of(mut self, writer: Writer) {
+        let written = writer(&mut self).and_then(|()| self.flush().map_err(|e| e.to_string()));
+        if let Err(e) = written {
+            log::info!("an answer was cut off: {e}");
+            self.cut();
+        }
+    }
+
     /// Ends the body so that the client sees that it is not whole.
-    pub(crate) fn cut(self) {
+    fn cut(self) {
         let _ = self.sender.blocking_send(Bytes::new());
     }
 }

@@ -4,6 +4,7 @@
 //! * [`guard`]: which requests are answered at all;
 //! * [`net`]: connections, and those that stall;
 //! * [`state`]: the recordings; [`work`]: the work of requests, shared, in turns, cancelled, and kept;
+//! * [`waiting`]: answers that tell of the turn for which they wait;
 //! * [`api`]: the routes below `/api/v1`, which the page uses; [`compat`]: bytehound's;
 //! * [`jobs`]: work whose answer is fetched later;
 //! * [`data`]: what they ask of the analysis; [`live`]: recordings that grow.
@@ -32,6 +33,7 @@ mod reply;
 mod route;
 mod state;
 mod table;
+mod waiting;
 mod work;
 
 pub use params::Params;
@@ -46,6 +48,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 
 /// The place to listen at.
@@ -111,6 +114,8 @@ pub struct Options {
     pub sources: Option<PathBuf>,
     /// Bytes of answers that are kept.
     pub cache: u64,
+    /// Longest time that a script waits for its turn.
+    pub script_wait: Duration,
     /// The page is served, too, not only the APIs.
     pub page: bool,
     /// Opens a recording.

@@ -25,8 +25,9 @@ pub(crate) enum Does {
     Stream(fn(Ask) -> Result<(Answer, Writer), Failure>),
     /// Events, until the client goes.
     Events,
-    /// Runs the body, a script, on the recording it is about.
-    Post(fn(Ask, String) -> Result<Answer, Failure>),
+    /// Runs the body, a script, on the recording it is about; the second function answers one that has waited for its
+    /// turn in vain.
+    Post(fn(Ask, String) -> Result<Answer, Failure>, fn(&str) -> Result<Answer, Failure>),
     /// As [`Self::Post`], and writes the answer while it is sent.
     PostStream(fn(Ask, String) -> Result<(Answer, Writer), Failure>),
     /// Asks for a job, or ends it.
@@ -74,7 +75,7 @@ impl Route {
     pub(crate) fn is_post(&self) -> bool {
         matches!(
             self.does,
-            Does::Post(_)
+            Does::Post(..)
                 | Does::PostStream(_)
                 | Does::Control(_)
                 | Does::Job(crate::jobs::Act::Cancel)

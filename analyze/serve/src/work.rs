@@ -67,11 +67,16 @@ impl Kept {
     }
 }
 
+/// A piece of work that waits: its number, and where it is told that its turn has come.
+type Ticket = (u64, oneshot::Sender<()>);
+
 /// Work that waits for its turn: the clients in turn, and each client's in order.
 #[derive(Default)]
 struct Line {
     free: usize,
-    waiting: VecDeque<(String, VecDeque<oneshot::Sender<()>>)>,
+    /// Number of tickets so far.
+    tickets: u64,
+    waiting: VecDeque<(String, VecDeque<Ticket>)>,
 }
 
 impl Line {
@@ -79,11 +84,22 @@ impl Line {
         self.waiting.iter().map(|w| w.1.len()).sum()
     }
 
+    /// Adds a piece of work of a client; returns its number.
+    fn add(&mut self, client: &str, sender: oneshot::Sender<()>) -> u64 {
+        self.tickets += 1;
+        let ticket = (self.tickets, sender);
+        match self.waiting.iter_mut().find(|w| w.0 == client) {
+            Some(own) => own.1.push_back(ticket),
+            None => self.waiting.push_back((client.to_owned(), VecDeque::from([ticket]))),
+        }
+        self.tickets
+    }
+
     /// Lets the next one begin, if there is a free place.
     fn next(&mut self) {
         while self.free > 0 {
             let Some((client, mut line)) = self.waiting.pop_front() else { break };
-            let Some(first) = line.pop_front() else { continue };
+            let Some((_, first)) = line.pop_front() else { continue };
             if !line.is_empty() {
                 self.waiting.push_back((client, line));
             }
@@ -93,6 +109,24 @@ impl Line {
             }
         }
     }
+
+    /// Returns how many begin before the work of that number, if it waits.
+    fn before(&self, number: u64) -> Option<usize> {
+        let own = |w: &(String, VecDeque<Ticket>)| w.1.iter().position(|t| t.0 == number);
+        let (at, behind) =
+            self.waiting.iter().enumerate().find_map(|(i, w)| own(w).map(|n| (i, n)))?;
+        // In each round every client has a turn; those before this one have theirs in the last round as well.
+        let turns = |i: usize| if i < at { behind + 1 } else { behind };
+        Some(self.waiting.iter().enumerate().map(|(i, w)| w.1.len().min(turns(i))).sum())
+    }
+
+    /// Removes the work of that number.
+    fn remove(&mut self, number: u64) {
+        for w in &mut self.waiting {
+            w.1.retain(|t| t.0 != number);
+        }
+        self.waiting.retain(|w| !w.1.is_empty());
+    }
 }
 
 /// All work of the server.
@@ -101,6 +135,7 @@ pub(crate) struct Work {
     kept: Mutex<Kept>,
     line: Arc<Mutex<Line>>,
     most_bytes: u64,
+    at_once: usize,
     /// Number of flights so far.
     flown: AtomicU64,
 }
@@ -119,40 +154,35 @@ impl Drop for Turn {
 impl Work {
     /// Creates the work of a server that keeps answers of `most_bytes` bytes, and runs `at_once` pieces at a time.
     pub(crate) fn new(most_bytes: u64, at_once: usize) -> Self {
-        let line = Line { free: at_once.max(1), ..Line::default() };
+        let at_once = at_once.max(1);
+        let line = Line { free: at_once, ..Line::default() };
         Self {
             flights: Mutex::default(),
             kept: Mutex::default(),
             line: Arc::new(Mutex::new(line)),
             most_bytes,
+            at_once,
             flown: AtomicU64::new(0),
         }
     }
 
     /// Waits for a turn.
     pub(crate) async fn turn(&self, client: &str) -> Result<Turn, Failure> {
-        let receiver = {
-            let mut line = lock(&self.line);
-            if line.len() >= MOST_WAITING {
-                return Err(Failure::new(503, "too many requests are waiting; try again later"));
-            }
-            let (sender, receiver) = oneshot::channel();
-            match line.waiting.iter_mut().find(|w| w.0 == client) {
-                Some(own) => own.1.push_back(sender),
-                None => line.waiting.push_back((client.to_owned(), VecDeque::from([sender]))),
-            }
-            line.next();
-            receiver
-        };
-        // A turn that was given to a receiver that is dropped in the same moment is passed on by this guard.
-        let mut guard = Given { receiver: Some(receiver), line: self.line.clone() };
-        let given = match guard.receiver.as_mut() {
-            Some(receiver) => receiver.await,
-            None => Ok(()),
-        };
-        guard.receiver = None;
-        given.map_err(|_| Failure::internal("the line of work has ended"))?;
-        Ok(Turn(self.line.clone()))
+        self.place(client)?.turn().await
+    }
+
+    /// Takes a place in the line.
+    pub(crate) fn place(&self, client: &str) -> Result<Place, Failure> {
+        let mut line = lock(&self.line);
+        if line.len() >= MOST_WAITING {
+            return Err(Failure::new(503, "too many requests are waiting; try again later"));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let number = line.add(client, sender);
+        line.next();
+        drop(line);
+        let (receiver, at_once) = (Some(receiver), self.at_once);
+        Ok(Place { receiver, number, at_once, line: self.line.clone() })
     }
 
     /// Returns the answer to a request: one that is kept, or that of the same work under way, or that of `job`, which
@@ -256,18 +286,40 @@ impl Work {
     }
 }
 
-/// A request that waits for a turn.
-struct Given {
+/// A place in the line of work, which is left when it is dropped.
+pub(crate) struct Place {
     receiver: Option<oneshot::Receiver<()>>,
+    number: u64,
+    /// Number of pieces of work that run at a time.
+    pub at_once: usize,
     line: Arc<Mutex<Line>>,
 }
 
-impl Drop for Given {
+impl Place {
+    /// Returns how many begin before this one; `None`: its turn has come.
+    pub(crate) fn before(&self) -> Option<usize> {
+        lock(&self.line).before(self.number)
+    }
+
+    /// Waits for the turn. The place is kept if the wait is given up.
+    pub(crate) async fn turn(&mut self) -> Result<Turn, Failure> {
+        let given = match self.receiver.as_mut() {
+            Some(receiver) => receiver.await,
+            None => return Err(Failure::internal("the turn has come before")),
+        };
+        self.receiver = None;
+        given.map_err(|_| Failure::internal("the line of work has ended"))?;
+        Ok(Turn(self.line.clone()))
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
         let Some(mut receiver) = self.receiver.take() else { return };
-        receiver.close();
+        let mut line = lock(&self.line);
+        line.remove(self.number);
+        // A turn that was given in this moment is passed on.
         if receiver.try_recv().is_ok() {
-            let mut line = lock(&self.line);
             line.free += 1;
             line.next();
         }
@@ -369,6 +421,32 @@ mod tests {
                 task.await.expect("joined");
             }
             assert_eq!(*lock(&order), ["busy", "other", "busy", "busy"]);
+        });
+    }
+
+    #[test]
+    fn those_who_wait_know_how_many_begin_before_them() {
+        runtime().block_on(async {
+            let work = Arc::new(Work::new(0, 1));
+            let first = work.turn("busy").await.expect("a turn");
+            let place = |client: &str| work.place(client).expect("a place");
+            let mut places: Vec<Option<Place>> =
+                ["busy", "busy", "busy", "other", "third", "third"].map(|c| Some(place(c))).into();
+            let before = |places: &[Option<Place>]| -> Vec<Option<usize>> {
+                places.iter().flatten().map(Place::before).collect()
+            };
+            // The clients take turns: busy, other, third, busy, third, busy.
+            assert_eq!(before(&places), [0, 3, 5, 1, 2, 4].map(Some));
+            places[0] = None;
+            assert_eq!(before(&places), [0, 3, 1, 2, 4].map(Some));
+            drop(first);
+            let turn = places[1].as_mut().expect("there").turn().await.expect("a turn");
+            assert_eq!(before(&places), [None, Some(2), Some(0), Some(1), Some(3)]);
+            drop(turn);
+            assert_eq!(before(&places), [None, Some(1), None, Some(0), Some(2)]);
+            // A place that is left when its turn has been given passes it on.
+            places[3] = None;
+            assert_eq!(before(&places), [None, Some(0), None, Some(1)]);
         });
     }
 

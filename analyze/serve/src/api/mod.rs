@@ -90,7 +90,9 @@ pub(crate) const ROUTES: &[Route] = &[
     #[cfg(feature = "script")]
     Route {
         path: "/api/v1/{r}/script",
-        about: "runs the body, a script: a line of JSON for each piece of output (println, image), then done or error",
+        about: "runs the body, a script: a line of JSON for each piece of output (println, image), then done or error; \
+                before it, while others run, lines that say how many begin before it (waiting), and that it begins \
+                (running)",
         params: &[],
         filter: false,
         kind: script::LINES,

@@ -3,6 +3,7 @@
 use crate::ask::Ask;
 use crate::reply::{Answer, Failure, Writer};
 use crate::state::{Open, Shared};
+use crate::waiting::QUIET;
 use prof_analyze::query::RowSet;
 use prof_analyze::{Index, Job};
 use prof_script::{
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// An open recording, for scripts.
 struct Held(Arc<Open>);
@@ -105,9 +106,6 @@ fn executed(ask: &Ask, code: &str) -> Result<Answer, Failure> {
 
 /// Media type of lines of JSON.
 pub(crate) const LINES: &str = "application/x-ndjson";
-
-/// Time between two signs of life, by which a client that is gone is noticed.
-const QUIET: Duration = Duration::from_millis(250);
 
 /// Runs a script, and writes its output as it comes: lines of JSON; the last one says how it ended.
 pub(crate) fn stream(ask: Ask, code: String) -> Result<(Answer, Writer), Failure> {

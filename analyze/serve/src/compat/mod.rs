@@ -237,7 +237,13 @@ pub(crate) const ROUTES: &[Route] = &[
         TEXT,
         Does::Data(tree::statics_text),
     ),
-    plain("/data/{r}/execute_script", "runs a script", &[], JSON, Does::Post(script::execute)),
+    plain(
+        "/data/{r}/execute_script",
+        "runs a script",
+        &[],
+        JSON,
+        Does::Post(script::execute, script::failed),
+    ),
     plain(
         "/data/{r}/script_files/{hash}/{filename}",
         "files that scripts have made",

@@ -16,9 +16,14 @@ pub(super) fn execute(ask: Ask, code: String) -> Result<Answer, Failure> {
 /// Answers to a script.
 #[cfg(not(feature = "script"))]
 pub(super) fn execute(_: Ask, _: String) -> Result<Answer, Failure> {
+    failed("this prof was built without scripts (cargo's feature script, which is on by default)")
+}
+
+/// Answers to a script that was not run.
+pub(super) fn failed(why: &str) -> Result<Answer, Failure> {
     Answer::json(&json!({
         "status": "error",
-        "message": "this prof was built without scripts (cargo's feature script, which is on by default)",
+        "message": why,
         "line": null,
         "column": null,
         "output": [],

@@ -36,6 +36,7 @@ pub(crate) fn options(listen: Listen, token: Token) -> Options {
         is_recorded: Box::new(|_| None),
         sources: None,
         cache: 4 << 20,
+        script_wait: Duration::from_secs(300),
         page: true,
         open: Box::new(|path| open(path).map_err(|e| e.to_string())),
     }
@@ -104,6 +105,15 @@ impl Served {
         let source = Source { path: file.0.clone(), pid: None };
         let any = "127.0.0.1:0".parse().expect("an address");
         Self::of(source, (file, world), options(Listen::Tcp(any, false), token))
+    }
+
+    /// Serves scripts that wait for their turn no longer than this.
+    pub(crate) fn waiting(seed: u64, script_wait: Duration) -> Self {
+        let (file, world) = recording(seed);
+        let source = Source { path: file.0.clone(), pid: None };
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let given = options(Listen::Tcp(any, false), Token::Text(TOKEN.into()));
+        Self::of(source, (file, world), Options { script_wait, ..given })
     }
 
     /// Serves a recording of this process that others write.

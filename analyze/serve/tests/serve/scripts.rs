@@ -1,7 +1,10 @@
 //! Scripts over HTTP: bytehound's route, prof's own with output as it comes, filters that are scripts, and limits.
 
-use crate::client::Served;
+use crate::client::{Served, TOKEN};
 use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 
 const TEXT: &str = "Content-Type: text/plain\r\n";
 
@@ -88,4 +91,99 @@ fn endless_scripts_end_and_take_no_place_of_others() {
     }
     let ran = run(&s, "for i in 0..20000 { println(i); }");
     assert!(ran["message"].as_str().is_some_and(|m| m.contains("lines")), "{ran}");
+}
+
+/// A script that runs or waits; it ends when this is dropped.
+struct Asked(TcpStream, String);
+
+impl Asked {
+    /// Sends a script of a client of its own.
+    fn new(s: &Served, client: usize, code: &str) -> Self {
+        let mut to = TcpStream::connect(s.at).expect("a connection");
+        to.set_read_timeout(Some(Duration::from_secs(120))).expect("a time");
+        let (host, length) = (s.host(), code.len());
+        let text = format!(
+            "POST /api/v1/last/script HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\
+             X-Prof-Client: {client}\r\nConnection: close\r\nContent-Length: {length}\r\n{TEXT}\r\n{code}"
+        );
+        to.write_all(text.as_bytes()).expect("sent");
+        Self(to, String::new())
+    }
+
+    /// Reads until this has come.
+    #[track_caller]
+    fn until(&mut self, text: &str) -> &mut Self {
+        while !self.1.contains(text) {
+            let mut bytes = [0; 4096];
+            let n = self.0.read(&mut bytes).expect("read");
+            assert_ne!(n, 0, "{text} has not come: {}", self.1);
+            self.1.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+        self
+    }
+
+    /// Returns the lines that have come.
+    fn lines(&self) -> Vec<Value> {
+        self.1
+            .lines()
+            .filter_map(|l| serde_json::from_str(l).ok())
+            .filter(Value::is_object)
+            .collect()
+    }
+}
+
+/// Takes both places of scripts.
+fn both_places(s: &Served) -> [Asked; 2] {
+    [1001, 1002].map(|client| {
+        let code = "println(\"on\"); loop { allocations().only_larger(1).len(); }";
+        let mut asked = Asked::new(s, client, code);
+        asked.until("\"on\"");
+        asked
+    })
+}
+
+#[test]
+fn scripts_that_wait_are_told_their_place() {
+    let s = Served::new(39);
+    let running = both_places(&s);
+    let mut waiting: Vec<Asked> = (0..6)
+        .map(|i| {
+            let mut asked = Asked::new(&s, i, "println(allocations().len())");
+            asked.until(&format!("{{\"at_once\":2,\"before\":{i},\"kind\":\"waiting\"}}"));
+            asked
+        })
+        .collect();
+    // One leaves, and those behind it move up.
+    drop(waiting.remove(2));
+    waiting[4].until("\"before\":4");
+    assert!(!waiting[1].1.contains("\"before\":0"), "{}", waiting[1].1);
+    drop(running);
+    for (i, asked) in waiting.iter_mut().enumerate() {
+        let lines = asked.until("\"kind\":\"done\"").lines();
+        let kind = |l: &Value| l["kind"].as_str().unwrap_or_default().to_owned();
+        let told = lines.iter().take_while(|l| kind(l) == "waiting");
+        let told: Vec<u64> = told.filter_map(|l| l["before"].as_u64()).collect();
+        assert!(told.is_sorted_by(|a, b| a > b) && !told.is_empty(), "{i}: {lines:?}");
+        let rest: Vec<String> = lines[told.len()..].iter().map(kind).collect();
+        assert_eq!(rest, ["running", "println", "done"], "{i}: {lines:?}");
+    }
+}
+
+#[test]
+fn scripts_wait_for_a_limited_time() {
+    let s = Served::waiting(41, Duration::from_secs(1));
+    let running = both_places(&s);
+    let why = "waited 1 seconds for its turn";
+    let mut asked = Asked::new(&s, 1, "println(1)");
+    let lines = asked.until("\"error\"").lines();
+    assert!(
+        lines.last().is_some_and(|l| l["message"].as_str().is_some_and(|m| m.contains(why))),
+        "{lines:?}"
+    );
+    let ran = run(&s, "println(1)");
+    assert_eq!(ran["status"], "error", "{ran}");
+    assert!(ran["message"].as_str().is_some_and(|m| m.contains(why)), "{ran}");
+    drop(running);
+    // Those who gave up have left the line.
+    assert_eq!(run(&s, "println(1)")["status"], "ok");
 }

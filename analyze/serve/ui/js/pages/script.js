@@ -86,18 +86,26 @@ export function scriptPage(root, url, signal) {
 
   async function run() {
     if (running) running.abort();
-    const mine = running = new AbortController(), code = editor.value, began = performance.now();
+    const mine = running = new AbortController(), code = editor.value;
+    let began = performance.now();
     remember(code);
     editor.mark(null);
     fill(out);
     Object.assign(last, { id: url.id, lines: [] });
     start.disabled = true;
     stop.disabled = false;
+    let ended = false, waits = "";
+    const tick = () => fill(status, (waits ? waits + " for " : "running for ") + duration((performance.now() - began) * 1e6));
     fill(status, "running…");
-    const timer = setInterval(() => fill(status, "running for " + duration((performance.now() - began) * 1e6)), 500);
-    let ended = false;
+    const timer = setInterval(tick, 500);
     try {
       await stream(id + "/script", code, (line) => {
+        if (line.kind === "waiting" || line.kind === "running") {
+          waits = line.kind === "waiting" ? place(line) : "";
+          began = waits ? began : performance.now();
+          tick();
+          return;
+        }
         ended = ended || line.kind === "done" || line.kind === "error";
         last.lines.push(line);
         show(line);
@@ -136,6 +144,12 @@ export function scriptPage(root, url, signal) {
     }
     if (line.kind === "done" && !out.firstChild) fill(out, h("p.note", null, "The script has printed nothing. ", h("kbd", null, "println(…)"), ", ", h("kbd", null, "table(…)"), " and ", h("kbd", null, "graph()….save(…)"), " do."));
   }
+}
+
+/** Says how many scripts run before one that waits. @param {any} line */
+function place(line) {
+  const before = line.before ? plural(line.before, "other script") + " before it, " : "";
+  return `waiting for its turn (${before}${line.at_once} run at a time)`;
 }
 
 /** @param {string} code */
