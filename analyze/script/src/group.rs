@@ -20,7 +20,7 @@ pub(crate) struct One {
     /// Bytes that are live at the end.
     pub live_bytes: u64,
     /// Ticks of the first block.
-    first: u64,
+    pub first: u64,
 }
 
 /// A list of groups, each of the blocks of one stack.

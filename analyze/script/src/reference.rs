@@ -21,7 +21,7 @@ pub fn help(names: &[Name], pattern: &str) -> String {
 }
 
 /// Text in front of the names of a type.
-const TYPES: [(&str, &str, &str); 12] = [
+const TYPES: [(&str, &str, &str); 13] = [
     ("", "Functions", "They can be called anywhere."),
     ("Data", "Data", "A recording."),
     (
@@ -46,6 +46,7 @@ const TYPES: [(&str, &str, &str); 12] = [
     ("Graph", "Graph", "A graph over time, of stacked areas. Each method returns a changed copy."),
     ("Duration", "Duration", "A length of time, or a moment since the start of the recording."),
     ("Option<Duration>", "Option<Duration>", "A duration that may be missing."),
+    ("Array", "Array", "An array of the language, with what it has beyond the language itself."),
     ("Option<Backtrace>", "Option<Backtrace>", "A stack that may be missing."),
 ];
 

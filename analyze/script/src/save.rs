@@ -1,13 +1,23 @@
 //! Lists as files: flame graphs, graphs, and the formats of `prof export`.
 
-use crate::error::{Fault, fault, of_scan};
+use crate::error::{Fault, fault, of_query, of_scan};
 use crate::graph;
+use crate::group::{AllocationGroupList, One};
 use crate::host::FileKind;
 use crate::list::AllocationList;
+use crate::maplist::MapList;
+use crate::print::to_text;
 use crate::recording::Shared;
 use crate::registry::Registry;
-use prof_analyze::export::{Cost, ExportError, Format, Source};
+use crate::table::Askers;
+use prof_analyze::export::{Cost, ExportError, Format, GroupRow, Source};
+use prof_analyze::maps::{Held, MapFilter, What};
+use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::FilterData;
+use rhai::{Array, Dynamic};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io;
 use std::rc::Rc;
 
 /// Returns the filters that a list was made by.
@@ -29,48 +39,249 @@ fn failed(e: ExportError) -> Fault {
 /// Returns a flame graph of the bytes that a list allocated.
 pub(crate) fn flamegraph(list: &AllocationList) -> Result<Vec<u8>, Fault> {
     let query = list.query()?;
-    let source = Source {
-        index: list.of.index(),
-        query: &query,
-        at: None,
-        cost: Cost::Allocated,
-        filter: filter_of(list),
-        held: None,
-    };
     let mut out = Vec::new();
-    source.write(Format::Flamegraph, &mut out).map_err(failed)?;
+    source(list, &query).write(Format::Flamegraph, &mut out).map_err(failed)?;
     Ok(out)
 }
 
-fn save(
-    list: &AllocationList,
+/// Writes a file through the host.
+fn write(
+    shared: &Shared,
     path: &str,
     kind: FileKind,
-    format: Format,
-) -> Result<AllocationList, Fault> {
-    let query = list.query()?;
-    let source = Source {
-        index: list.of.index(),
-        query: &query,
-        at: None,
-        cost: Cost::Allocated,
-        filter: filter_of(list),
-        held: None,
-    };
+    mut content: impl FnMut(&mut dyn io::Write) -> Result<(), ExportError>,
+) -> Result<(), Fault> {
     let mut error = None;
-    let mut write = |out: &mut dyn std::io::Write| {
-        source.write(format, out).map_err(|e| {
+    let mut write = |out: &mut dyn io::Write| {
+        content(out).map_err(|e| {
             let text = e.to_string();
             error = Some(e);
             text
         })
     };
-    let written = list.shared.host.borrow_mut().file(path, kind, None, &mut write);
+    let written = shared.host.borrow_mut().file(path, kind, None, &mut write);
     match (written, error) {
-        (Ok(()), _) => Ok(list.clone()),
+        (Ok(()), _) => Ok(()),
         (Err(_), Some(ExportError::Scan(e))) => Err(of_scan(e)),
         (Err(text), _) => Err(fault(text)),
     }
+}
+
+/// Returns the source of an export of a list's blocks.
+fn source<'a>(list: &'a AllocationList, query: &'a Query<'a>) -> Source<'a> {
+    let (index, filter) = (list.of.index(), filter_of(list));
+    Source { index, query, at: None, cost: Cost::Allocated, filter, held: None }
+}
+
+fn save_blocks(list: &AllocationList, path: &str, kind: FileKind, format: Format) -> Done {
+    let query = list.query()?;
+    let source = source(list, &query);
+    write(&list.shared, path, kind, |out| source.write(format, out))
+}
+
+/// The result of a function that saves a file.
+type Done = Result<(), Fault>;
+
+fn save_groups(groups: &AllocationGroupList, path: &str, kind: FileKind, format: Format) -> Done {
+    let list = groups.ungroup()?;
+    let query = list.query()?;
+    let source = source(&list, &query);
+    let (askers, clock) = (Askers::new(&list.of), &list.of.analysis().meta().clock);
+    let row = |g: &One| GroupRow {
+        size: g.bytes,
+        count: g.count,
+        leaked_size: g.live_bytes,
+        leaked_count: g.live_count,
+        first_allocated_at_ns: clock.ns(g.first),
+        stack: g.node,
+        function: askers.function(g.node),
+    };
+    let rows: Vec<GroupRow> = groups.groups.iter().map(row).collect();
+    write(&list.shared, path, kind, |out| source.write_groups(&rows, format, out))
+}
+
+fn save_maps(shared: &Shared, list: &MapList, path: &str, kind: FileKind, format: Format) -> Done {
+    let (index, maps) = (list.of.index(), list.of.maps()?);
+    let filter = MapFilter::of_ids(list.ids.to_vec());
+    let held = Held::new(index, maps, What::Maps, filter).map_err(of_scan)?.and_ours();
+    let query = Query::new(index, &Filter::default()).map_err(of_query)?;
+    let (held, filter) = (Some(&held), Vec::new());
+    let source = Source { index, query: &query, at: None, cost: Cost::Live, filter, held };
+    write(shared, path, kind, |out| source.write(format, out))
+}
+
+/// Deepest object that is saved.
+const DEEPEST: usize = 64;
+
+/// Returns a value as JSON. What JSON has no form for is written as it prints.
+fn json(value: &Dynamic, depth: usize) -> Result<Value, Fault> {
+    if depth > DEEPEST {
+        return Err(fault(format!("objects that are more than {DEEPEST} deep can't be saved")));
+    }
+    if let Some(array) = value.read_lock::<Array>() {
+        return array
+            .iter()
+            .map(|v| json(v, depth + 1))
+            .collect::<Result<_, _>>()
+            .map(Value::Array);
+    }
+    if let Some(map) = value.read_lock::<rhai::Map>() {
+        let of = |(k, v): (&_, &Dynamic)| Ok((ToString::to_string(k), json(v, depth + 1)?));
+        return map.iter().map(of).collect::<Result<_, Fault>>().map(Value::Object);
+    }
+    Ok(match (value.as_int(), value.as_float(), value.as_bool()) {
+        (Ok(n), ..) => n.into(),
+        (_, Ok(x), _) => x.into(),
+        (.., Ok(is)) => is.into(),
+        _ if value.is_unit() => Value::Null,
+        _ => to_text(value).into(),
+    })
+}
+
+/// Returns a value as a cell of CSV.
+fn cell(value: &Dynamic) -> Result<String, Fault> {
+    let text = match () {
+        () if value.is_unit() => String::new(),
+        () if value.is_array() || value.is_map() => json(value, 0)?.to_string(),
+        () => to_text(value),
+    };
+    Ok(match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    })
+}
+
+/// Writes objects as CSV: a column for each field that any of them has.
+fn save_objects_as_csv(shared: &Shared, objects: &Array, path: &str) -> Done {
+    let mut rows = Vec::with_capacity(objects.len());
+    for object in objects {
+        let row = object.read_lock::<rhai::Map>();
+        rows.push(row.ok_or_else(|| {
+            let kind = object.type_name();
+            fault(format!("save_as_csv takes objects, and one of the array is of the type {kind}"))
+        })?);
+    }
+    let fields: BTreeSet<&str> = rows.iter().flat_map(|r| r.keys().map(|k| k.as_str())).collect();
+    if fields.is_empty() {
+        return write(shared, path, FileKind::Csv, |_| Ok(()));
+    }
+    let titles = fields.iter().map(|f| cell(&Dynamic::from((*f).to_owned())));
+    let mut lines = vec![titles.collect::<Result<Vec<_>, _>>()?.join(",")];
+    for row in &rows {
+        let cells = fields.iter().map(|f| row.get(*f).map_or(Ok(String::new()), cell));
+        lines.push(cells.collect::<Result<Vec<_>, _>>()?.join(","));
+    }
+    write(shared, path, FileKind::Csv, |out| {
+        Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
+    })
+}
+
+fn save_objects_as_json(shared: &Shared, objects: &Array, path: &str) -> Done {
+    let all = objects.iter().map(|o| json(o, 0)).collect::<Result<Vec<_>, _>>()?;
+    write(shared, path, FileKind::Json, |out| {
+        serde_json::to_writer(&mut *out, &all).map_err(io::Error::from)?;
+        Ok(writeln!(out)?)
+    })
+}
+
+/// The formats that lists are saved in, with the ending of a file's name and what is in it: of blocks, of groups and of
+/// mappings.
+const FORMATS: [(&str, &str, FileKind, Format, [&str; 3]); 4] = [
+    (
+        "save_as_csv",
+        "csv",
+        FileKind::Csv,
+        Format::Csv,
+        [
+            "Writes every block, a line each, as `prof export csv`.",
+            "Writes every group, a line each: size, count, leaked_size, leaked_count, first_allocated_at_ns, stack, \
+             function, and backtrace with the outermost function first.",
+            "Writes every mapping of the list, a line each, as `prof export csv --what maps`.",
+        ],
+    ),
+    (
+        "save_as_json",
+        "json",
+        FileKind::Json,
+        Format::Json,
+        [
+            "Writes every block and stack, as `prof export json`.",
+            "Writes every group with the fields of save_as_csv, and its frames, innermost first.",
+            "Writes every mapping of the list, and the stacks, as `prof export json --what maps`.",
+        ],
+    ),
+    (
+        "save_as_html",
+        "html",
+        FileKind::Html,
+        Format::Html,
+        [
+            "Writes a page for browsers, as `prof export html`.",
+            "Writes a page for browsers about the blocks of all groups, as `prof export html`.",
+            "Writes a page for browsers, as `prof export html --what maps`.",
+        ],
+    ),
+    (
+        "save_as_parquet",
+        "parquet",
+        FileKind::Parquet,
+        Format::Parquet,
+        [
+            "Writes every block, as `prof export parquet`.",
+            "Writes every group, with the columns of save_as_csv.",
+            "Writes every mapping of the list, as `prof export parquet --what maps`.",
+        ],
+    ),
+];
+
+fn register_formats(r: &mut Registry, shared: &Rc<Shared>) {
+    for (name, ending, kind, format, docs) in FORMATS.into_iter().filter(|f| f.3.is_built()) {
+        type L = AllocationList;
+        let example = format!("allocations().only_leaked().{name}(\"leaked.{ending}\");");
+        let write = move |list: &mut L, path: &str| {
+            save_blocks(list, path, kind, format).map(|()| list.clone())
+        };
+        let of = "(path: String) -> AllocationList";
+        r.of("AllocationList").def(name, of, docs[0], example, write).note("New in prof.");
+        type G = AllocationGroupList;
+        let example = format!(
+            "allocations().group_by_backtrace().sort_by_size().take(10).{name}(\"stacks.{ending}\");"
+        );
+        let write = move |groups: &mut G, path: &str| {
+            save_groups(groups, path, kind, format).map(|()| groups.clone())
+        };
+        let of = "(path: String) -> AllocationGroupList";
+        r.of("AllocationGroupList").def(name, of, docs[1], example, write).note("New in prof.");
+        let own = shared.clone();
+        let example = format!("maps().only_writable().{name}(\"maps.{ending}\");");
+        let write = move |list: &mut MapList, path: &str| {
+            save_maps(&own, list, path, kind, format).map(|()| list.clone())
+        };
+        let of = "(path: String) -> MapList";
+        r.of("MapList").def(name, of, docs[2], example, write).note("New in prof.");
+    }
+    let (csv, json) = (shared.clone(), shared.clone());
+    r.of("Array")
+        .def(
+            "save_as_csv",
+            "(path: String) -> Array",
+            "Writes objects, a line each, with a column for each field.",
+            "allocations().by_thread().save_as_csv(\"threads.csv\");",
+            move |all: &mut Array, path: &str| {
+                save_objects_as_csv(&csv, all, path).map(|()| all.clone())
+            },
+        )
+        .note("New in prof.")
+        .def(
+            "save_as_json",
+            "(path: String) -> Array",
+            "Writes an array as JSON.",
+            "allocations().by_thread().save_as_json(\"threads.json\");",
+            move |all: &mut Array, path: &str| {
+                save_objects_as_json(&json, all, path).map(|()| all.clone())
+            },
+        )
+        .note("New in prof.");
 }
 
 /// Registers the methods.
@@ -103,39 +314,5 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
             |list: &mut L| graph::save_list(list, None).map(|()| list.clone()),
         )
         .also(|list: &mut L, path: &str| graph::save_list(list, Some(path)).map(|()| list.clone()));
-    let formats: [(&str, &str, FileKind, Format, &str); 4] = [
-        (
-            "save_as_csv",
-            "csv",
-            FileKind::Csv,
-            Format::Csv,
-            "Writes every block, a line each, as `prof export csv`.",
-        ),
-        (
-            "save_as_json",
-            "json",
-            FileKind::Json,
-            Format::Json,
-            "Writes every block and stack, as `prof export json`.",
-        ),
-        (
-            "save_as_html",
-            "html",
-            FileKind::Html,
-            Format::Html,
-            "Writes a page for browsers, as `prof export html`.",
-        ),
-        (
-            "save_as_parquet",
-            "parquet",
-            FileKind::Parquet,
-            Format::Parquet,
-            "Writes every block, as `prof export parquet`.",
-        ),
-    ];
-    for (name, ending, kind, format, doc) in formats.into_iter().filter(|f| f.3.is_built()) {
-        let example = format!("allocations().only_leaked().{name}(\"leaked.{ending}\");");
-        let write = move |list: &mut L, path: &str| save(list, path, kind, format);
-        r.def(name, "(path: String) -> AllocationList", doc, example, write).note("New in prof.");
-    }
+    register_formats(r, shared);
 }

@@ -1,15 +1,15 @@
 //! Tables of text: the columns of lists, groups and objects, one below the other.
 
-use crate::backtrace::Backtrace;
 use crate::error::{Fault, fault};
 use crate::group::AllocationGroupList;
 use crate::list::AllocationList;
 use crate::maplist::MapList;
 use crate::print::to_text;
-use crate::recording::Shared;
+use crate::recording::{Recording, Shared};
 use crate::registry::Registry;
 use prof_analyze::report::units;
 use rhai::{Array, Dynamic};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Greatest number of rows of a list that a table shows.
@@ -26,14 +26,26 @@ fn text(t: impl Into<String>) -> (String, bool) {
     (t.into(), false)
 }
 
-/// Returns the function that asked for the blocks of a stack.
-fn function(trace: &Backtrace) -> String {
-    let groups = trace.of.analysis().groups();
-    let stacks = trace.of.index().stacks();
-    let found = groups.iter().position(|g| g.node == trace.node);
-    let place = found.and_then(|g| stacks.stack(g).get(stacks.asker(g)).copied());
-    let place = place.map(|p| stacks.place(p));
-    place.and_then(|p| p.function.clone().or_else(|| p.offset.clone())).unwrap_or_default()
+/// Finds the functions that asked for the blocks of stacks.
+pub(crate) struct Askers<'a> {
+    of: &'a Recording,
+    /// Indices of the groups of stacks, by node.
+    groups: HashMap<u32, usize>,
+}
+
+impl<'a> Askers<'a> {
+    pub(crate) fn new(of: &'a Recording) -> Self {
+        let groups = of.analysis().groups().iter().enumerate().map(|(i, g)| (g.node, i));
+        Self { of, groups: groups.collect() }
+    }
+
+    /// Returns the function that asked for the blocks of a stack.
+    pub(crate) fn function(&self, node: u32) -> String {
+        let stacks = self.of.index().stacks();
+        let place = self.groups.get(&node).and_then(|g| stacks.stack(*g).get(stacks.asker(*g)));
+        let place = place.map(|p| stacks.place(*p));
+        place.and_then(|p| p.function.clone().or_else(|| p.offset.clone())).unwrap_or_default()
+    }
 }
 
 fn unknown(name: &str, known: &[&str]) -> Fault {
@@ -56,6 +68,7 @@ const OF_MAPS: [&str; 8] =
 
 fn of_blocks(list: &AllocationList, columns: &[String]) -> Result<Vec<Row>, Fault> {
     let mut rows = Vec::new();
+    let askers = Askers::new(&list.of);
     for block in list.clone().into_iter().take(MOST_ROWS) {
         let b = block?;
         let cell = |name: &String| {
@@ -68,7 +81,7 @@ fn of_blocks(list: &AllocationList, columns: &[String]) -> Result<Vec<Row>, Faul
                 "size" => number(b.row.size),
                 "address" => text(format!("{:#x}", b.row.address)),
                 "thread" => text(b.thread()),
-                "function" => text(function(&b.backtrace())),
+                "function" => text(askers.function(b.row.stack)),
                 "stack" => number(b.row.stack.into()),
                 other => return Err(unknown(other, &OF_BLOCKS)),
             })
@@ -79,6 +92,7 @@ fn of_blocks(list: &AllocationList, columns: &[String]) -> Result<Vec<Row>, Faul
 }
 
 fn of_groups(groups: &AllocationGroupList, columns: &[String]) -> Result<Vec<Row>, Fault> {
+    let askers = Askers::new(&groups.list.of);
     let row = |one: &crate::group::One| {
         let cell = |name: &String| {
             Ok(match name.as_str() {
@@ -87,7 +101,7 @@ fn of_groups(groups: &AllocationGroupList, columns: &[String]) -> Result<Vec<Row
                 "leaked_size" => number(one.live_bytes),
                 "leaked_count" => number(one.live_count),
                 "stack" => number(one.node.into()),
-                "function" => text(function(&Backtrace::new(&groups.list.of, one.node))),
+                "function" => text(askers.function(one.node)),
                 other => return Err(unknown(other, &OF_GROUPS)),
             })
         };

@@ -93,7 +93,7 @@ pub(super) fn each(
 }
 
 /// Returns a text as a field of CSV.
-fn field(text: &str) -> String {
+pub(super) fn field(text: &str) -> String {
     let text = super::one_line(text);
     match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),

@@ -6,6 +6,7 @@
 mod dhat;
 mod firefox;
 mod folded;
+mod grouped;
 mod heaptrack;
 mod html;
 mod mapped;
@@ -29,6 +30,7 @@ use crate::{Analysis, Index};
 use serde::Serialize;
 use std::io::{self, Write};
 
+pub use grouped::GroupRow;
 pub use packing::{Output, Packing};
 pub use profile::Profile;
 

@@ -6,7 +6,7 @@
 //! `prof.capture` as JSON.
 
 use super::rows::{self, Row};
-use super::{ExportError, Source, mapped};
+use super::{ExportError, GroupRow, Source, mapped};
 use crate::Job;
 use crate::index::ScanError;
 use crate::maps::Held;
@@ -70,6 +70,17 @@ const MAPPINGS: &str = "message mapping {
     required byte_array kind (STRING);
     required byte_array permissions (STRING);
     required byte_array name (STRING);
+}";
+
+const GROUPS: &str = "message group {
+    required int64 size (INTEGER(64,false));
+    required int64 count (INTEGER(64,false));
+    required int64 leaked_size (INTEGER(64,false));
+    required int64 leaked_count (INTEGER(64,false));
+    required int64 first_allocated_at_ns (INTEGER(64,false));
+    required int32 stack (INTEGER(32,false));
+    required byte_array function (STRING);
+    required byte_array backtrace (STRING);
 }";
 
 const STACKS: &str = "message frame {
@@ -340,6 +351,34 @@ pub(super) fn mappings(
         texts.iter_mut().zip(words).for_each(|(c, t)| c.put_text(Some(t)));
         table.end_row()
     })?;
+    Ok(table.finish()?)
+}
+
+/// Writes a row for each group, with its stack as a text.
+pub(super) fn groups(
+    source: &Source<'_>,
+    rows: &[GroupRow],
+    mut backtrace: impl FnMut(&GroupRow) -> String,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let mut columns: Vec<Column> = (0..5).map(|_| Column::long()).collect();
+    columns.extend([Column::int(), Column::text(), Column::text()]);
+    let mut table = Table::new(source, GROUPS, columns, out)?;
+    for r in rows {
+        let numbers = [
+            r.size,
+            r.count,
+            r.leaked_size,
+            r.leaked_count,
+            r.first_allocated_at_ns,
+            u64::from(r.stack),
+        ];
+        let (all, texts) = table.columns.split_at_mut(numbers.len());
+        all.iter_mut().zip(numbers).for_each(|(c, n)| c.put(Some(n)));
+        let words = [r.function.clone(), backtrace(r)];
+        texts.iter_mut().zip(&words).for_each(|(c, t)| c.put_text(Some(t)));
+        table.end_row()?;
+    }
     Ok(table.finish()?)
 }
 

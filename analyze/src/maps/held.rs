@@ -15,6 +15,8 @@ pub struct Held<'a> {
     pub what: What,
     filter: MapFilter,
     owned: Owned,
+    /// prof's own mappings are among them.
+    ours: bool,
 }
 
 /// Mappings of one stack, or of one name.
@@ -134,7 +136,13 @@ impl<'a> Held<'a> {
         filter: MapFilter,
     ) -> Result<Self, ScanError> {
         let owned = Owned::of(index)?;
-        Ok(Self { index, maps, what, filter, owned })
+        Ok(Self { index, maps, what, filter, owned, ours: false })
+    }
+
+    /// Adds prof's own mappings, as far as the filter selects them.
+    #[must_use]
+    pub fn and_ours(self) -> Self {
+        Self { ours: true, ..self }
     }
 
     /// Returns all mappings of the recording.
@@ -143,7 +151,7 @@ impl<'a> Held<'a> {
         self.maps
     }
 
-    /// Calls `take` with each selected mapping but prof's own, and with the bytes of its address space, and of its
+    /// Calls `take` with each selected mapping, prof's own left out unless asked for, and with the bytes of its address space, and of its
     /// resident memory at the end of the recording, that are an allocator's (`u64::MAX`: all of it ever was).
     pub fn each(&self, mut take: impl FnMut(&Map, (u64, u64))) {
         let analysis = self.index.analysis();
@@ -151,7 +159,7 @@ impl<'a> Held<'a> {
         let mut known: HashMap<u32, bool> = HashMap::new();
         let mut has = self.filter.test(analysis);
         self.maps.each(|m| {
-            if m.ours || !has(m) {
+            if m.ours && !self.ours || !has(m) {
                 return;
             }
             let node = m.source.map_or(0, |s| s.node);

@@ -8,6 +8,7 @@ mod graphs;
 mod maps;
 mod objects;
 mod running;
+mod saved;
 
 use common::world::{Block, World, describe, functions, make, write};
 use common::{Random, START};

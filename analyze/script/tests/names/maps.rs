@@ -10,17 +10,17 @@ use serde_json::Value;
 /// A mapping as it was made; times since the start.
 #[derive(Clone, Debug)]
 pub(super) struct Made {
-    begun: u64,
-    end: Option<u64>,
-    address: u64,
-    size: u64,
-    perms: u64,
-    name: &'static str,
-    kind: &'static str,
+    pub begun: u64,
+    pub end: Option<u64>,
+    pub address: u64,
+    pub size: u64,
+    pub perms: u64,
+    pub name: &'static str,
+    pub kind: &'static str,
     /// The stacks that made and ended it; 0: not known.
-    nodes: (u32, u32),
+    pub nodes: (u32, u32),
     /// Resident bytes at looks.
-    rss: Vec<(u64, u64)>,
+    pub rss: Vec<(u64, u64)>,
 }
 
 /// Time between two looks.
@@ -29,11 +29,11 @@ pub(super) const RUNTIME: u64 = 20_000;
 const PAGE: u64 = 4096;
 
 impl Made {
-    fn peak(&self) -> u64 {
+    pub(super) fn peak(&self) -> u64 {
         self.rss.iter().map(|r| r.1).max().unwrap_or(0)
     }
 
-    fn last(&self) -> u64 {
+    pub(super) fn last(&self) -> u64 {
         self.rss.last().map_or(0, |r| r.1)
     }
 
