@@ -143,9 +143,16 @@ fn lines_are_completed_kept_and_stopped() {
 #[test]
 fn an_interrupted_script_ends_by_the_signal_and_leaves_no_file_behind() {
     let scene = recorded("interrupted-script");
-    let code = "println(\"begun\"); loop { allocations().save_as_csv(\"x.csv\"); }";
+    for format in ["csv", "json", "html", "parquet"] {
+        interrupted(&scene, format);
+    }
+}
+
+fn interrupted(scene: &Scene, format: &str) {
+    let code =
+        format!("println(\"begun\"); loop {{ allocations().save_as_{format}(\"x.{format}\"); }}");
     let mut child = Command::new(Scene::binary())
-        .args(["script", "-d", "r.prof", "-e", code])
+        .args(["script", "-d", "r.prof", "-e", &code])
         .current_dir(&scene.dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -7,6 +7,7 @@ use common::{Output, Scene};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 /// Records a program that leaks in several ways, from start to end.
@@ -393,6 +394,41 @@ fn errors_arguments_and_exit_codes() {
     assert!(out.stderr.contains("it is a recording"), "{out:?}");
     for file in ["a/b/x.csv", "a/Flamegraph #0.svg", "a/b/Series #0.svg"] {
         assert!(scene.path(file).exists(), "{file}");
+    }
+}
+
+/// A list of mappings has prof's own as well, and so has its file; groups and objects are tables.
+#[test]
+fn saved_files_have_what_the_lists_have() {
+    let scene = leaking("saved");
+    let out = script(
+        &scene,
+        r#"
+        println(maps().save_as_csv("maps.csv").len());
+        println(maps().only_bytehound().len());
+        println(allocations().group_by_backtrace().save_as_csv("groups.csv").len());
+        println(allocations().by_thread().save_as_json("threads.json").len());
+        allocations().only_leaked().save_as_csv("/dev/stdout");
+        println("end");
+        "#,
+    );
+    let mut lines = out.lines();
+    let mut number = || lines.next().and_then(|l| l.parse::<usize>().ok()).expect("a number");
+    let [maps, ours, groups, threads] = [number(), number(), number(), number()];
+    let text = |name: &str| fs::read_to_string(scene.path(name)).expect("a file");
+    assert_eq!(text("maps.csv").lines().count(), 1 + maps);
+    assert_eq!(text("maps.csv").lines().filter(|l| l.contains(",prof,")).count(), ours);
+    assert!(ours > 0 && maps > ours, "{maps} {ours}");
+    assert_eq!(text("groups.csv").lines().count(), 1 + groups);
+    assert!(text("groups.csv").contains("main;"), "{}", text("groups.csv"));
+    let json: Value = serde_json::from_str(&text("threads.json")).expect("JSON");
+    assert_eq!(json.as_array().map(Vec::len), Some(threads));
+    // What goes to standard output stands between the script's own lines.
+    assert!(lines.next().is_some_and(|l| l.starts_with("address,size")), "{out}");
+    assert!(out.ends_with("\nend\n"), "{out}");
+    for name in ["maps.csv", "groups.csv", "threads.json"] {
+        let mode = fs::metadata(scene.path(name)).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
     }
 }
 

@@ -254,6 +254,12 @@ fn extracted_files_stay_in_their_folder() {
     std::fs::create_dir_all(folder.0.join("a/b")).expect("folders");
     let options = ExtractOptions { most: 1 << 20 };
     let done = extract(&file.0, &dir, &options).expect("extracted");
+    // Only their owner may read them, as the recording.
+    let mode = |path: &std::path::Path| {
+        let meta = std::fs::metadata(path).expect("there");
+        std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o777
+    };
+    assert_eq!((mode(&dir), mode(&dir.join("modules.txt"))), (0o700, 0o600));
     let text = |p: &str| std::fs::read_to_string(dir.join(p)).expect("a file");
     assert_eq!(text("files/usr/lib/good.so"), "halfdone");
     assert_eq!((text("files/escaped"), text("files/etc/root")), ("x".into(), "x".into()));

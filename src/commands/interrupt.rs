@@ -24,7 +24,7 @@ pub(super) enum Otherwise {
 }
 
 /// Time that a script has to end by itself.
-const PATIENCE: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_millis(80);
 
 /// Cancels a job at Ctrl-C, for as long as it is there.
 pub(super) struct OnInterrupt {
@@ -49,7 +49,7 @@ impl OnInterrupt {
         let (done, ended) = channel::<()>();
         let watch = move || {
             let mut first = None;
-            while ended.recv_timeout(Duration::from_millis(20)) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(Duration::from_millis(10)) == Err(RecvTimeoutError::Timeout) {
                 let pressed = PRESSED.load(Ordering::Relaxed);
                 if pressed == 0 {
                     continue;
@@ -61,6 +61,7 @@ impl OnInterrupt {
                     Otherwise::EndAtNext => pressed > 1 && since >= Duration::from_secs(1),
                 };
                 if late {
+                    prof_script::remove_part();
                     end();
                 }
             }

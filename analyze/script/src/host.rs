@@ -1,6 +1,10 @@
 //! The world of a script: where its lines and files go, and what it may read.
 
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The kind of a file that a script writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +110,54 @@ pub struct Native {
     pub tells_files: bool,
 }
 
+/// The file that is being written, and does not have its name yet.
+static PART: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// Removes the file that a script is writing in this moment: for a process that is about to end.
+pub fn remove_part() {
+    let part = PART.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(part) = part {
+        let _ = std::fs::remove_file(part);
+    }
+}
+
+impl Native {
+    /// Writes a file, or to a device or pipe.
+    fn written(
+        &self,
+        to: &Path,
+        cannot: impl Fn(std::io::Error) -> String + Copy,
+        write: Write<'_>,
+    ) -> Result<(), String> {
+        let mut options = OpenOptions::new();
+        options.write(true);
+        let put = |file: File, write: Write<'_>| {
+            let mut out = BufWriter::new(file);
+            write(&mut out).and_then(|()| out.flush().map_err(cannot))
+        };
+        // Devices and pipes are written to directly; a file gets its name when it is whole.
+        if std::fs::metadata(to).is_ok_and(|m| !m.is_file()) {
+            return put(options.open(to).map_err(cannot)?, write);
+        }
+        let mut part = to.as_os_str().to_owned();
+        part.push(format!(".{}.part", std::process::id()));
+        let part = PathBuf::from(part);
+        // One of an earlier process of this number, which was killed.
+        let _ = std::fs::remove_file(&part);
+        // As with recordings, reports and exports, only the owner may read it.
+        let file = options.create_new(true).mode(0o600).open(&part).map_err(cannot)?;
+        *PART.lock().unwrap_or_else(PoisonError::into_inner) = Some(part.clone());
+        let written = put(file, write).and_then(|()| std::fs::rename(&part, to).map_err(cannot));
+        if written.is_err() {
+            remove_part();
+        }
+        *PART.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        written
+    }
+}
+
 impl Host for Native {
     fn line(&mut self, text: &str) -> Result<(), String> {
-        use std::io::Write;
         let mut out = std::io::stdout().lock();
         let written = writeln!(out, "{text}").and_then(|()| out.flush());
         written.map_err(|e| match e.kind() {
@@ -118,7 +167,6 @@ impl Host for Native {
     }
 
     fn note(&mut self, text: &str) {
-        use std::io::Write;
         // A message is no reason to stop.
         let _ = std::io::stderr().write_all(format!("prof: {text}\n").as_bytes());
     }
@@ -135,21 +183,14 @@ impl Host for Native {
         if prof_analyze::load::is_recording(to) {
             return Err(format!("cannot write {path}: it is a recording"));
         }
-        // Devices and pipes are written to directly; a file gets its name when it is whole.
-        let special = std::fs::metadata(to).is_ok_and(|m| !m.is_file());
-        let mut part = to.as_os_str().to_owned();
-        if !special {
-            part.push(format!(".{}.part", std::process::id()));
-        }
-        let file = std::fs::File::create(&part).map_err(cannot)?;
-        let mut out = std::io::BufWriter::new(file);
-        let written = write(&mut out).and_then(|()| {
-            std::io::Write::flush(&mut out).map_err(cannot)?;
-            if special { Ok(()) } else { std::fs::rename(&part, to).map_err(cannot) }
-        });
-        if written.is_err() && !special {
-            let _ = std::fs::remove_file(&part);
-        }
+        let written = match to.to_str() {
+            // Opened by its path, a file that is standard output would be written to from its start.
+            Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => {
+                let mut out = std::io::stdout().lock();
+                write(&mut out).and_then(|()| out.flush().map_err(cannot))
+            }
+            _ => self.written(to, cannot, write),
+        };
         if written.is_ok() && self.tells_files {
             self.note(&format!("wrote {path}"));
         }
@@ -324,6 +365,32 @@ mod tests {
         ] {
             assert_eq!(virtual_path(current, path), whole, "{current} {path}");
         }
+    }
+
+    #[test]
+    fn files_are_their_owners_and_leave_nothing_half_written() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = std::env::temp_dir().join(format!("prof-script-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let path = dir.join("a.csv");
+        let name = path.to_str().expect("UTF-8").to_owned();
+        let mut write =
+            |content: Write<'_>| Native::default().file(&name, FileKind::Csv, None, content);
+        write(&mut |out| out.write_all(b"1").map_err(|e| e.to_string())).expect("written");
+        assert_eq!(std::fs::read(&path).expect("read"), b"1");
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        let files = || std::fs::read_dir(&dir).expect("a folder").count();
+        let failed = write(&mut |_| Err("why".into()));
+        assert_eq!((failed, files()), (Err("why".into()), 1));
+        // A process that ends in the midst leaves nothing over.
+        let mut within = 0;
+        let ended = write(&mut |_| {
+            within = files();
+            remove_part();
+            Err(format!("{}", files()))
+        });
+        assert_eq!((ended, within), (Err("1".into()), 2));
+        std::fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub use code::{code_of, maps_script, quoted, report_script};
 pub use engine::{Limits, Ran, Script, ScriptOptions, names};
 pub use error::{ErrorKind, ScriptError};
 pub use host::{
-    CLOSED, FileKind, Host, Native, Output, OutputLimits, Sink, Virtual, Write, virtual_path,
+    CLOSED, FileKind, Host, Native, Output, OutputLimits, Sink, Virtual, Write, remove_part,
+    virtual_path,
 };
 pub use recording::{Fallback, Indexed, Open, Recording};
 pub use reference::{help, reference};

@@ -12,8 +12,9 @@ use prof_trace::derived::Zipped;
 use prof_trace::records::{FilePart, kind};
 use prof_trace::values::text::bytes;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Greatest length of a path component.
@@ -86,7 +87,8 @@ pub fn extract(
 ) -> Result<Extracted, RewriteError> {
     let analysis = Analysis::from_file(path, &LoadOptions::default())?;
     let failed = |e| RewriteError::Write(dir.display().to_string(), e);
-    fs::create_dir(dir).map_err(failed)?;
+    // As the recording itself, only its owner may read what was in it.
+    DirBuilder::new().mode(0o700).create(dir).map_err(failed)?;
     let most = options.most;
     let mut e =
         Extractor { dir, left: most, most, open: HashMap::new(), done: Extracted::default() };
@@ -137,7 +139,8 @@ impl Extractor<'_> {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(Self::failed(&path))?;
         }
-        let file = File::create_new(&path).map_err(Self::failed(&path))?;
+        let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = new.map_err(Self::failed(&path))?;
         Ok((file, path))
     }
 
