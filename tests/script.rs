@@ -335,6 +335,13 @@ fn a_filter_of_mappings_as_a_script_lists_the_same_mappings() {
 fn errors_arguments_and_exit_codes() {
     let scene = leaking("codes");
     let run = |args: &[&str]| -> Output { scene.prof(&[&["script"], args].concat()) };
+    // A number with a sign is code as well, and no count of failures becomes success.
+    let out = run(&["-e", "-5 + 3"]);
+    assert_eq!((out.code, out.stdout.as_str()), (0, "-2\n"), "{out:?}");
+    for (code, ends) in [("exit(256)", 255), ("exit(-1)", 255), ("exit(255)", 255), ("exit(0)", 0)]
+    {
+        assert_eq!(run(&["-e", code]).code, ends, "{code}");
+    }
     let out = run(&["-e", "println(argv()); exit(7)", "-d", "r.prof", "a", "b c"]);
     assert_eq!((out.code, out.stdout.as_str()), (7, "[\"a\", \"b c\"]\n"), "{out:?}");
     fs::write(scene.path("args.rhai"), "#!/usr/bin/env -S prof script\nprintln(argv());")
@@ -395,6 +402,21 @@ fn errors_arguments_and_exit_codes() {
     for file in ["a/b/x.csv", "a/Flamegraph #0.svg", "a/b/Series #0.svg"] {
         assert!(scene.path(file).exists(), "{file}");
     }
+}
+
+/// What is missing in a recording is told beside a script's figures, which are numbers alone.
+#[test]
+fn scripts_are_told_what_is_missing_in_a_recording() {
+    let scene = leaking("cut-off");
+    let whole = fs::read(scene.path("r.prof")).expect("a recording");
+    fs::write(scene.path("cut.prof"), &whole[..whole.len() - 100]).expect("written");
+    let code = "allocations().len() > 0";
+    let out = scene.prof(&["script", "-d", "cut.prof", "-e", code]);
+    assert_eq!((out.code, out.stdout.as_str()), (0, "true\n"), "{out:?}");
+    assert!(out.stderr.contains("cut.prof: recording cut off"), "{out:?}");
+    let loaded = format!("load(\"cut.prof\"); {code}");
+    let out = scene.prof(&["script", "-d", "r.prof", "-e", &loaded]);
+    assert!(out.stderr.contains("cut.prof: ") && !out.stderr.contains("r.prof: rec"), "{out:?}");
 }
 
 /// A list of mappings has prof's own as well, and so has its file; groups and objects are tables.

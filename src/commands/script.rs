@@ -8,10 +8,12 @@ use crate::failure::{FAILED, USAGE, usage};
 use crate::term::say;
 use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
+use prof_analyze::Index;
 use prof_script::{
     CLOSED, ErrorKind, Native, Open, Ran, Recording, Script, ScriptError, ScriptOptions, help,
     on_stack, serve_stdin,
 };
+use prof_trace::values::text::count;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,7 +37,7 @@ pub(crate) struct ScriptArgs {
     #[arg(short, long, value_name = "FILE|PID")]
     pub data: Vec<String>,
     /// Run this code, and print its value unless it ends in a semicolon
-    #[arg(short = 'e', long = "execute", value_name = "CODE")]
+    #[arg(short = 'e', long = "execute", value_name = "CODE", allow_hyphen_values = true)]
     pub code: Option<String>,
     /// List the names that scripts can use: all, those with a text in them, or those that begin with it (only_*)
     #[arg(long, value_name = "PATTERN", num_args = 0..=1, default_missing_value = "")]
@@ -58,13 +60,30 @@ pub(crate) struct SlaveArgs {
 
 /// Opens a recording by its path or its process.
 fn open(index: &IndexArgs, name: &str, locate: Locate<'_>) -> Result<Arc<Recording>> {
-    Ok(Recording::new(index.open(&resolve(Some(name), locate)?)?))
+    Ok(opened(index.open(&resolve(Some(name), locate)?)?))
+}
+
+/// Tells what is missing in a recording: a script prints figures alone.
+fn opened(index: Index) -> Arc<Recording> {
+    let analysis = index.analysis();
+    let name = analysis.path().display().to_string();
+    for note in analysis.notes() {
+        say(&format!("{name}: {note}"));
+    }
+    let lost = analysis.meta().counters.lost;
+    if lost > 0 {
+        say(&format!(
+            "{name}: {} lost: the figures are without them",
+            count(lost, "event was", "events were")
+        ));
+    }
+    Recording::new(index)
 }
 
 /// Returns the function that opens the recordings of `load`.
 fn opener(index: &IndexArgs) -> Open {
     let index = index.clone();
-    Box::new(move |path: &Path| index.open(path).map(Recording::new).map_err(|e| format!("{e:#}")))
+    Box::new(move |path: &Path| index.open(path).map(opened).map_err(|e| format!("{e:#}")))
 }
 
 /// Runs the command.
@@ -101,7 +120,7 @@ fn run_on(args: &ScriptArgs, data: Vec<Arc<Recording>>) -> Result<ExitCode> {
             format!("no recording is loaded: give one with --data FILE, or load one with load(path) ({e:#})")
         })?;
         say(&format!("no recording was given; {} is the newest in this folder", path.display()));
-        index.open(&path).map(Recording::new).map_err(|e| format!("{e:#}"))
+        index.open(&path).map(opened).map_err(|e| format!("{e:#}"))
     }));
     let (name, code) = match (&args.code, &args.file) {
         (Some(code), _) => ("-e".to_owned(), code.clone()),
@@ -191,7 +210,8 @@ fn ended(name: &str, ran: Result<Ran, ScriptError>) -> ExitCode {
     }
 }
 
-/// Returns the exit code that a script asks for; a process has no others than 0 to 255.
+/// Returns the exit code that a script asks for. A process has no others than 0 to 255: any other is 255, as a count of
+/// failures must not become success.
 pub(super) fn exit_code(code: i64) -> ExitCode {
-    ExitCode::from((code & 0xff) as u8)
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }

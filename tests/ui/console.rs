@@ -102,9 +102,9 @@ fn scripts_run_in_a_browser() {
     let address = browser.run("location.href");
     browser.leave();
     browser.open(address.as_str().expect("an address"));
-    assert_eq!(
-        browser.run("document.querySelector('.code-area').value"),
-        "allocations().only_leaked()"
+    browser.until(
+        "the script of the address is there",
+        "document.querySelector('.code-area')?.value === 'allocations().only_leaked()'",
     );
     browser.run("document.querySelector('[data-key=script-history]').click()");
     assert!(browser.text(".menu").contains("graph().add"), "{}", browser.text(".menu"));

@@ -184,6 +184,54 @@ fn register_type(r: &mut Registry) {
             |a: &mut Duration| a.to_string(),
         );
     r.engine.register_fn("to_debug", |a: &mut Duration| a.to_string());
+    refuse_numbers(&mut r.engine);
+}
+
+/// Makes comparisons of durations with numbers an error: the language says that values of different types are neither
+/// less nor greater, so that a condition without its unit would never hold.
+fn refuse_numbers(engine: &mut rhai::Engine) {
+    let refused = |op: &str, n: String| {
+        Err::<bool, Fault>(fault(format!(
+            "{op} compares a duration with the number {n}: give the number a unit, as in s({n}) or ms({n})"
+        )))
+    };
+    for op in ["<", "<=", ">", ">="] {
+        engine
+            .register_fn(op, move |_: Duration, n: i64| refused(op, n.to_string()))
+            .register_fn(op, move |n: i64, _: Duration| refused(op, n.to_string()))
+            .register_fn(op, move |_: Duration, n: f64| refused(op, n.to_string()))
+            .register_fn(op, move |n: f64, _: Duration| refused(op, n.to_string()));
+    }
+}
+
+/// Compares what may be missing with a duration, on either side.
+fn compare_moments(engine: &mut rhai::Engine) {
+    type Compare = fn(&Duration, &Duration) -> bool;
+    let all: [(&str, Compare); 4] =
+        [("<", Duration::lt), ("<=", Duration::le), (">", Duration::gt), (">=", Duration::ge)];
+    for (op, compare) in all {
+        let there = move |m: Moment| {
+            m.0.ok_or_else(|| {
+                fault(format!(
+                    "{op}: there is no duration (None) to compare; ask is_some() first, or take unwrap_or(…)"
+                ))
+            })
+        };
+        engine
+            .register_fn(op, move |a: Moment, b: Duration| Ok::<_, Fault>(compare(&there(a)?, &b)))
+            .register_fn(op, move |a: Duration, b: Moment| Ok::<_, Fault>(compare(&a, &there(b)?)))
+            .register_fn(op, move |a: Moment, b: Moment| {
+                Ok::<_, Fault>(compare(&there(a)?, &there(b)?))
+            });
+    }
+    for (op, equal) in [("==", true), ("!=", false)] {
+        engine
+            .register_fn(op, move |a: Moment, b: Duration| (a.0 == Some(b)) == equal)
+            .register_fn(op, move |a: Duration, b: Moment| (b.0 == Some(a)) == equal)
+            .register_fn(op, move |a: Moment, b: Moment| (a.0 == b.0) == equal)
+            .register_fn(op, move |a: Moment, (): ()| a.0.is_none() == equal)
+            .register_fn(op, move |(): (), a: Moment| a.0.is_none() == equal);
+    }
 }
 
 fn register_moment(r: &mut Registry) {
@@ -220,6 +268,7 @@ fn register_moment(r: &mut Registry) {
     r.engine
         .register_fn("to_string", |m: &mut Moment| m.to_string())
         .register_fn("to_debug", |m: &mut Moment| m.to_string());
+    compare_moments(&mut r.engine);
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use crate::list::AllocationList;
 use crate::memory::{Captured, Watch};
 use crate::recording::{Fallback, Open, Recording, Shared};
 use crate::registry::{Name, Registry};
-use crate::{api, complete, duration, graph, objects, only, print, save, stack, table, text};
+use crate::{
+    api, complete, duration, graph, objects, only, print, save, save_objects, stack, table, text,
+};
 use prof_analyze::query::RowSet;
 use prof_analyze::{IndexOptions, Job};
 use rhai::packages::{
@@ -261,7 +263,7 @@ impl Script {
                 });
             }
         };
-        match done.map_err(ending) {
+        match done.map_err(ended) {
             Ok(value) => Ok((Ran::Whole, value)),
             Err(Ending::Exit(code)) => Ok((Ran::Exit(code), Dynamic::UNIT)),
             Err(Ending::Error(mut e)) => {
@@ -316,7 +318,7 @@ impl Script {
             let text = print::shown(&value)?;
             self.shared.host.borrow_mut().line(&text).map_err(crate::error::fault)
         });
-        match told.map_err(ending) {
+        match told.map_err(ended) {
             Err(Ending::Error(e)) => Err(e),
             _ => Ok(ran),
         }
@@ -341,11 +343,15 @@ impl Script {
             )));
         };
         let rows = self.job.borrow().clone().run(|| list.rows());
-        rows.map(|r| r.set().clone()).map_err(|e| match ending(e) {
+        rows.map(|r| r.set().clone()).map_err(|e| match ended(e) {
             Ending::Error(e) => e,
             Ending::Exit(_) => failed("exit".into()),
         })
     }
+}
+
+fn ended(e: crate::error::Fault) -> Ending {
+    ending(e, print::to_text)
 }
 
 const STOPPED: &str = "the script was stopped";
@@ -445,6 +451,7 @@ fn registered(shared: &Rc<Shared>) -> Registry {
     objects::register(&mut r, shared);
     table::register(&mut r, shared);
     save::register(&mut r, shared);
+    save_objects::register(&mut r, shared);
     register_help(&mut r, shared);
     r
 }

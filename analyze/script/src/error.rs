@@ -19,9 +19,29 @@ pub(crate) struct Stopped(pub String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failed(pub String);
 
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Returns an error with a message.
 pub(crate) fn fault(message: impl Into<String>) -> Fault {
     Box::new(EvalAltResult::ErrorRuntime(Dynamic::from(message.into()), Position::NONE))
+}
+
+/// Returns the name that scripts know the type of a value by.
+pub(crate) fn type_name(value: &Dynamic) -> &'static str {
+    let name = value.type_name();
+    match name.rsplit("::").next().unwrap_or(name) {
+        "i64" => "Integer",
+        "f64" => "Float",
+        "bool" => "Boolean",
+        "map" => "Object",
+        "Moment" => "Option<Duration>",
+        // Those of prof are the names of their types in this crate.
+        name => name,
+    }
 }
 
 /// Returns an error that a script can't catch.
@@ -89,10 +109,13 @@ pub(crate) enum Ending {
 /// Longest message of an error in bytes: a script may throw all that it has.
 const LONGEST: usize = 1 << 14;
 
-/// Converts the error of a run.
+/// Returns a value as text.
+pub(crate) type Print = fn(&Dynamic) -> String;
+
+/// Converts the error of a run; `print` makes a text of what the script throws.
 #[allow(clippy::boxed_local)] // it is how the engine has it
-pub(crate) fn ending(e: Fault) -> Ending {
-    let (kind, mut message, at) = told(*e);
+pub(crate) fn ending(e: Fault, print: Print) -> Ending {
+    let (kind, mut message, at) = told(*e, print);
     if message.len() > LONGEST {
         let end = (0..=LONGEST).rev().find(|end| message.is_char_boundary(*end));
         message.truncate(end.unwrap_or(0));
@@ -112,11 +135,11 @@ pub(crate) const TOO_DEEP: &str =
     "functions call each other too deeply; is there a recursion without an end?";
 
 /// Returns kind, message and place of an error: the innermost one, as functions of the script are in between.
-fn told(mut e: EvalAltResult) -> (Result<ErrorKind, i64>, String, Position) {
+fn told(mut e: EvalAltResult, print: Print) -> (Result<ErrorKind, i64>, String, Position) {
     let at = e.take_position();
     match e {
         EvalAltResult::ErrorInFunctionCall(name, _, inner, _) => {
-            let (kind, message, place) = told(*inner);
+            let (kind, message, place) = told(*inner, print);
             let place = if place.is_none() { at } else { place };
             let within = format!(", in the function {name}");
             let message = match kind {
@@ -150,7 +173,10 @@ fn told(mut e: EvalAltResult) -> (Result<ErrorKind, i64>, String, Position) {
             if let Some(Failed(message)) = value.clone().try_cast::<Failed>() {
                 return (Ok(ErrorKind::Assertion), message, at);
             }
-            let text = value.clone().into_string().unwrap_or_else(|_| format!("thrown: {value}"));
+            let text = value
+                .clone()
+                .into_string()
+                .unwrap_or_else(|_| format!("thrown: {}", print(&value)));
             (Ok(ErrorKind::Runtime), text, at)
         }
         EvalAltResult::ErrorParsing(error, _) => (Ok(ErrorKind::Syntax), error.to_string(), at),

@@ -344,6 +344,7 @@ impl Host for Virtual {
 pub(crate) fn dirname(path: &str) -> String {
     match Path::new(path).parent() {
         Some(parent) => parent.to_string_lossy().into_owned(),
+        None if path.starts_with('/') => "/".into(),
         None => ".".into(),
     }
 }
@@ -374,7 +375,7 @@ mod tests {
         std::fs::create_dir_all(&dir).expect("a folder");
         let path = dir.join("a.csv");
         let name = path.to_str().expect("UTF-8").to_owned();
-        let mut write =
+        let write =
             |content: Write<'_>| Native::default().file(&name, FileKind::Csv, None, content);
         write(&mut |out| out.write_all(b"1").map_err(|e| e.to_string())).expect("written");
         assert_eq!(std::fs::read(&path).expect("read"), b"1");

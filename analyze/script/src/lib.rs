@@ -10,6 +10,7 @@
 //! * [`code_of`], [`report_script`], [`maps_script`]: a filter of the command line as code.
 
 mod api;
+mod askers;
 mod backtrace;
 mod block;
 mod code;
@@ -30,6 +31,7 @@ mod recording;
 mod reference;
 mod registry;
 mod save;
+mod save_objects;
 mod slave;
 mod sort;
 mod stack;

@@ -6,7 +6,7 @@ pub(crate) use table::ALL;
 
 use crate::backtrace::Backtrace;
 use crate::duration::Duration;
-use crate::error::{Fault, fault};
+use crate::error::{Fault, fault, type_name};
 use crate::group::AllocationGroupList;
 use crate::list::AllocationList;
 use crate::maplist::{Map, MapList};
@@ -14,7 +14,7 @@ use crate::recording::Shared;
 use crate::registry::Registry;
 use Arg::{Address, Amount, Flag, Maps as OfMaps, Number, Stacks, Text, Time, Times};
 use On::{Blocks, Maps};
-use rhai::{Array, Dynamic};
+use rhai::{Array, Dynamic, EvalAltResult};
 use std::rc::Rc;
 use table::{NEW, OLD};
 
@@ -106,7 +106,15 @@ pub(crate) fn percent(part: f64) -> String {
 impl Only {
     /// Returns the part of a list that meets the condition.
     fn apply<L: Filtered>(&self, list: &L, text: &str) -> Result<L, Fault> {
-        let found = list.only(self.field, text)?;
+        // The conditions are the command line's, and so are their messages.
+        let option = format!("--{}", self.field);
+        let found = list.only(self.field, text).map_err(|e| match *e {
+            EvalAltResult::ErrorRuntime(value, at) => {
+                let text = value.to_string().replace(&option, self.name);
+                Box::new(EvalAltResult::ErrorRuntime(text.into(), at))
+            }
+            e => Box::new(e),
+        })?;
         if self.not { list.without(&found) } else { Ok(found) }
     }
 
@@ -154,7 +162,7 @@ impl Only {
             // Nothing happens before the start.
             return if most != self.not { list.nothing() } else { Ok(list.clone()) };
         }
-        self.apply(list, &format!("{}ns", time.ns()))
+        self.apply(list, &spelled(time.ns()))
     }
 
     fn times<L: Filtered>(&self, list: &L, times: &Array) -> Result<L, Fault> {
@@ -168,7 +176,7 @@ impl Only {
             }
             // After the end everything is as at the end.
             let ns = time.ns().min(list.runtime_ns());
-            list = self.apply(&list, &format!("{ns}ns"))?;
+            list = self.apply(&list, &spelled(ns))?;
         }
         Ok(list)
     }
@@ -180,6 +188,14 @@ impl Only {
         let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
         self.apply(list, &ids.join(","))
     }
+}
+
+/// Returns a time in the largest unit of which it is a whole number, as people give it: the report names it.
+fn spelled(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1000, "us")];
+    let unit = units.into_iter().find(|(unit, _)| ns.is_multiple_of(*unit));
+    let (unit, name) = unit.unwrap_or((1, "ns"));
+    format!("{}{name}", ns / unit)
 }
 
 fn id_of(name: &str, id: i64) -> Result<u32, Fault> {
@@ -205,7 +221,7 @@ fn stacks(name: &str, value: &Dynamic, ids: &mut Vec<u32>) -> Result<(), Fault> 
     } else {
         return Err(fault(format!(
             "{name} takes ids, backtraces, lists, groups, or arrays of these, and not {}",
-            value.type_name()
+            type_name(value)
         )));
     }
     Ok(())
@@ -226,7 +242,7 @@ fn maps(name: &str, value: &Dynamic, ids: &mut Vec<u32>) -> Result<(), Fault> {
     } else {
         return Err(fault(format!(
             "{name} takes ids of mappings, mappings, lists of them, or arrays of these, and not {}",
-            value.type_name()
+            type_name(value)
         )));
     }
     Ok(())

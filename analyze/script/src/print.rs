@@ -29,7 +29,7 @@ fn text_at(value: &Dynamic, depth: usize) -> String {
     macro_rules! named {
         ($($kind:ty => $name:literal),*) => { $(if value.is::<$kind>() { return $name.into(); })* };
     }
-    display!(Duration, Moment, Backtrace);
+    display!(Duration, Moment, Backtrace, Failed);
     named!(
         AllocationList => "AllocationList",
         AllocationGroupList => "AllocationGroupList",
@@ -59,9 +59,15 @@ const WIDE: usize = 100;
 
 /// Returns a value in lines: an array or a map that is too long for one line has one for each of its parts.
 fn laid_out(value: &Dynamic, indent: usize) -> String {
-    let text = quoted_text(value, indent / 2);
-    if indent + text.chars().count() <= WIDE || indent >= WIDE / 2 {
-        return text;
+    if indent >= WIDE / 2 {
+        return quoted_text(value, indent / 2);
+    }
+    // The text of each part is made once, and not for all that it is a part of.
+    if !is_longer(value, &mut WIDE.saturating_sub(indent)) {
+        let text = quoted_text(value, indent / 2);
+        if indent + text.chars().count() <= WIDE {
+            return text;
+        }
     }
     let inner = indent + 2;
     let is_small = |v: &Dynamic| !v.is_array() && !v.is_map();
@@ -78,12 +84,37 @@ fn laid_out(value: &Dynamic, indent: usize) -> String {
     } else if let Some(map) = value.read_lock::<rhai::Map>() {
         map.iter().map(|(k, v)| format!("{}: {}", quoted(k), laid_out(v, inner))).collect()
     } else {
-        return text;
+        return quoted_text(value, indent / 2);
     };
     let (open, close) = if value.is_array() { ("[", "]") } else { ("#{", "}") };
     let pad = " ".repeat(inner);
     let body = lines.join(&format!(",\n{pad}"));
     format!("{open}\n{pad}{body}\n{}{close}", " ".repeat(indent))
+}
+
+/// Returns whether the text of a value surely has more characters than there is room for.
+fn is_longer(value: &Dynamic, room: &mut usize) -> bool {
+    let mut take = |n: usize| {
+        let fits = n <= *room;
+        *room = room.saturating_sub(n);
+        !fits
+    };
+    if let Some(text) = value.read_lock::<rhai::ImmutableString>() {
+        return take(text.chars().count());
+    }
+    if let Some(array) = value.read_lock::<rhai::Array>() {
+        return take(1) || array.iter().any(|v| is_longer(v, room));
+    }
+    if let Some(map) = value.read_lock::<rhai::Map>() {
+        return take(1)
+            || map.iter().any(|(k, v)| {
+                let key = k.chars().count();
+                let fits = key <= *room;
+                *room = room.saturating_sub(key);
+                !fits || is_longer(v, room)
+            });
+    }
+    take(1)
 }
 
 /// Puts texts into lines of at most `width` characters.
@@ -240,6 +271,10 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
         )
         .note("New in prof.")
         .also(|holds: bool| check(holds, "assert: the condition does not hold"));
+    r.engine
+        .register_type_with_name::<Failed>("Failure")
+        .register_fn("to_string", |e: &mut Failed| e.to_string())
+        .register_fn("to_debug", |e: &mut Failed| e.to_string());
     r.def(
         "format",
         "(format: String, values: Array) -> String",

@@ -1,22 +1,18 @@
 //! Lists as files: flame graphs, graphs, and the formats of `prof export`.
 
+use crate::askers::Askers;
 use crate::error::{Fault, fault, of_query, of_scan};
 use crate::graph;
 use crate::group::{AllocationGroupList, One};
 use crate::host::FileKind;
 use crate::list::AllocationList;
 use crate::maplist::MapList;
-use crate::print::to_text;
 use crate::recording::Shared;
 use crate::registry::Registry;
-use crate::table::Askers;
 use prof_analyze::export::{Cost, ExportError, Format, GroupRow, Source};
 use prof_analyze::maps::{Held, MapFilter, What};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::FilterData;
-use rhai::{Array, Dynamic};
-use serde_json::Value;
-use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
@@ -45,7 +41,7 @@ pub(crate) fn flamegraph(list: &AllocationList) -> Result<Vec<u8>, Fault> {
 }
 
 /// Writes a file through the host.
-fn write(
+pub(crate) fn write(
     shared: &Shared,
     path: &str,
     kind: FileKind,
@@ -80,7 +76,7 @@ fn save_blocks(list: &AllocationList, path: &str, kind: FileKind, format: Format
 }
 
 /// The result of a function that saves a file.
-type Done = Result<(), Fault>;
+pub(crate) type Done = Result<(), Fault>;
 
 fn save_groups(groups: &AllocationGroupList, path: &str, kind: FileKind, format: Format) -> Done {
     let list = groups.ungroup()?;
@@ -108,80 +104,6 @@ fn save_maps(shared: &Shared, list: &MapList, path: &str, kind: FileKind, format
     let (held, filter) = (Some(&held), Vec::new());
     let source = Source { index, query: &query, at: None, cost: Cost::Live, filter, held };
     write(shared, path, kind, |out| source.write(format, out))
-}
-
-/// Deepest object that is saved.
-const DEEPEST: usize = 64;
-
-/// Returns a value as JSON. What JSON has no form for is written as it prints.
-fn json(value: &Dynamic, depth: usize) -> Result<Value, Fault> {
-    if depth > DEEPEST {
-        return Err(fault(format!("objects that are more than {DEEPEST} deep can't be saved")));
-    }
-    if let Some(array) = value.read_lock::<Array>() {
-        return array
-            .iter()
-            .map(|v| json(v, depth + 1))
-            .collect::<Result<_, _>>()
-            .map(Value::Array);
-    }
-    if let Some(map) = value.read_lock::<rhai::Map>() {
-        let of = |(k, v): (&_, &Dynamic)| Ok((ToString::to_string(k), json(v, depth + 1)?));
-        return map.iter().map(of).collect::<Result<_, Fault>>().map(Value::Object);
-    }
-    Ok(match (value.as_int(), value.as_float(), value.as_bool()) {
-        (Ok(n), ..) => n.into(),
-        (_, Ok(x), _) => x.into(),
-        (.., Ok(is)) => is.into(),
-        _ if value.is_unit() => Value::Null,
-        _ => to_text(value).into(),
-    })
-}
-
-/// Returns a value as a cell of CSV.
-fn cell(value: &Dynamic) -> Result<String, Fault> {
-    let text = match () {
-        () if value.is_unit() => String::new(),
-        () if value.is_array() || value.is_map() => json(value, 0)?.to_string(),
-        () => to_text(value),
-    };
-    Ok(match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text,
-    })
-}
-
-/// Writes objects as CSV: a column for each field that any of them has.
-fn save_objects_as_csv(shared: &Shared, objects: &Array, path: &str) -> Done {
-    let mut rows = Vec::with_capacity(objects.len());
-    for object in objects {
-        let row = object.read_lock::<rhai::Map>();
-        rows.push(row.ok_or_else(|| {
-            let kind = object.type_name();
-            fault(format!("save_as_csv takes objects, and one of the array is of the type {kind}"))
-        })?);
-    }
-    let fields: BTreeSet<&str> = rows.iter().flat_map(|r| r.keys().map(|k| k.as_str())).collect();
-    if fields.is_empty() {
-        return write(shared, path, FileKind::Csv, |_| Ok(()));
-    }
-    let titles = fields.iter().map(|f| cell(&Dynamic::from((*f).to_owned())));
-    let mut lines = vec![titles.collect::<Result<Vec<_>, _>>()?.join(",")];
-    for row in &rows {
-        let cells = fields.iter().map(|f| row.get(*f).map_or(Ok(String::new()), cell));
-        lines.push(cells.collect::<Result<Vec<_>, _>>()?.join(","));
-    }
-    write(shared, path, FileKind::Csv, |out| {
-        Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
-    })
-}
-
-fn save_objects_as_json(shared: &Shared, objects: &Array, path: &str) -> Done {
-    let all = objects.iter().map(|o| json(o, 0)).collect::<Result<Vec<_>, _>>()?;
-    write(shared, path, FileKind::Json, |out| {
-        serde_json::to_writer(&mut *out, &all).map_err(io::Error::from)?;
-        Ok(writeln!(out)?)
-    })
 }
 
 /// The formats that lists are saved in, with the ending of a file's name and what is in it: of blocks, of groups and of
@@ -260,28 +182,6 @@ fn register_formats(r: &mut Registry, shared: &Rc<Shared>) {
         let of = "(path: String) -> MapList";
         r.of("MapList").def(name, of, docs[2], example, write).note("New in prof.");
     }
-    let (csv, json) = (shared.clone(), shared.clone());
-    r.of("Array")
-        .def(
-            "save_as_csv",
-            "(path: String) -> Array",
-            "Writes objects, a line each, with a column for each field.",
-            "allocations().by_thread().save_as_csv(\"threads.csv\");",
-            move |all: &mut Array, path: &str| {
-                save_objects_as_csv(&csv, all, path).map(|()| all.clone())
-            },
-        )
-        .note("New in prof.")
-        .def(
-            "save_as_json",
-            "(path: String) -> Array",
-            "Writes an array as JSON.",
-            "allocations().by_thread().save_as_json(\"threads.json\");",
-            move |all: &mut Array, path: &str| {
-                save_objects_as_json(&json, all, path).map(|()| all.clone())
-            },
-        )
-        .note("New in prof.");
 }
 
 /// Registers the methods.

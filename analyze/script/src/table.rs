@@ -1,15 +1,15 @@
 //! Tables of text: the columns of lists, groups and objects, one below the other.
 
-use crate::error::{Fault, fault};
+use crate::askers::Askers;
+use crate::error::{Fault, fault, type_name};
 use crate::group::AllocationGroupList;
 use crate::list::AllocationList;
 use crate::maplist::MapList;
 use crate::print::to_text;
-use crate::recording::{Recording, Shared};
+use crate::recording::Shared;
 use crate::registry::Registry;
 use prof_analyze::report::units;
 use rhai::{Array, Dynamic};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Greatest number of rows of a list that a table shows.
@@ -24,28 +24,6 @@ fn number(n: u64) -> (String, bool) {
 
 fn text(t: impl Into<String>) -> (String, bool) {
     (t.into(), false)
-}
-
-/// Finds the functions that asked for the blocks of stacks.
-pub(crate) struct Askers<'a> {
-    of: &'a Recording,
-    /// Indices of the groups of stacks, by node.
-    groups: HashMap<u32, usize>,
-}
-
-impl<'a> Askers<'a> {
-    pub(crate) fn new(of: &'a Recording) -> Self {
-        let groups = of.analysis().groups().iter().enumerate().map(|(i, g)| (g.node, i));
-        Self { of, groups: groups.collect() }
-    }
-
-    /// Returns the function that asked for the blocks of a stack.
-    pub(crate) fn function(&self, node: u32) -> String {
-        let stacks = self.of.index().stacks();
-        let place = self.groups.get(&node).and_then(|g| stacks.stack(*g).get(stacks.asker(*g)));
-        let place = place.map(|p| stacks.place(*p));
-        place.and_then(|p| p.function.clone().or_else(|| p.offset.clone())).unwrap_or_default()
-    }
 }
 
 fn unknown(name: &str, known: &[&str]) -> Fault {
@@ -178,6 +156,11 @@ fn print(shared: &Shared, columns: &[String], rows: &[Row], all: u64) -> Result<
 
 fn table(shared: &Shared, value: &Dynamic, columns: Option<&Array>) -> Result<(), Fault> {
     let given = columns.map(|c| c.iter().map(to_text).collect::<Vec<String>>());
+    if given.as_ref().is_some_and(Vec::is_empty) {
+        return Err(fault(
+            "table: the list of columns is empty; leave it out to have those that fit",
+        ));
+    }
     let or = |default: &[&str]| {
         given.clone().unwrap_or_else(|| default.iter().map(|c| (*c).into()).collect())
     };
@@ -194,6 +177,12 @@ fn table(shared: &Shared, value: &Dynamic, columns: Option<&Array>) -> Result<()
         return print(shared, &columns, &of_maps(&list, &columns)?, list.ids.len() as u64);
     }
     if let Some(objects) = value.read_lock::<Array>() {
+        if let Some(other) = objects.iter().find(|o| !o.is_map()) {
+            let kind = type_name(other);
+            return Err(fault(format!(
+                "table takes an array of objects, and one of it is of the type {kind}"
+            )));
+        }
         let first = objects.first().and_then(|o| o.read_lock::<rhai::Map>());
         let is_plain = |v: &Dynamic| !v.is_array() && !v.is_map();
         let keys: Vec<String> = first
@@ -204,7 +193,7 @@ fn table(shared: &Shared, value: &Dynamic, columns: Option<&Array>) -> Result<()
     }
     Err(fault(format!(
         "table takes a list, groups, or an array of objects, and not {}",
-        value.type_name()
+        type_name(value)
     )))
 }
 

@@ -142,6 +142,10 @@ impl<'a> Query<'a> {
                 Lifetime::ChainLeaked | Lifetime::WholeGroupLeaked => {}
             }
         }
+        if q.set & q.unset != 0 {
+            // No block is freed and never freed.
+            q.ranges.push((Column::Begin, u64::MAX, 0));
+        }
         let position = (Column::Position, &filter.chain_position);
         for (column, r) in [(Column::Size, &filter.size), (Column::Addr, &filter.address), position]
         {

@@ -7,6 +7,7 @@ mod each;
 mod graphs;
 mod maps;
 mod objects;
+mod odd;
 mod running;
 mod saved;
 

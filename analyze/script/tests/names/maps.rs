@@ -263,6 +263,30 @@ fn case(r: &mut Random, name: &str) -> Option<Case> {
     })
 }
 
+/// Filters that follow each other must all hold.
+#[test]
+fn any_two_filters_of_mappings_select_what_both_do() {
+    let ((mut b, all), mut r) = (mapped(9), Random(9 * 77));
+    let names = names();
+    let filters = names.iter().filter(|n| n.of == "MapList" && n.name.starts_with("only_"));
+    let cases: Vec<(String, Case)> =
+        filters.filter_map(|n| Some((n.name.clone(), case(&mut r, &n.name)?))).collect();
+    let mut some = 0;
+    for (first, (of_first, is_first)) in &cases {
+        for (second, (of_second, is_second)) in &cases {
+            let both = addresses(all.iter().filter(|m| is_first(m) && is_second(m)));
+            let list = format!("maps().{first}({of_first}).{second}({of_second})");
+            let code = format!(
+                "let all = \":\"; for m in {list} {{ all += m.address() + \":\"; }} println(all);"
+            );
+            let both: String = both.iter().map(|address| format!("{address}:")).collect();
+            assert_eq!(b.lines(&code), [format!(":{both}")], "{list}");
+            some += usize::from(!both.is_empty());
+        }
+    }
+    assert!(some > 500, "{some} pairs have mappings in common");
+}
+
 fn addresses<'a>(of: impl Iterator<Item = &'a Made>) -> Vec<String> {
     of.map(|m| m.address.to_string()).collect()
 }

@@ -1,7 +1,6 @@
 //! Objects and files against a naive evaluation: verdicts, differences, pages, tables, and what is written.
 
 use super::*;
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 fn file(b: &mut Bench, code: &str) -> (String, FileKind, Vec<u8>) {

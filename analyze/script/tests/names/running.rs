@@ -183,7 +183,7 @@ fn errors_have_their_place() {
             ErrorKind::Runtime,
             1,
             24,
-            "--function",
+            "only_passing_through_function: ",
         ),
         ("assert(1 > 2, \"no\");", ErrorKind::Assertion, 1, 1, "no"),
         ("graph().save();", ErrorKind::Runtime, 1, 9, "no series"),

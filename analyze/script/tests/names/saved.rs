@@ -443,7 +443,7 @@ fn objects_come_back_as_they_are() {
     assert_eq!(sum, b.w.blocks.iter().map(|b| b.size).sum::<u64>());
     assert_eq!(rows.len(), 7);
     for (code, why) in [
-        ("[1].save_as_csv(\"x.csv\")", "one of the array is of the type i64"),
+        ("[1].save_as_csv(\"x.csv\")", "one of the array is of the type Integer"),
         ("let a = []; for i in 0..100 { a = [a]; } a.save_as_json(\"x.json\")", "64 deep"),
     ] {
         let e = b.script.run(code).expect_err("refused");

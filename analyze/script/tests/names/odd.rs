@@ -1,0 +1,122 @@
+//! Calls that people may write and that mean nothing, or little: what they give, and what they are told.
+
+use super::*;
+
+/// Filters that follow each other must all hold, also those of one field: there may be no such block.
+#[test]
+fn any_two_filters_select_what_both_do() {
+    let mut b = bench(81, 400);
+    let (truth, mut r) = (Truth::of(&b.w), Random(81 * 77));
+    let all = names();
+    let filters = all.iter().filter(|n| n.of == "AllocationList" && n.name.starts_with("only_"));
+    let cases: Vec<(String, Vec<(u64, u64)>)> = filters
+        .filter_map(|n| {
+            let (arg, selected) = case(&b, &truth, &mut r, &n.name)?;
+            Some((format!("{}({arg})", n.name), selected))
+        })
+        .collect();
+    assert!(cases.len() > 60, "{}", cases.len());
+    let mut some = 0;
+    for (first, of_first) in &cases {
+        for (second, of_second) in &cases {
+            let both: Vec<_> = of_first.iter().filter(|m| of_second.contains(m)).copied().collect();
+            let code = format!("allocations().{first}.{second}");
+            assert_eq!(b.blocks(&code), both, "{code}");
+            some += usize::from(!both.is_empty());
+        }
+    }
+    assert!(some > 500, "{some} pairs have blocks in common");
+}
+
+/// Returns the message of an error.
+#[track_caller]
+fn refused(b: &mut Bench, code: &str) -> String {
+    b.script.run(code).map(|_| ()).expect_err(code).message
+}
+
+#[test]
+fn durations_and_moments_are_compared_with_what_they_are() {
+    let mut b = bench(82, 300);
+    for code in ["s(1) < 5", "5 > s(1)", "s(1) >= 0.5", "0.5 <= s(1)"] {
+        let said = refused(&mut b, code);
+        assert!(said.contains("give the number a unit, as in s("), "{code}: {said}");
+    }
+    const ENDS: &str = "let kept = allocations().only_leaked()[0].deallocated_at(); \
+                        let freed = allocations().only_temporary()[0].deallocated_at(); let d = freed.unwrap(); ";
+    for (code, is) in [
+        ("kept == ()", true),
+        ("kept != ()", false),
+        ("freed == ()", false),
+        ("() != freed", true),
+        ("freed == d", true),
+        ("d == freed", true),
+        ("kept == d", false),
+        ("kept == freed", false),
+        ("freed == freed", true),
+        ("freed < d", false),
+        ("freed <= d", true),
+        ("d - ns(1) < freed", true),
+        ("freed > d - ns(1)", true),
+        ("freed >= freed", true),
+    ] {
+        assert_eq!(b.lines(&format!("{ENDS} println({code});")), [is.to_string()], "{code}");
+    }
+    for code in ["kept < d", "d >= kept", "kept > freed"] {
+        let said = refused(&mut b, &format!("{ENDS} {code}"));
+        assert!(said.contains("there is no duration (None)"), "{code}: {said}");
+    }
+}
+
+#[test]
+fn errors_speak_of_what_is_in_the_script() {
+    let mut b = bench(83, 200);
+    for (code, says) in [
+        (
+            "allocations().only_matching_backtraces(allocations()[0])",
+            "or arrays of these, and not Allocation",
+        ),
+        ("allocations().only_matching_backtraces(1.5)", "and not Float"),
+        (
+            "allocations().only_from_maps(allocations()[0].deallocated_at())",
+            "and not Option<Duration>",
+        ),
+        ("table(5)", "and not Integer"),
+        ("table([1])", "one of it is of the type Integer"),
+        ("table(allocations(), [])", "the list of columns is empty"),
+        ("throw allocations()", "thrown: AllocationList"),
+        ("throw [s(1)]", "thrown: [1s]"),
+        (
+            "allocations().only_passing_through_function(\"(\")",
+            "only_passing_through_function: error: unclosed group",
+        ),
+        (
+            "maps().only_passing_through_function(\"(\")",
+            "only_passing_through_function: error: unclosed group",
+        ),
+    ] {
+        let said = refused(&mut b, code);
+        assert!(said.contains(says) && !said.contains("--"), "{code}: {said}");
+    }
+    // What was caught of a condition that did not hold is its message.
+    let caught =
+        b.lines("try { assert(1 == 2, \"too many\") } catch (e) { println(e); println(`${e}!`); }");
+    assert_eq!(caught, ["too many", "too many!"]);
+    let names = b.lines("for p in [\"/a/b\", \"/a\", \"/\", \"a/b\"] { println(dirname(p)); }");
+    assert_eq!(names, ["/a", "/", "/", "a"]);
+}
+
+/// A long object is laid out once, and not for each that it is a part of.
+#[test]
+fn long_objects_are_printed_in_lines_of_their_parts() {
+    let mut b = bench(84, 200);
+    let code = "let inner = []; for i in 0..300 { inner.push(#{ a: i, text: \"ü\" + i }); } \
+                println([#{ first: inner, second: [1, 2] }]);";
+    let lines = b.lines(code);
+    let text: Vec<&str> = lines[0].lines().collect();
+    assert_eq!(text.len(), 1 + 1 + 1 + 300 + 1 + 1 + 1 + 1, "{text:?}");
+    assert_eq!(text[3], "      #{\"a\": 0, \"text\": \"ü0\"},");
+    assert_eq!(
+        &text[302..],
+        ["      #{\"a\": 299, \"text\": \"ü299\"}", "    ],", "    \"second\": [1, 2]", "  }", "]"]
+    );
+}
