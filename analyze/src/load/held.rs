@@ -1,6 +1,6 @@
 //! Holds events that wait for their turn, in memory or to be read again from the file.
 
-use prof_trace::event::{Codec, DEFINE_NODES, Event, Visit};
+use prof_trace::event::{Codec, Event, Visit};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::Events;
 use prof_trace::size::CodedSize;
@@ -67,7 +67,7 @@ impl Source {
     /// Passes the next events to `v`, until it does not [go on](Visit::goes_on) or none is left. Bytes that can't be
     /// decoded are added to `damaged`.
     #[inline(always)]
-    pub(crate) fn pass(&mut self, v: &mut impl Visit, damaged: &mut u64) {
+    pub(crate) fn pass(&mut self, v: &mut impl Visit<Node = u32>, damaged: &mut u64) {
         match self {
             Source::Unpacked(events) => {
                 while v.goes_on()
@@ -100,11 +100,8 @@ struct Counted<'a, V> {
     left: u32,
 }
 
-impl<V: Visit> Visit for Counted<'_, V> {
-    #[inline(always)]
-    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        false
-    }
+impl<V: Visit<Node = u32>> Visit for Counted<'_, V> {
+    type Node = u32;
 
     #[inline(always)]
     fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {

@@ -5,7 +5,7 @@
 //! final. Later events wait.
 
 use super::held::{Load, Pending, Source, Waiting};
-use prof_trace::event::{DEFINE_NODES, Visit};
+use prof_trace::event::Visit;
 use prof_trace::size::{CodedSize, Header};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -270,9 +270,7 @@ impl<F: FnMut(Op)> Run<'_, F> {
 }
 
 impl<F: FnMut(Op)> Visit for Run<'_, F> {
-    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        false
-    }
+    type Node = u32;
 
     #[inline(always)]
     fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {

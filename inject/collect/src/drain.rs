@@ -7,6 +7,7 @@ use crate::threads::Threads;
 use crate::tree::{Names, Tree};
 use prof_trace::call::{Part, RawCall, TEXT_BYTES};
 use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, Visit};
+use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
@@ -389,7 +390,7 @@ impl Progress {
         bytes: &[u8],
         shared: &Shared,
         (tree, calls): (&mut Tree, &mut Vec<Part>),
-        to: &mut impl Visit,
+        to: &mut impl Visit<Node = u32>,
     ) -> Translated {
         let (names, node, offset) = (&mut self.names, self.out.node, self.offset.unwrap_or(0));
         let (events, truncated) = (0, 0);
@@ -419,9 +420,10 @@ struct Translation<'a, V> {
     truncated: u32,
 }
 
-impl<V: Visit> Translation<'_, V> {
+impl<V: Visit<Node = u32>> Translation<'_, V> {
+    /// Returns the recording's id of a node.
     #[inline(always)]
-    fn name(&mut self, node: u32) -> u32 {
+    fn name(&mut self, node: SegmentNode) -> u32 {
         let node = self.names.get(node);
         self.truncated += u32::from(node.is_cut);
         node.id
@@ -434,15 +436,17 @@ impl<V: Visit> Translation<'_, V> {
     }
 }
 
-impl<V: Visit> Visit for Translation<'_, V> {
+impl<V: Visit<Node = u32>> Visit for Translation<'_, V> {
+    type Node = SegmentNode;
+
     #[inline(always)]
-    fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool {
+    fn define(&mut self, parent: SegmentNode, pcs: [PcId; DEFINE_NODES]) -> bool {
         self.tree.define(self.shared, self.names, parent, pcs);
         true
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: SegmentNode) -> bool {
         let node = self.name(node);
         self.node = node;
         let taken = self.to.alloc(time.wrapping_add(self.offset), addr, size, node);
@@ -450,14 +454,14 @@ impl<V: Visit> Visit for Translation<'_, V> {
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
-        let mut node = node;
-        if node != 0 {
-            node = self.name(node);
+    fn free(&mut self, time: u64, addr: u64, node: SegmentNode) -> bool {
+        let mut id = 0;
+        if node != SegmentNode::NONE {
+            id = self.name(node);
             // As in the encoding, a free without a stack keeps the last node.
-            self.node = if node == 0 { self.node } else { node };
+            self.node = if id == 0 { self.node } else { id };
         }
-        let taken = self.to.free(time.wrapping_add(self.offset), addr, node);
+        let taken = self.to.free(time.wrapping_add(self.offset), addr, id);
         self.count(taken)
     }
 
@@ -468,7 +472,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
         old: u64,
         addr: u64,
         size: CodedSize,
-        node: u32,
+        node: SegmentNode,
     ) -> bool {
         let node = self.name(node);
         self.node = node;
@@ -478,7 +482,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
     }
 
     fn call(&mut self, call: &RawCall) -> bool {
-        let node = self.name(call.node);
+        let node = self.name(SegmentNode(call.node));
         let time = call.time.wrapping_add(self.offset);
         self.calls.push(Part::Call(RawCall { time, ..*call }, node));
         self.count(true)
@@ -497,9 +501,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
 struct Nothing;
 
 impl Visit for Nothing {
-    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        true
-    }
+    type Node = u32;
 
     fn alloc(&mut self, _: u64, _: u64, _: CodedSize, _: u32) -> bool {
         true

@@ -1,6 +1,6 @@
 //! The encoding of events in an unpacked recording.
 
-use prof_trace::event::{Codec, DEFINE_NODES, MAX_EVENT, Visit};
+use prof_trace::event::{Codec, MAX_EVENT, Visit};
 use prof_trace::size::CodedSize;
 
 /// Writes events in the encoding of an unpacked recording.
@@ -28,9 +28,7 @@ impl Plain<'_> {
 }
 
 impl Visit for Plain<'_> {
-    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        false // recordings have their nodes elsewhere
-    }
+    type Node = u32;
 
     #[inline(always)]
     fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {

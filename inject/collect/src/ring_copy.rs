@@ -10,6 +10,7 @@ use prof_os::Pid;
 use prof_os::maps::Map;
 use prof_os::process::folder;
 use prof_trace::event::{Codec, DEFINE_NODES, Entry};
+use prof_trace::ids::PcId;
 use prof_trace::pcs::pc_parts;
 use prof_trace::ring;
 use prof_trace::shared::{
@@ -185,12 +186,12 @@ impl RingCopy {
         Ok(())
     }
 
-    fn follow_pcs(&mut self, pcs: [u32; DEFINE_NODES], seen: &mut Bits) -> io::Result<()> {
+    fn follow_pcs(&mut self, pcs: [PcId; DEFINE_NODES], seen: &mut Bits) -> io::Result<()> {
         for pc in pcs {
-            let Some(entry) = (pc as usize).checked_sub(1).and_then(|i| self.shared.pc(i)) else {
+            let Some(entry) = pc.position().and_then(|i| self.shared.pc(i)) else {
                 continue;
             };
-            if !seen.add(pc as usize) {
+            if !seen.add(pc.0 as usize) {
                 continue;
             }
             self.fetch_entry(entry)?;

@@ -7,6 +7,7 @@
 use crate::output::Output;
 use prof_arch::native::Rule;
 use prof_trace::event::DEFINE_NODES;
+use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pcs::{pc_parts, rule};
 use prof_trace::records::{NodeRun, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
@@ -112,8 +113,8 @@ pub(crate) struct Names(Vec<Node>);
 impl Names {
     /// Returns the node with this number; an empty one for 0, and for a number that was not defined.
     #[inline(always)]
-    pub(crate) fn get(&self, number: u32) -> Node {
-        (number as usize).checked_sub(1).and_then(|i| self.0.get(i)).copied().unwrap_or_default()
+    pub(crate) fn get(&self, number: SegmentNode) -> Node {
+        (number.0 as usize).checked_sub(1).and_then(|i| self.0.get(i)).copied().unwrap_or_default()
     }
 
     /// Clears the table for a new segment.
@@ -166,30 +167,30 @@ impl Tree {
         self.last = self.last.max(last);
     }
 
-    /// Defines a chain of nodes below the segment's node number `parent`.
+    /// Defines a chain of nodes below the segment's node `parent`.
     #[inline]
     pub(crate) fn define(
         &mut self,
         shared: &Shared,
         names: &mut Names,
-        parent: u32,
-        pcs: [u32; DEFINE_NODES],
+        parent: SegmentNode,
+        pcs: [PcId; DEFINE_NODES],
     ) {
         let mut at = names.get(parent);
-        for pc in pcs.into_iter().filter(|pc| *pc != 0) {
+        for pc in pcs.into_iter().filter(|pc| *pc != PcId::NONE) {
             at = self.child(shared, at, pc);
             names.0.push(at);
         }
     }
 
     #[inline(always)]
-    fn child(&mut self, shared: &Shared, parent: Node, pc: u32) -> Node {
+    fn child(&mut self, shared: &Shared, parent: Node, pc: PcId) -> Node {
         if parent.depth >= MAX_DEPTH {
             return Node { is_cut: true, ..parent };
         }
         // It is 0 when all IDs are used up.
         let new = self.last.wrapping_add(1);
-        let hash = (parent.hash.rotate_left(7) ^ pc).wrapping_mul(0x9e37_79b1);
+        let hash = (parent.hash.rotate_left(7) ^ pc.0).wrapping_mul(0x9e37_79b1);
         let id = self.nodes.get(hash, key(parent.id, pc), new);
         if id == 0 {
             return Node { is_cut: true, ..parent };
@@ -214,12 +215,12 @@ impl Tree {
         Node { id, hash, depth: parent.depth + 1, is_cut: parent.is_cut }
     }
 
-    fn announce(&mut self, shared: &Shared, id: u32, parent: u32, pc: u32) {
+    fn announce(&mut self, shared: &Shared, id: u32, parent: u32, pc: PcId) {
         match self.runs.last_mut().filter(|r| r.pairs.len() < RUN_BYTES) {
-            Some(run) => run.push(id, parent, pc),
+            Some(run) => run.push(id, parent, pc.0),
             None => {
                 let mut run = NodeRun::default();
-                run.push(id, parent, pc);
+                run.push(id, parent, pc.0);
                 self.runs.push(run);
             }
         }
@@ -237,22 +238,22 @@ impl Tree {
     }
 
     /// Returns whether a code address lies in prof's own code in the target.
-    fn is_ours(&self, shared: &Shared, pc: u32) -> bool {
+    fn is_ours(&self, shared: &Shared, pc: PcId) -> bool {
         let Some((addr, 0)) = pc_parts(shared, pc) else { return false };
         let before = addr.wrapping_sub(1);
         self.ours.iter().any(|(start, end)| (*start..*end).contains(&before))
     }
 
-    fn see_pc(&mut self, shared: &Shared, id: u32) {
-        if id == 0 || self.pcs.get(id as usize) != Some(false) {
+    fn see_pc(&mut self, shared: &Shared, id: PcId) {
+        if id == PcId::NONE || self.pcs.get(id.0 as usize) != Some(false) {
             return;
         }
         let Some((pc, module)) = pc_parts(shared, id) else { return };
-        self.pcs.add(id as usize);
+        self.pcs.add(id.0 as usize);
         // Readers must know that the frame outside of a signal trampoline is not its caller.
         let rule = rule(shared, id);
         let signal = if Rule::from_u64(rule).is_signal() { PC_IS_TRAMPOLINE } else { 0 };
-        self.pc_triples.extend([u64::from(id), pc, u64::from(module) | signal]);
+        self.pc_triples.extend([u64::from(id.0), pc, u64::from(module) | signal]);
         if module != 0 && self.modules.add(module as usize) {
             self.new_modules.push(module);
         }
@@ -270,8 +271,8 @@ impl Tree {
     }
 }
 
-fn key(parent: u32, pc: u32) -> u64 {
-    u64::from(parent) << 32 | u64::from(pc)
+fn key(parent: u32, pc: PcId) -> u64 {
+    u64::from(parent) << 32 | u64::from(pc.0)
 }
 
 #[cfg(test)]
@@ -286,17 +287,17 @@ mod tests {
     fn a_node_keeps_its_id_while_it_is_remembered() {
         let ring = crate::ring_copy::empty();
         let (mut tree, mut a, mut b) = (Tree::new(), Names::default(), Names::default());
-        tree.define(&ring, &mut a, 0, [5, 6, 7]);
-        tree.define(&ring, &mut b, 0, [5, 0, 0]);
-        tree.define(&ring, &mut b, 1, [8, 0, 0]);
-        tree.define(&ring, &mut b, 1, [6, 9, 0]);
-        let ids = |n: &Names, k: u32| (1..=k).map(|i| n.get(i).id).collect::<Vec<_>>();
+        tree.define(&ring, &mut a, SegmentNode(0), [5, 6, 7].map(PcId));
+        tree.define(&ring, &mut b, SegmentNode(0), [5, 0, 0].map(PcId));
+        tree.define(&ring, &mut b, SegmentNode(1), [8, 0, 0].map(PcId));
+        tree.define(&ring, &mut b, SegmentNode(1), [6, 9, 0].map(PcId));
+        let ids = |n: &Names, k: u32| (1..=k).map(|i| n.get(SegmentNode(i)).id).collect::<Vec<_>>();
         assert_eq!((ids(&a, 4), ids(&b, 4)), (vec![1, 2, 3, 0], vec![1, 4, 2, 5]));
         assert_eq!(announced(&tree)[9..12], [4, 1, 8]);
         let mut again = Tree::new();
         again.restore(tree.last);
         let mut c = Names::default();
-        again.define(&ring, &mut c, 0, [5, 6, 10]);
+        again.define(&ring, &mut c, SegmentNode(0), [5, 6, 10].map(PcId));
         assert_eq!(ids(&c, 3), [6, 7, 8]);
         assert_eq!(announced(&again), [6, 0, 5, 7, 6, 6, 8, 7, 10]);
     }
@@ -307,9 +308,9 @@ mod tests {
         let (mut tree, mut names) = (Tree::new(), Names::default());
         tree.nodes = Cache::new(1);
         for pc in [1, 2, 1, 3, 1, 2] {
-            tree.define(&ring, &mut names, 0, [pc, 0, 0]);
+            tree.define(&ring, &mut names, SegmentNode(0), [pc, 0, 0].map(PcId));
         }
-        let got: Vec<_> = (1..7).map(|i| names.get(i).id).collect();
+        let got: Vec<_> = (1..7).map(|i| names.get(SegmentNode(i)).id).collect();
         assert_eq!(got, [1, 2, 1, 3, 1, 4]);
         assert_eq!(announced(&tree), [1, 0, 1, 2, 0, 2, 3, 0, 3, 4, 0, 2]);
     }
@@ -320,19 +321,21 @@ mod tests {
         let (mut tree, mut names) = (Tree::new(), Names::default());
         // Use up all IDs.
         tree.restore(u32::MAX - 2);
-        tree.define(&ring, &mut names, 0, [1, 2, 3]);
-        tree.define(&ring, &mut names, 3, [4, 0, 0]);
-        tree.define(&ring, &mut names, 0, [1, 9, 0]);
-        let got: Vec<_> = (1..7).map(|i| (names.get(i).id, names.get(i).is_cut)).collect();
+        tree.define(&ring, &mut names, SegmentNode(0), [1, 2, 3].map(PcId));
+        tree.define(&ring, &mut names, SegmentNode(3), [4, 0, 0].map(PcId));
+        tree.define(&ring, &mut names, SegmentNode(0), [1, 9, 0].map(PcId));
+        let got: Vec<_> = (1..7)
+            .map(|i| (names.get(SegmentNode(i)).id, names.get(SegmentNode(i)).is_cut))
+            .collect();
         let (a, b) = (u32::MAX - 1, u32::MAX);
         assert_eq!(got, [(a, false), (b, false), (b, true), (b, true), (a, false), (a, true)]);
         // A chain that is deeper than any stack.
         (tree, names) = (Tree::new(), Names::default());
         for i in 0..2 * u32::from(MAX_DEPTH) {
-            tree.define(&ring, &mut names, i, [7, 0, 0]);
+            tree.define(&ring, &mut names, SegmentNode(i), [7, 0, 0].map(PcId));
         }
-        assert!(names.get(2 * u32::from(MAX_DEPTH)).is_cut);
-        assert!(!names.get(u32::from(MAX_DEPTH)).is_cut);
+        assert!(names.get(SegmentNode(2 * u32::from(MAX_DEPTH))).is_cut);
+        assert!(!names.get(SegmentNode(MAX_DEPTH.into())).is_cut);
         assert_eq!(announced(&tree).len(), 3 * usize::from(MAX_DEPTH));
     }
 }

@@ -5,6 +5,7 @@ use common::*;
 use prof_collect::Collector;
 use prof_os::Pid;
 use prof_trace::event::Codec;
+use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pack::Compress;
 use prof_trace::ring;
 use prof_trace::shared::{SEGMENT_SIZE, Shared, segment};
@@ -57,7 +58,7 @@ fn numbers_that_name_nothing_end() {
     // SAFETY: a few bytes at the front of the segment are written, and no other thread uses it.
     unsafe {
         // Code addresses that do not exist, and an event that names a node not defined yet.
-        pos += codec.put_define(data, 0, [1, u32::MAX, 4_000_000]);
+        pos += codec.put_define(data, SegmentNode::NONE, [1, u32::MAX, 4_000_000].map(PcId));
         pos += codec.put_alloc(data.add(pos), 10, 16, 1.into(), 900);
         pos += codec.put_alloc(data.add(pos), 11, 32, 1.into(), 3);
     }
@@ -69,7 +70,7 @@ fn numbers_that_name_nothing_end() {
     // A definition below a node not defined yet: hooks never write that, and what follows can't be read.
     // SAFETY: the writes stay near the front of the segment, which no other thread uses.
     unsafe {
-        pos += codec.put_define(data.add(pos), 500, [1, 0, 0]);
+        pos += codec.put_define(data.add(pos), SegmentNode(500), [1, 0, 0].map(PcId));
         pos += codec.put_alloc(data.add(pos), 12, 48, 1.into(), 1);
     }
     shared.head(index).expect("head").committed.store(pos as u32, Release);

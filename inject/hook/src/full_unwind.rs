@@ -9,6 +9,7 @@ use crate::state::{FRAMES, Frame};
 use crate::{modules, resolve};
 use prof_arch::native::{FullRegs, Regs, Rule};
 use prof_arch::unwind::{CfiContext, CfiRule, FullStep, step_full};
+use prof_trace::ids::PcId;
 
 /// Unwinds the job's stack. Runs on the scratch stack.
 ///
@@ -33,7 +34,7 @@ fn unwind(job: &mut Job<'_>) {
     while count < max {
         let compute = || resolve::compute(shared, r.pc, variant);
         let code = resolve::known(shared, r.pc).unwrap_or_else(compute);
-        if code.id == 0 {
+        if code.id == PcId::NONE {
             break;
         }
         if let Some(f) = job.t.fresh.get_mut(count) {

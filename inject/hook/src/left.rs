@@ -13,6 +13,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::Regs;
 use prof_arch::native::capture::Call;
+use prof_trace::ids::PcId;
 use prof_trace::ring;
 use prof_trace::shared::{FUNCTIONS, Function, Slot, segment};
 
@@ -87,7 +88,7 @@ fn close(shared: &Shared, slot: &Slot, k: usize, index: u32) -> bool {
 /// Clears the caches of a thread: an entry may be half written.
 #[cold]
 pub(crate) fn distrust(t: &mut Thread) {
-    t.codes.fill(SeenCode { pc: 0, rule: 0, id: 0, modules: 0 });
+    t.codes.fill(SeenCode { pc: 0, rule: 0, id: PcId::NONE, modules: 0 });
     t.names.fill(SeenName { key: 0, number: 0 });
     for r in &mut t.recent {
         r.epoch = 0;

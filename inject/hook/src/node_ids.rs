@@ -9,6 +9,7 @@ use crate::mapping::Shared;
 use crate::record::next_segment;
 use crate::state::{NAMES, SeenName, Thread};
 use prof_trace::event::{DEFINE_NODES, MAX_DEFINE};
+use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pcs::{self, Found};
 use prof_trace::ring::SEGMENT_FULL;
 use prof_trace::shared::Slot;
@@ -25,8 +26,8 @@ const _: () = assert!(
 pub const EPOCHS: u32 = 1 << (64 - PC_BITS - NUMBER_BITS);
 
 #[inline(always)]
-fn key(epoch: u32, parent: u16, code: u32) -> u64 {
-    (epoch as u64) << (PC_BITS + NUMBER_BITS) | (parent as u64) << PC_BITS | code as u64
+fn key(epoch: u32, parent: u16, code: PcId) -> u64 {
+    (epoch as u64) << (PC_BITS + NUMBER_BITS) | (parent as u64) << PC_BITS | code.0 as u64
 }
 
 #[inline(always)]
@@ -77,7 +78,7 @@ fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<
         None => known_root(shared, t).unwrap_or_else(|| define_root(shared, t)),
     };
     while i < len {
-        let mut pcs = [0; DEFINE_NODES];
+        let mut pcs = [PcId::NONE; DEFINE_NODES];
         let first = t.codec.defined as u16;
         for (k, (pc, f)) in pcs.iter_mut().zip(t.frames.iter_mut().take(len).skip(i)).enumerate() {
             *pc = f.code;
@@ -119,7 +120,7 @@ fn rename(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16
             i += 1;
             continue;
         }
-        let mut pcs = [0; DEFINE_NODES];
+        let mut pcs = [PcId::NONE; DEFINE_NODES];
         for (pc, code) in pcs.iter_mut().zip(codes.iter().take(len).skip(i)) {
             *pc = *code;
         }
@@ -134,10 +135,10 @@ fn rename(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16
 
 /// Defines a chain of nodes; returns the number of the last one.
 #[inline(always)]
-fn define_some(t: &mut Thread, mut parent: u16, pcs: [u32; DEFINE_NODES]) -> u16 {
+fn define_some(t: &mut Thread, mut parent: u16, pcs: [PcId; DEFINE_NODES]) -> u16 {
     let first = t.codec.defined as u16;
     put(t, parent, pcs);
-    for (k, pc) in pcs.iter().enumerate().take_while(|(_, pc)| **pc != 0) {
+    for (k, pc) in pcs.iter().enumerate().take_while(|(_, pc)| **pc != PcId::NONE) {
         let number = first + 1 + k as u16;
         remember(t, parent, *pc, number);
         parent = number;
@@ -146,23 +147,23 @@ fn define_some(t: &mut Thread, mut parent: u16, pcs: [u32; DEFINE_NODES]) -> u16
 }
 
 #[inline(always)]
-fn remember(t: &mut Thread, parent: u16, code: u32, number: u16) {
+fn remember(t: &mut Thread, parent: u16, code: PcId, number: u16) {
     let key = key(t.epoch, parent, code);
     t.names[place(key)] = SeenName { key, number };
 }
 
 #[inline(always)]
-fn put(t: &mut Thread, parent: u16, pcs: [u32; DEFINE_NODES]) {
+fn put(t: &mut Thread, parent: u16, pcs: [PcId; DEFINE_NODES]) {
     // SAFETY: the callers ensure that MAX_EVENT bytes are left behind all definitions.
-    t.pos += unsafe { t.codec.put_define(t.data.add(t.pos), parent as u32, pcs) };
+    t.pos += unsafe { t.codec.put_define(t.data.add(t.pos), SegmentNode(parent.into()), pcs) };
 }
 
-/// Returns the code address id of the mark that stands outside the outermost frame of cut stacks; 0 if the
-/// table is full.
-fn mark(shared: &Shared) -> u32 {
+/// Returns the code address id of the mark that stands outside the outermost frame of cut stacks;
+/// [`PcId::NONE`] if the table is full.
+fn mark(shared: &Shared) -> PcId {
     match pcs::add_pc(shared, pcs::CUT, 0) {
         Found::Id(id) => id,
-        _ => 0,
+        _ => PcId::NONE,
     }
 }
 
@@ -177,10 +178,10 @@ fn known_root(shared: &Shared, t: &Thread) -> Option<u16> {
 
 fn define_root(shared: &Shared, t: &mut Thread) -> u16 {
     let mark = mark(shared);
-    if mark == 0 {
+    if mark == PcId::NONE {
         return 0;
     }
-    put(t, 0, [mark, 0, 0]);
+    put(t, 0, [mark, PcId::NONE, PcId::NONE]);
     let number = t.codec.defined as u16;
     remember(t, 0, mark, number);
     number

@@ -6,14 +6,15 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::jump::{code_at, place_before_original};
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, CfiRule, compile};
+use prof_trace::ids::PcId;
 use prof_trace::pcs::{self, Found};
 use prof_trace::shared::{FUNCTIONS, Function};
 
 /// Id of a code address in the table, and its unwind rule.
 #[derive(Clone, Copy)]
 pub struct Code {
-    /// Id, see [`pcs`]; 0 if the address is not in the table.
-    pub id: u32,
+    /// Id; [`PcId::NONE`] if the address is not in the table.
+    pub id: PcId,
     /// Rule that steps out of the address's frame.
     pub rule: Rule,
 }
@@ -43,7 +44,9 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
     }
     let (number, rule) = match found {
         // Nothing is guessed of code that may have tables which are not known yet.
-        None if modules::is_uncertain(shared) => return Code { id: 0, rule: Rule::UNKNOWN },
+        None if modules::is_uncertain(shared) => {
+            return Code { id: PcId::NONE, rule: Rule::UNKNOWN };
+        }
         // Unmapped memory of no module is no code.
         None if sys::allowed(shared) && !memory::read(shared, look, &mut [0]) => (0, Rule::UNKNOWN),
         None => (0, without_cfi(shared, pc).unwrap_or_else(|| from_code(shared, pc, variant))),
@@ -94,7 +97,9 @@ fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
 
 /// Enters a rule into the table.
 fn enter(shared: &Shared, pc: u64, number: u16, rule: Rule) -> Code {
-    let Found::Id(id) = pcs::add_pc(shared, pc, number) else { return Code { id: 0, rule } };
+    let Found::Id(id) = pcs::add_pc(shared, pc, number) else {
+        return Code { id: PcId::NONE, rule };
+    };
     pcs::set_rule(shared, id, rule.to_u64());
     Code { id, rule }
 }

@@ -24,6 +24,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
 use prof_arch::unwind::CfiRule;
+use prof_trace::ids::PcId;
 use prof_trace::modules::in_doubt;
 use prof_trace::pcs;
 use prof_trace::shared::{Slot, flags};
@@ -271,7 +272,7 @@ fn look_up(
     let code = match resolve::known(shared, pc) {
         Some(code) => code,
         None => {
-            let code = Code { id: 0, rule: Rule::UNKNOWN };
+            let code = Code { id: PcId::NONE, rule: Rule::UNKNOWN };
             let mut l = Lookup { shared, pc, variant, code };
             // SAFETY: as in `on_scratch`; `compute` gets a lookup.
             unsafe {
@@ -280,7 +281,7 @@ fn look_up(
             l.code
         }
     };
-    if code.id != 0 {
+    if code.id != PcId::NONE {
         t.codes[place & (CODES - 1)] =
             SeenCode { pc, rule: code.rule.to_u64(), id: code.id, modules };
     }
@@ -341,7 +342,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
             }
         }
         let code = code_of(shared, t, r.pc);
-        if found.fresh == max || code.id == 0 || code.rule == Rule::UNKNOWN {
+        if found.fresh == max || code.id == PcId::NONE || code.rule == Rule::UNKNOWN {
             // The stack is too deep, or this is no code: a frame pointer has led astray.
             found.cut = true;
             found.passing = found.fresh == max;

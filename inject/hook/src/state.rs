@@ -5,6 +5,7 @@ use crate::owner::Owned;
 use crate::range::Extent;
 use prof_arch::native::Regs;
 use prof_trace::event::Codec;
+use prof_trace::ids::PcId;
 use prof_trace::shared::Slot;
 
 /// Maximum number of frames of a remembered stack; deeper ones are cut (see `Control::max_depth`).
@@ -27,7 +28,7 @@ pub struct Frame {
     /// Frame pointer register; meaningful only if [`Frame::is_live`].
     pub fp: u64,
     /// Code address id of `pc`.
-    pub code: u32,
+    pub code: PcId,
     /// Number of the frame's node in the current segment, for the first [`Thread::named`] frames.
     pub node: u16,
     /// Number of words that the steps from this frame to the root depend on, and the flag [`Frame::LIVE`].
@@ -40,7 +41,7 @@ impl Frame {
 
     /// Makes a frame without a node.
     #[inline(always)]
-    pub fn new(r: &Regs, code: u32, words: usize, live: bool) -> Self {
+    pub fn new(r: &Regs, code: PcId, words: usize, live: bool) -> Self {
         let words = words as u16 | if live { Self::LIVE } else { 0 };
         Self { pc: r.pc, sp: r.sp, fp: r.fp, code, node: 0, words }
     }
@@ -71,7 +72,7 @@ pub struct Fresh {
     /// Registers in the frame.
     pub regs: Regs,
     /// Code address id.
-    pub code: u32,
+    pub code: PcId,
     /// Whether the step out of it read the frame pointer.
     pub reads_fp: bool,
     /// Whether the last word that the step read is the caller's frame pointer, and nothing but that.
@@ -99,7 +100,7 @@ pub struct SeenCode {
     /// Packed unwind rule.
     pub rule: u64,
     /// Code address id.
-    pub id: u32,
+    pub id: PcId,
     /// `Control::modules_seq` at the lookup; any other value invalidates this entry.
     pub modules: u32,
 }
@@ -153,7 +154,7 @@ pub struct Recent {
     /// Whether the frame pointer matters.
     pub live: bool,
     /// Code address ids, from the root.
-    pub codes: [u32; MOST_RECENT],
+    pub codes: [PcId; MOST_RECENT],
     /// Offsets of the words from the stack pointer, in words; from the root.
     pub places: [u16; MOST_RECENT],
     /// Values of the words.

@@ -1,5 +1,6 @@
 //! Models of the code address table: threads that add equal and different addresses, and readers told of one.
 
+use crate::ids::PcId;
 use crate::pcs::{self, Found};
 use crate::shared::Shared;
 use crate::sync::AtomicU32;
@@ -7,7 +8,7 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 use std::sync::Arc;
 
-fn id(found: Found) -> u32 {
+fn id(found: Found) -> PcId {
     match found {
         Found::Id(id) => id,
         other => panic!("{other:?}"),
@@ -70,7 +71,7 @@ pub(crate) const RULE: u64 = 5;
 
 /// Does what the hook does at a code address: lists the module, adds the address, then enters the rule.
 /// `module` stands for the module's entry, which is only read if an address leads to it.
-pub(crate) fn code(shared: &Shared, module: &AtomicU32) -> u32 {
+pub(crate) fn code(shared: &Shared, module: &AtomicU32) -> PcId {
     let known = pcs::find_pc(shared, PC, |m| {
         assert_eq!((m, module.load(Relaxed)), (MODULE, 1), "its module is listed");
         true
@@ -97,13 +98,13 @@ fn who_is_told_of_an_address_sees_all_of_it() {
             thread::spawn(move || {
                 let id = code(&shared, &module);
                 // This stands for the commit of an event whose stack has the address.
-                published[i].store(id, Release);
+                published[i].store(id.0, Release);
             })
         };
         let all = [spawn(0), spawn(1)];
         for p in published.iter() {
-            let id = p.load(Acquire);
-            if id != 0 {
+            let id = PcId(p.load(Acquire));
+            if id != PcId::NONE {
                 assert_eq!(pcs::pc_parts(&shared, id), Some((PC, MODULE)));
                 assert_eq!(pcs::rule(&shared, id), RULE);
                 assert_eq!(module.load(Relaxed), 1);
@@ -127,7 +128,7 @@ fn a_full_table_says_so() {
         let h = thread::spawn(move || add(&s, 1..4));
         let mut all = add(&shared, 4..7);
         all.extend(h.join().expect("thread"));
-        let mut ids: Vec<u32> = Vec::new();
+        let mut ids: Vec<PcId> = Vec::new();
         for (pc, found) in (4..7).chain(1..4).zip(all) {
             match found {
                 Found::Id(id) => {

@@ -2,6 +2,7 @@
 
 use crate::drain::Drain;
 use crate::event::Codec;
+use crate::ids::{PcId, SegmentNode};
 use crate::output::Output;
 use crate::pcs_model::{MODULE, PC, code};
 use crate::records::PC_IS_TRAMPOLINE;
@@ -62,7 +63,9 @@ impl Writer {
         let Some(index) = self.next_segment() else { return };
         if code != 0 && self.codec.defined == 0 {
             // SAFETY: `append` passes enough room.
-            let n = self.append(index, |c, at| unsafe { c.put_define(at, 0, [code, 0, 0]) });
+            let n = self.append(index, |c, at| unsafe {
+                c.put_define(at, SegmentNode::NONE, [code, 0, 0].map(PcId))
+            });
             assert_eq!(n, 4);
         }
         let (time, node) = (number as u64 * TICKS, self.codec.defined.min(code));
@@ -253,7 +256,7 @@ fn write_stacks(preemptions: usize, events: &'static [&'static [u64]], passes: u
             thread::spawn(move || {
                 for (i, addr) in addrs.iter().enumerate() {
                     let code = code(&w.shared, &module);
-                    w.put(i + 1, *addr, code);
+                    w.put(i + 1, *addr, code.0);
                 }
                 w
             })

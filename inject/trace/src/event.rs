@@ -11,6 +11,7 @@ mod encode;
 pub use decode::Visit;
 
 use crate::call::{RawCall, TEXT_BYTES};
+use crate::ids::{PcId, SegmentNode};
 use crate::size::CodedSize;
 
 /// Maximum length of an encoded event, in bytes; also the free space that the encoder needs.
@@ -32,9 +33,10 @@ pub const DEFINE_NODES: usize = 3;
 /// Maximum length of an encoded definition; the encoder may write a few bytes beyond it.
 pub const MAX_DEFINE: usize = 16;
 
-/// A decoded event. Times are ticks of the recording's clock; addresses are the target's.
+/// A decoded event. Times are ticks of the recording's clock; addresses are the target's. `N` is the type of stack nodes:
+/// their ids in a recording, or [`SegmentNode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum Event<N = u32> {
     /// The allocator returned a block. The time is taken after the return.
     Alloc {
         /// Ticks.
@@ -43,8 +45,8 @@ pub enum Event {
         addr: u64,
         /// Requested bytes, chunk header and sampling distance.
         size: CodedSize,
-        /// Stack node: its number in the segment (see [`Entry`]), or its id in a recording.
-        node: u32,
+        /// Stack node.
+        node: N,
     },
     /// The program frees a block. The time is taken before the allocator is entered.
     Free {
@@ -53,7 +55,7 @@ pub enum Event {
         /// Address of the block.
         addr: u64,
         /// Stack node of the free if the recording has those; else 0.
-        node: u32,
+        node: N,
     },
     /// The block `old` was freed at `time_before` and `addr` was allocated at `time`, possibly in place.
     Realloc {
@@ -67,8 +69,8 @@ pub enum Event {
         addr: u64,
         /// Requested bytes, chunk header and sampling distance.
         size: CodedSize,
-        /// Stack node, as in [`Event::Alloc`].
-        node: u32,
+        /// Stack node.
+        node: N,
     },
 }
 
@@ -79,13 +81,13 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// An event.
-    Event(Event),
+    Event(Event<SegmentNode>),
     /// New nodes, as a chain: the first is a child of `parent`, each other one a child of the node before it.
     Define {
-        /// Number of the first node's parent; 0: the root (the first node is an outermost frame).
-        parent: u32,
-        /// Code address ids (see [`crate::pcs`]), outermost first; 0 behind the last.
-        pcs: [u32; DEFINE_NODES],
+        /// The first node's parent; [`SegmentNode::NONE`]: the root (the first node is an outermost frame).
+        parent: SegmentNode,
+        /// Code address ids, outermost first; [`PcId::NONE`] behind the last.
+        pcs: [PcId; DEFINE_NODES],
     },
     /// A call that changes mappings, or the settings of the allocator. Recordings have these elsewhere.
     Call(RawCall),
@@ -93,10 +95,10 @@ pub enum Entry {
     Text([u8; TEXT_BYTES], usize),
 }
 
-impl Event {
+impl<N: Copy> Event<N> {
     /// Returns the stack node; 0: none.
     #[inline(always)]
-    pub fn node(&self) -> u32 {
+    pub fn node(&self) -> N {
         match *self {
             Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. } => {
                 node
@@ -124,7 +126,7 @@ pub struct Codec {
     pub time: u64,
     /// Address of the last event.
     pub addr: u64,
-    /// Stack node of the last event that had one.
+    /// Stack node of the last event that had one: its number in the segment, or its id in a recording.
     pub node: u32,
     /// Number of stack nodes defined so far; 0 in a recording.
     pub defined: u32,
@@ -164,7 +166,7 @@ impl Codec {
 impl Event {
     /// Passes the event to the method of `v` for its kind; returns the answer.
     #[inline(always)]
-    pub fn show(&self, v: &mut impl Visit) -> bool {
+    pub fn show(&self, v: &mut impl Visit<Node = u32>) -> bool {
         match *self {
             Event::Alloc { time, addr, size, node } => v.alloc(time, addr, size, node),
             Event::Free { time, addr, node } => v.free(time, addr, node),

@@ -30,6 +30,7 @@ pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
 pub mod foreign;
+pub mod ids;
 pub mod modules;
 #[cfg(feature = "std")]
 pub mod pack;

@@ -3,7 +3,7 @@
 //! A packed chunk holds runs of events of one or several threads and is decoded without any other chunk.
 //! `FORMAT.md` specifies it.
 
-use crate::event::{Codec, DEFINE_NODES, Visit};
+use crate::event::{Codec, Visit};
 use crate::predictor::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Predictor, State, Tables};
 use crate::size::CodedSize;
 use crate::wire::Writer;
@@ -429,10 +429,7 @@ impl<const ALL: bool> Packing<'_, ALL> {
 
 /// Each method adds an event to the run; it returns false if the run is full.
 impl<const ALL: bool> Visit for Packing<'_, ALL> {
-    #[inline(always)]
-    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        false // recordings define nodes in other chunks
-    }
+    type Node = u32;
 
     #[inline(always)]
     fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {

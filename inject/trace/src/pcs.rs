@@ -9,6 +9,7 @@
 //! the outermost frames. This table holds no nodes: each segment of events defines those that its events name
 //! (see [`crate::event::Entry`]).
 
+use crate::ids::PcId;
 use crate::shared::{PC_LEVEL0, PC_LEVELS, Shared, WINDOW};
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -47,7 +48,7 @@ pub fn key_module(key: u64) -> u16 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The id of the key's entry, found or just added.
-    Id(u32),
+    Id(PcId),
     /// The key is not in the table.
     Absent,
     /// All entries that the key may occupy are taken.
@@ -76,7 +77,7 @@ fn search(pc: u64, mut look: impl FnMut(usize) -> Option<Found>) -> Found {
 /// Returns the id of the entry at a position.
 #[inline(always)]
 fn id_at(at: usize) -> Found {
-    Found::Id(at as u32 + 1)
+    Found::Id(PcId(at as u32 + 1))
 }
 
 /// Stores `key` in the entry if that is free; returns whether the entry holds `key` now.
@@ -117,21 +118,21 @@ pub fn add_pc(shared: &Shared, pc: u64, module: u16) -> Found {
 
 /// Returns the packed unwind rule of a code address id; 0: not computed yet, or no such id.
 #[inline(always)]
-pub fn rule(shared: &Shared, id: u32) -> u64 {
-    let e = (id as usize).checked_sub(1).and_then(|at| shared.pc(at));
+pub fn rule(shared: &Shared, id: PcId) -> u64 {
+    let e = id.position().and_then(|at| shared.pc(at));
     e.map_or(0, |e| e.rule.load(Acquire))
 }
 
 /// Stores the packed unwind rule of a code address id.
-pub fn set_rule(shared: &Shared, id: u32, rule: u64) {
-    if let Some(e) = (id as usize).checked_sub(1).and_then(|at| shared.pc(at)) {
+pub fn set_rule(shared: &Shared, id: PcId, rule: u64) {
+    if let Some(e) = id.position().and_then(|at| shared.pc(at)) {
         e.rule.store(rule, Release);
     }
 }
 
 /// Returns address and 1-based module number of a code address id; `None`: no such id.
-pub fn pc_parts(shared: &Shared, id: u32) -> Option<(u64, u16)> {
-    let key = shared.pc((id as usize).checked_sub(1)?)?.key.load(Relaxed);
+pub fn pc_parts(shared: &Shared, id: PcId) -> Option<(u64, u16)> {
+    let key = shared.pc(id.position()?)?.key.load(Relaxed);
     (key != 0).then_some((key_pc(key), key_module(key)))
 }
 
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn addresses_are_found_again_under_many_threads() {
         let s = Shared::leaked();
-        let ids: Vec<Vec<u32>> = std::thread::scope(|scope| {
+        let ids: Vec<Vec<PcId>> = std::thread::scope(|scope| {
             let hs: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(move || {
@@ -165,8 +166,8 @@ mod tests {
             let i = i as u64 + 1;
             assert_eq!(pc_parts(&s, *id), Some((0x40_0000 + i * 3, (i % 5) as u16)));
         }
-        assert_eq!(pc_parts(&s, 0), None);
-        assert_eq!(pc_parts(&s, u32::MAX), None);
+        assert_eq!(pc_parts(&s, PcId::NONE), None);
+        assert_eq!(pc_parts(&s, PcId(u32::MAX)), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The table of code addresses under many threads, against a sequential model of it.
 
+use prof_trace::ids::PcId;
 use prof_trace::pcs::{self, Found};
 use prof_trace::shared::{Geometry, PC_LEVEL0, PC_LEVELS, Shared};
 use std::alloc::{Layout, alloc_zeroed};
@@ -53,29 +54,29 @@ fn rule((pc, module): (u64, u16)) -> u64 {
     pc << 16 | u64::from(module)
 }
 
-/// Enters an address as the hook does; returns 0 if there is no room.
-fn enter(s: &Shared, key: (u64, u16)) -> u32 {
+/// Enters an address as the hook does; returns [`PcId::NONE`] if there is no room.
+fn enter(s: &Shared, key: (u64, u16)) -> PcId {
     if let Found::Id(id) = pcs::find_pc(s, key.0, |m| m == key.1)
         && pcs::rule(s, id) != 0
     {
         assert_eq!(pcs::rule(s, id), rule(key));
         return id;
     }
-    let Found::Id(id) = pcs::add_pc(s, key.0, key.1) else { return 0 };
+    let Found::Id(id) = pcs::add_pc(s, key.0, key.1) else { return PcId::NONE };
     pcs::set_rule(s, id, rule(key));
     id
 }
 
 /// Checks what the collector finds under an id that it was told.
-fn check(s: &Shared, id: u32, key: (u64, u16)) {
-    if id != 0 {
+fn check(s: &Shared, id: PcId, key: (u64, u16)) {
+    if id != PcId::NONE {
         assert_eq!((pcs::pc_parts(s, id), pcs::rule(s, id)), (Some(key), rule(key)));
     }
 }
 
 /// Lets threads enter all addresses, each in another order, while a reader checks what they publish. Returns
 /// the ids, which are the same for all threads.
-fn enter_by_many(s: &Shared, keys: &[(u64, u16)]) -> Vec<u32> {
+fn enter_by_many(s: &Shared, keys: &[(u64, u16)]) -> Vec<PcId> {
     let published: Vec<AtomicU32> = keys.iter().map(|_| AtomicU32::new(0)).collect();
     let work = |seed: usize| {
         let mut order: Vec<usize> = (0..keys.len()).collect();
@@ -83,16 +84,16 @@ fn enter_by_many(s: &Shared, keys: &[(u64, u16)]) -> Vec<u32> {
         for i in (1..order.len()).rev() {
             order.swap(i, r.below(i as u64 + 1) as usize);
         }
-        let mut ids = vec![0; keys.len()];
+        let mut ids = vec![PcId::NONE; keys.len()];
         for i in order {
             ids[i] = enter(s, keys[i]);
-            published[i].store(ids[i], Release);
+            published[i].store(ids[i].0, Release);
         }
         ids
     };
     let read = || {
         for (key, id) in keys.iter().zip(&published) {
-            check(s, id.load(Acquire), *key);
+            check(s, PcId(id.load(Acquire)), *key);
         }
     };
     let all: Vec<_> = std::thread::scope(|scope| {
@@ -114,10 +115,10 @@ fn many_threads_fill_one_table() {
     let (s, keys) = (shared(), addresses(30_000));
     let ids = enter_by_many(&s, &keys);
     for (key, id) in keys.iter().zip(&ids) {
-        assert_ne!(*id, 0);
+        assert_ne!(*id, PcId::NONE);
         check(&s, *id, *key);
     }
-    let distinct: HashSet<u32> = ids.iter().copied().collect();
+    let distinct: HashSet<PcId> = ids.iter().copied().collect();
     assert_eq!(distinct.len(), keys.len());
     let used = (0..PLACES).filter(|i| s.pc(*i).is_some_and(|e| e.key.load(Relaxed) != 0)).count();
     assert_eq!(used, keys.len(), "nothing but these");
@@ -132,7 +133,7 @@ fn a_full_table_is_full_for_all() {
         e.key.store(if r.below(100) == 0 { 0 } else { FOREIGN }, Relaxed);
     }
     let ids = enter_by_many(&s, &keys);
-    let none = ids.iter().filter(|id| **id == 0).count();
+    let none = ids.iter().filter(|id| **id == PcId::NONE).count();
     assert!(none > 0 && none < keys.len(), "{none} without an id");
     for (key, id) in keys.iter().zip(&ids) {
         check(&s, *id, *key);

@@ -7,6 +7,7 @@ use prof_trace::call::RawCall;
 use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
+use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
     Allocators, Call, Calls, Counters, End, Events, Hooks, Memory, Module, NodeRun, Pass, Pcs,
@@ -128,7 +129,9 @@ impl Writer {
         let data = self.shared.data(self.segment.expect("a segment")).expect("data");
         assert!(self.pos < SEGMENT_SIZE - 64);
         // SAFETY: the segment has room for more than a definition from `pos` on.
-        self.pos += unsafe { self.codec.put_define(data.add(self.pos), parent, [pc, 0, 0]) };
+        self.pos += unsafe {
+            self.codec.put_define(data.add(self.pos), SegmentNode(parent), [pc, 0, 0].map(PcId))
+        };
         self.codec.defined
     }
 
@@ -261,7 +264,7 @@ fn outer_pc(i: u32) -> u64 {
 
 pub(crate) fn pc_id(shared: &Shared, pc: u64) -> u32 {
     match pcs::add_pc(shared, pc, if pc < 0x1_0000_0000 { 1 } else { 2 }) {
-        pcs::Found::Id(id) => id,
+        pcs::Found::Id(id) => id.0,
         full => panic!("{full:?}"),
     }
 }

@@ -4,6 +4,7 @@
 use prof_arch::native::capture::enter_as_stub;
 use prof_hook::header::LOCATIONS;
 use prof_trace::event::{Codec, Entry, Event};
+use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::modules::{Modules, New, bits};
 use prof_trace::pcs;
 use prof_trace::ring;
@@ -75,7 +76,7 @@ pub(crate) struct Hook {
     /// The shared memory.
     pub shared: Shared<'static>,
     /// Stack nodes read so far: parent and code address id, by id minus 1.
-    nodes: RefCell<Vec<(u32, u32)>>,
+    nodes: RefCell<Vec<(u32, PcId)>>,
 }
 
 /// Sets the hook up in this process.
@@ -193,17 +194,11 @@ impl Hook {
             while pos < bytes.len() {
                 let (e, n) = codec.get_entry(&bytes[pos..]).expect("an entry");
                 match e {
-                    Entry::Event(mut e) => {
-                        let (Event::Alloc { node, .. }
-                        | Event::Free { node, .. }
-                        | Event::Realloc { node, .. }) = &mut e;
-                        *node = names[*node as usize];
-                        all.push(e);
-                    }
+                    Entry::Event(e) => all.push(renamed(e, &names)),
                     Entry::Call(_) | Entry::Text(..) => {}
                     Entry::Define { parent, pcs } => {
-                        let mut at = names[parent as usize];
-                        for pc in pcs.into_iter().filter(|pc| *pc != 0) {
+                        let mut at = names[parent.0 as usize];
+                        for pc in pcs.into_iter().filter(|pc| *pc != PcId::NONE) {
                             nodes.push((at, pc));
                             at = nodes.len() as u32;
                             names.push(at);
@@ -234,5 +229,19 @@ impl Hook {
     /// Returns the number of mismatches in all slots.
     pub(crate) fn mismatches(&self) -> u64 {
         (0..8192).filter_map(|i| self.shared.slot(i)).map(|s| s.mismatches.load(Relaxed)).sum()
+    }
+}
+
+/// Returns an event with its node's number in all of the ring, by its number in the segment.
+fn renamed(e: Event<SegmentNode>, names: &[u32]) -> Event {
+    let name = |node: SegmentNode| names[node.0 as usize];
+    match e {
+        Event::Alloc { time, addr, size, node } => {
+            Event::Alloc { time, addr, size, node: name(node) }
+        }
+        Event::Free { time, addr, node } => Event::Free { time, addr, node: name(node) },
+        Event::Realloc { time_before, time, old, addr, size, node } => {
+            Event::Realloc { time_before, time, old, addr, size, node: name(node) }
+        }
     }
 }

@@ -5,6 +5,7 @@ use crate::event::{
     ALLOC, CALL, Codec, DEFINE, DEFINE_NODES, Entry, Event, FREE, FREE_STACK, MAX_EVENT, REALLOC,
     TEXT, UNALIGNED,
 };
+use crate::ids::{PcId, SegmentNode};
 use crate::size::CodedSize;
 
 #[inline(always)]
@@ -55,10 +56,12 @@ impl Codec {
         if matches!(bytes.first()? & 7, DEFINE | CALL | TEXT) {
             return None;
         }
-        match self.get_entry(bytes)? {
-            (Entry::Event(e), n) => Some((e, n)),
-            _ => None,
-        }
+        let mut kept = KeptEvent(None);
+        let n = match bytes.first_chunk::<MAX_EVENT>() {
+            Some(b) => self.visit_from(b, MAX_EVENT, &mut kept)?.0,
+            None => self.visit_from(&padded_with_zeroes(bytes), bytes.len(), &mut kept)?.0,
+        };
+        Some((kept.0?, n))
     }
 
     #[cold]
@@ -77,11 +80,11 @@ impl Codec {
     /// answer of `v`. No entry exceeds [`MAX_EVENT`], so that callers with a whole window pass that constant
     /// and the length checks are compiled out.
     #[inline(always)]
-    fn visit_from(
+    fn visit_from<V: Visit>(
         &mut self,
         bytes: &[u8; MAX_EVENT],
         len: usize,
-        v: &mut impl Visit,
+        v: &mut V,
     ) -> Option<(usize, bool)> {
         let (kind, lens) = head(bytes, 0);
         let mut pos = 2;
@@ -130,9 +133,10 @@ impl Codec {
         self.time = time;
         self.addr = addr;
         if kind == FREE {
-            return Some((pos, v.free(time, addr, 0)));
+            return Some((pos, v.free(time, addr, V::Node::from(0))));
         }
         self.node = node;
+        let node = V::Node::from(node);
         let event = match kind {
             ALLOC => v.alloc(time, addr, CodedSize(size), node),
             FREE_STACK => v.free(time, addr, node),
@@ -157,7 +161,7 @@ impl Codec {
             return None;
         }
         self.defined = self.defined.checked_add(1 + u32::from(b != 0) + u32::from(c != 0))?;
-        Some(v.define(parent, [a as u32, b as u32, c as u32]))
+        Some(v.define(SegmentNode(parent), [a, b, c].map(|id| PcId(id as u32))))
     }
 }
 
@@ -172,15 +176,25 @@ fn called(time: u64, addr: u64, len: u64, node: u32, rest: [u64; 4]) -> Option<R
 /// Receiver of the entries that [`Codec::visit`] decodes. A method returns false to stop before its entry:
 /// the entry is invalid, or there is no room for it.
 pub trait Visit {
-    /// Receives an [`Entry::Define`].
-    fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool;
+    /// Stack nodes: [`SegmentNode`] where a segment is read, an id where a recording is.
+    type Node: Copy + From<u32>;
+    /// Receives an [`Entry::Define`], which only segments have.
+    fn define(&mut self, _parent: SegmentNode, _pcs: [PcId; DEFINE_NODES]) -> bool {
+        false
+    }
     /// Receives an [`Event::Alloc`].
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool;
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: Self::Node) -> bool;
     /// Receives an [`Event::Free`].
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool;
+    fn free(&mut self, time: u64, addr: u64, node: Self::Node) -> bool;
     /// Receives an [`Event::Realloc`]; `times` are its `time_before` and `time`.
-    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: CodedSize, node: u32)
-    -> bool;
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: Self::Node,
+    ) -> bool;
     /// Receives an [`Entry::Call`], which only segments have.
     fn call(&mut self, _call: &RawCall) -> bool {
         false
@@ -200,20 +214,22 @@ pub trait Visit {
 struct Kept(Option<Entry>);
 
 impl Visit for Kept {
+    type Node = SegmentNode;
+
     #[inline(always)]
-    fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool {
+    fn define(&mut self, parent: SegmentNode, pcs: [PcId; DEFINE_NODES]) -> bool {
         self.0 = Some(Entry::Define { parent, pcs });
         true
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: SegmentNode) -> bool {
         self.0 = Some(Entry::Event(Event::Alloc { time, addr, size, node }));
         true
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+    fn free(&mut self, time: u64, addr: u64, node: SegmentNode) -> bool {
         self.0 = Some(Entry::Event(Event::Free { time, addr, node }));
         true
     }
@@ -225,7 +241,7 @@ impl Visit for Kept {
         old: u64,
         addr: u64,
         size: CodedSize,
-        node: u32,
+        node: SegmentNode,
     ) -> bool {
         let [time_before, time] = times;
         self.0 = Some(Entry::Event(Event::Realloc { time_before, time, old, addr, size, node }));
@@ -242,6 +258,39 @@ impl Visit for Kept {
         let n = text.len().min(TEXT_BYTES);
         bytes[..n].copy_from_slice(&text[..n]);
         self.0 = Some(Entry::Text(bytes, n));
+        true
+    }
+}
+
+/// Keeps the visited event of a recording as a value.
+struct KeptEvent(Option<Event>);
+
+impl Visit for KeptEvent {
+    type Node = u32;
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+        self.0 = Some(Event::Alloc { time, addr, size, node });
+        true
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        self.0 = Some(Event::Free { time, addr, node });
+        true
+    }
+
+    #[inline(always)]
+    fn realloc(
+        &mut self,
+        times: [u64; 2],
+        old: u64,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
+        let [time_before, time] = times;
+        self.0 = Some(Event::Realloc { time_before, time, old, addr, size, node });
         true
     }
 }

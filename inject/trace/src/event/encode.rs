@@ -8,6 +8,7 @@ use crate::event::MAX_EVENT;
 use crate::event::{
     ALLOC, CALL, Codec, DEFINE, DEFINE_NODES, FREE, FREE_STACK, REALLOC, TEXT, UNALIGNED,
 };
+use crate::ids::{PcId, SegmentNode};
 use crate::size::CodedSize;
 
 /// Addresses in calls are cut to this: any two then have a difference that can be encoded.
@@ -188,12 +189,12 @@ impl Codec {
     pub unsafe fn put_define(
         &mut self,
         at: *mut u8,
-        parent: u32,
-        pcs: [u32; DEFINE_NODES],
+        parent: SegmentNode,
+        pcs: [PcId; DEFINE_NODES],
     ) -> usize {
-        let back = (self.defined + 1).wrapping_sub(parent) as u64;
-        self.defined += pcs.iter().filter(|pc| **pc != 0).count() as u32;
-        let [a, b, c] = pcs.map(u64::from);
+        let back = (self.defined + 1).wrapping_sub(parent.0) as u64;
+        self.defined += pcs.iter().filter(|pc| **pc != PcId::NONE).count() as u32;
+        let [a, b, c] = pcs.map(|id| u64::from(id.0));
         let lens = [len_of(back), len_of(a), len_of(b), len_of(c)];
         let mut pen = Pen { at };
         // SAFETY: 2 + 4 * 4 + 8 bytes are fewer than the MAX_EVENT that the caller promised.

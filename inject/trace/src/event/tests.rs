@@ -80,6 +80,7 @@ fn definitions_come_back_as_written() {
     let mut buf = [0u8; 1024];
     let (mut w, mut r) = (Codec::default(), Codec::default());
     let all = [(0, [7, 0, 0]), (1, [500, 3, 0]), (3, [70_000, 1, 2_000_000]), (2, [9, 9, 9])];
+    let all = all.map(|(parent, pcs)| (SegmentNode(parent), pcs.map(PcId)));
     let mut len = 0;
     for (parent, pcs) in all {
         // SAFETY: more than MAX_EVENT bytes are left in the buffer.
@@ -95,7 +96,7 @@ fn definitions_come_back_as_written() {
         assert_eq!(e, Entry::Define { parent, pcs });
         pos += n;
     }
-    let free = Entry::Event(Event::Free { time: 5, addr: 16, node: 3 });
+    let free = Entry::Event(Event::Free { time: 5, addr: 16, node: SegmentNode(3) });
     assert_eq!(r.get_entry(&buf[pos..len]).map(|(e, n)| (e, n + pos)), Some((free, len)));
     assert_eq!((r, r.defined), (w, 9));
     // A parent that is not defined, and a definition without nodes.
