@@ -102,7 +102,7 @@ struct Part {
 
 /// The anonymous memory at one moment.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct AnonymousMemory {
     parts: Vec<Part>,
     /// The address range of each part.
     pub ranges: Vec<(u64, u64)>,
@@ -201,7 +201,7 @@ impl Part {
     }
 }
 
-impl Places {
+impl AnonymousMemory {
     pub(super) fn of(m: &Memory) -> Self {
         let (parts, old) = parts_of(m);
         let ranges = parts.iter().map(|p| (p.start, p.end)).collect();

@@ -16,7 +16,7 @@ use crate::maps::Maps;
 use crate::query::Query;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
-use account::Places;
+use account::AnonymousMemory;
 use pages::Ask;
 use prof_trace::size::GlibcChunks;
 use serde::Serialize;
@@ -127,16 +127,16 @@ impl Fragmentation {
         let memory = meta.memory.last.as_ref().filter(|_| options.at.is_none());
         let at = options.at.or(memory.map(|m| m.ticks));
         let page = page_size(index);
-        let places = memory.map(Places::of).unwrap_or_default();
-        let heaps = places.heaps();
+        let anonymous = memory.map(AnonymousMemory::of).unwrap_or_default();
+        let heaps = anonymous.heaps();
         let ask = Ask {
             at,
             page,
             sparse: options.sparse,
             chunks: GlibcChunks::of(meta.target.pointer_size),
-            ranges: &places.ranges,
+            ranges: &anonymous.ranges,
             heaps: &heaps,
-            time: places.time(),
+            time: anonymous.time(),
         };
         let found = pages::find(index, query, &ask)?;
         // The breakdown needs all blocks on the heap, whatever the filter selects.
@@ -145,10 +145,10 @@ impl Fragmentation {
                 let all = Query::new(index, &crate::query::Filter::default());
                 let all = all.ok().filter(|_| !query.is_all());
                 let all = all.map(|q| pages::find(index, &q, &ask)).transpose()?;
-                let used = places.used(index)?;
+                let used = anonymous.used(index)?;
                 let first = meta.memory.first.as_ref();
                 let found = all.as_ref().unwrap_or(&found);
-                let mut account = places.account(m, first, found, page, &used);
+                let mut account = anonymous.account(m, first, found, page, &used);
                 if let Ok(maps) = Maps::of(analysis)
                     && let Some(t) = maps.totals_at(m.ticks).filter(|t| t.ticks == m.ticks)
                 {

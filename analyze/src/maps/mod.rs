@@ -17,7 +17,7 @@ mod looks;
 mod owned;
 mod page;
 mod past;
-mod places;
+mod ranges;
 mod table;
 mod text;
 mod totals;
@@ -41,7 +41,7 @@ pub use held::{Held, HeldGroup, HeldMaps, HeldSums, map_filter};
 pub use kind::Kind;
 pub use owned::What;
 pub use page::{Page, PageAsk};
-pub use places::Places;
+pub use ranges::MappedRanges;
 pub use totals::Totals;
 
 /// All mappings that a recording tells of.

@@ -8,7 +8,7 @@ use super::{chains, stacks};
 use crate::analysis::Rule;
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Clock;
-use crate::maps::{Maps, Places};
+use crate::maps::{MappedRanges, Maps};
 use crate::symbols::embedded_suppressions;
 use prof_trace::size::GlibcChunks;
 use prof_trace::values::parse::Time;
@@ -44,8 +44,8 @@ pub struct Query<'a> {
     headers: Headers,
     /// The rows that can be selected; `None`: all can.
     pub(super) set_of_rows: Option<Arc<RowSet>>,
-    /// The places where blocks must lie, for each condition on mappings.
-    places: Vec<Arc<Places>>,
+    /// Address ranges in which blocks must lie, for each condition on mappings.
+    mapped: Vec<Arc<MappedRanges>>,
     /// The groups that suppression rules exclude.
     pub(super) suppressed: Option<Arc<Suppressed>>,
 }
@@ -118,14 +118,14 @@ impl<'a> Query<'a> {
             chains: None,
             headers: filter.headers,
             set_of_rows: filter.rows.clone(),
-            places: Vec::new(),
+            mapped: Vec::new(),
         };
         if !filter.from_maps.is_empty() {
             let maps = Maps::of(index.analysis())
                 .map_err(|e| QueryError::Missing(format!("--from-map: {e}")))?;
             for ids in &filter.from_maps {
-                let places = Places::of(&maps, ids).map_err(QueryError::Missing)?;
-                q.places.push(Arc::new(places));
+                let mapped = MappedRanges::of(&maps, ids).map_err(QueryError::Missing)?;
+                q.mapped.push(Arc::new(mapped));
             }
         }
         if !q.headers.is_all() && !has_headers(index)? {
@@ -250,7 +250,7 @@ impl<'a> Query<'a> {
             && self.chains.is_none()
             && self.headers.is_all()
             && self.set_of_rows.is_none()
-            && self.places.is_empty()
+            && self.mapped.is_empty()
             && self.suppressed.is_none()
     }
 
@@ -326,13 +326,13 @@ impl<'a> Query<'a> {
             let chunks = GlibcChunks::of(self.index.analysis().meta().target.pointer_size);
             rows.retain(|&i| self.headers.has(chunks, a[i as usize], b[i as usize]));
         }
-        for places in &self.places {
+        for mapped in &self.mapped {
             if rows.is_empty() {
                 return Some(());
             }
             block.read(Column::Addr, a)?;
             block.read(Column::Begin, b)?;
-            rows.retain(|&i| places.has(a[i as usize], b[i as usize]));
+            rows.retain(|&i| mapped.has(a[i as usize], b[i as usize]));
         }
         if let Some(chains) = &self.chains
             && !rows.is_empty()

@@ -154,7 +154,7 @@ pub enum Timeline {
 
 /// The positions of the parts on the screen, for the mouse.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct ScreenAreas {
     /// Line of the column headers, and columns with where they begin and end.
     pub header: (u16, Vec<(u16, u16, Column)>),
     /// First line of the rows, and their number.
@@ -204,7 +204,7 @@ pub struct App {
     /// The rows.
     pub rows: Rows,
     /// The positions of the parts on the screen.
-    pub places: Places,
+    pub areas: ScreenAreas,
     /// Lines of source files, by path and number.
     pub sources: HashMap<(String, u32), Vec<(u32, String)>>,
     /// The line of a source file that the detail would show.
@@ -249,7 +249,7 @@ impl App {
             leave: None,
             color: true,
             rows: Rows::default(),
-            places: Places::default(),
+            areas: ScreenAreas::default(),
             sources: HashMap::new(),
             wanted_source: None,
             message: None,

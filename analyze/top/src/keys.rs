@@ -316,23 +316,23 @@ fn click(app: &mut App, x: u16, y: u16, window: usize) {
     fn at<T: Copy>(all: &[(u16, u16, T)], x: u16) -> Option<T> {
         all.iter().find(|(from, to, _)| (*from..*to).contains(&x)).map(|p| p.2)
     }
-    let places = &app.places;
-    if y == places.processes.0
-        && let Some(i) = at(&places.processes.1, x)
+    let areas = &app.areas;
+    if y == areas.processes.0
+        && let Some(i) = at(&areas.processes.1, x)
     {
         return app.switch(i);
     }
-    if y == places.views.0
-        && let Some(view) = at(&places.views.1, x)
+    if y == areas.views.0
+        && let Some(view) = at(&areas.views.1, x)
     {
         return app.show(view);
     }
-    if y == places.header.0
-        && let Some(column) = at(&places.header.1, x)
+    if y == areas.header.0
+        && let Some(column) = at(&areas.header.1, x)
     {
         return app.sort(column);
     }
-    let (first, n) = places.rows;
+    let (first, n) = areas.rows;
     if y < first || y >= first + n {
         return;
     }

@@ -1,7 +1,7 @@
 //! Fuzzes the readers of recordings.
 
 use super::{Input, memory_file};
-use prof_analyze::maps::{MapFilter, Maps, MapsOptions, MapsReport, Places};
+use prof_analyze::maps::{MapFilter, MappedRanges, Maps, MapsOptions, MapsReport};
 use prof_analyze::report::{Report, ReportOptions, SortKey};
 use prof_analyze::{Analysis, Follower, LoadOptions};
 use prof_trace::chunk;
@@ -55,5 +55,5 @@ fn mappings(analysis: &Analysis) {
     let _ = (report.text(Default::default()), report.json());
     let all: Vec<u32> = (0..maps.count().min(50)).collect();
     assert_eq!(maps.some(&all).len(), all.len(), "a mapping is missing");
-    let _ = Places::of(&maps, &all).map(|p| p.has(0x1000, 1));
+    let _ = MappedRanges::of(&maps, &all).map(|p| p.has(0x1000, 1));
 }

@@ -50,7 +50,7 @@ fn title(app: &mut App, theme: Theme, area: Rect, buf: &mut Buffer) {
     buf.set_style(Rect { height: 1, ..area }, theme.bar());
     let mut x = put(buf, 0, 0, area.width, Span::styled(" prof top ", theme.bold()).into());
     let several = app.processes.len() > 1;
-    let mut places = Vec::new();
+    let mut spans = Vec::new();
     for (i, p) in app.processes.iter().enumerate() {
         let (name, pid) = (&p.source.name, p.source.pid);
         let name: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -61,9 +61,9 @@ fn title(app: &mut App, theme: Theme, area: Rect, buf: &mut Buffer) {
         let style = if several && i == app.current { theme.chosen() } else { Style::new() };
         let from = x;
         x = put(buf, x, 0, area.width.saturating_sub(x), Span::styled(text, style).into());
-        places.push((from, x, i));
+        spans.push((from, x, i));
     }
-    app.places.processes = (0, places);
+    app.areas.processes = (0, spans);
     let state = state(app, app.process());
     let wide = state.chars().count() as u16 + 1;
     if x + wide <= area.width {
@@ -145,15 +145,15 @@ fn events(s: &Snapshot, theme: Theme) -> Vec<Piece> {
 /// Draws the list of views, and the filter.
 pub(super) fn views(app: &mut App, theme: Theme, area: Rect, buf: &mut Buffer) {
     let mut x = 1;
-    let mut places = Vec::new();
+    let mut spans = Vec::new();
     for view in View::ALL {
         let style = if view == app.view { theme.chosen() } else { Style::new() };
         let from = x;
         let text = Span::styled(format!(" {} ", view.name()), style);
         x = put(buf, x, area.y, area.width.saturating_sub(x), text.into());
-        places.push((from, x, view));
+        spans.push((from, x, view));
     }
-    app.places.views = (area.y, places);
+    app.areas.views = (area.y, spans);
     let filter = match (&app.mode, app.filter.is_all()) {
         (Mode::Filter(_), _) | (_, true) => base(app),
         (_, false) => {

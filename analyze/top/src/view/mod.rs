@@ -7,7 +7,7 @@ mod style;
 mod table;
 mod timeline;
 
-use crate::app::{App, Mode, Places, Timeline};
+use crate::app::{App, Mode, ScreenAreas, Timeline};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -75,7 +75,7 @@ pub fn window(app: &App, all: Rect) -> usize {
 /// Draws the screen.
 pub fn draw(app: &mut App, frame: &mut Frame<'_>) {
     let (all, theme) = (frame.area(), Theme::new(app.color));
-    app.places = Places::default();
+    app.areas = ScreenAreas::default();
     app.wanted_source = None;
     if all.width < LEAST.0 || all.height < LEAST.1 {
         let text = format!(

@@ -77,7 +77,7 @@ pub(super) fn draw(app: &mut App, theme: Theme, area: Rect, buf: &mut Buffer) {
     let columns = columns(area.width, app.order.column);
     header(app, &columns, theme, area, buf);
     let rows = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    app.places.rows = (rows.y, rows.height);
+    app.areas.rows = (rows.y, rows.height);
     let p = app.process();
     let Some(snapshot) = p.shown.clone() else { return };
     let book = read(p.figures.book());
@@ -99,7 +99,7 @@ pub(super) fn draw(app: &mut App, theme: Theme, area: Rect, buf: &mut Buffer) {
 
 fn header(app: &mut App, columns: &[Column], theme: Theme, area: Rect, buf: &mut Buffer) {
     buf.set_style(Rect { height: 1, ..area }, theme.bar());
-    let (mut x, mut places) = (0, Vec::new());
+    let (mut x, mut spans) = (0, Vec::new());
     let mark = if app.order.reversed { "▲" } else { "▼" };
     for c in columns.iter().copied().chain([Column::Name]) {
         let sorted = c == app.order.column;
@@ -112,9 +112,9 @@ fn header(app: &mut App, columns: &[Column], theme: Theme, area: Rect, buf: &mut
         let style = if sorted { theme.bold() } else { Style::new() };
         let from = x;
         x = put(buf, x, area.y, area.width.saturating_sub(x), Span::styled(text, style).into());
-        places.push((from, if c == Column::Name { area.width } else { x }, c));
+        spans.push((from, if c == Column::Name { area.width } else { x }, c));
     }
-    app.places.header = (area.y, places);
+    app.areas.header = (area.y, spans);
 }
 
 struct Painter<'a> {

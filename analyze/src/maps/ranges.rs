@@ -13,10 +13,10 @@ struct RangeInTime {
 
 /// The address ranges of mappings, each in its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places(Vec<RangeInTime>);
+pub struct MappedRanges(Vec<RangeInTime>);
 
-impl Places {
-    /// Returns the places of the mappings with these numbers.
+impl MappedRanges {
+    /// Returns the address ranges of the mappings with these numbers.
     ///
     /// # Errors
     /// A message, if the recording has no such mapping.
@@ -59,14 +59,14 @@ impl Places {
 }
 
 /// Sets the beginning of each place to when the last region there ended, before the end of the place.
-fn before(maps: &Maps, places: &mut [RangeInTime]) {
-    if places.is_empty() {
+fn before(maps: &Maps, ranges: &mut [RangeInTime]) {
+    if ranges.is_empty() {
         return;
     }
     let mut take = |r: &Region| {
         let Some(e) = &r.end else { return };
         let end = r.address.saturating_add(r.size);
-        for p in places.iter_mut().filter(|p| r.address < p.end && p.start < end) {
+        for p in ranges.iter_mut().filter(|p| r.address < p.end && p.start < end) {
             if e.ticks <= p.to {
                 p.from = p.from.max(e.ticks);
             }
