@@ -18,7 +18,7 @@ use prof_os::process::is_running;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_trace::records::End;
-use prof_trace::shared::MEMFD_NAME;
+use prof_trace::shared::{MEMFD_NAME, Shared};
 use prof_trace::values::text::{duration, time};
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -257,21 +257,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let shared = prof_collect::map_ring(ring)?;
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
-    let out = File::from(out);
-    let cull = match args.cull_ns {
-        Some(threshold_ns) => {
-            let options = CullOptions { threshold_ns, pending: args.cull_pending };
-            let cull = Cull::of(&out, options);
-            Some(cull.with_context(|| format!("cannot read {}", args.path.display()))?)
-        }
-        None => None,
-    };
-    let mut collector = Collector::new(args.pid, shared, out)?;
-    collector.set_compress(args.compress);
-    collector.set_limits(Limits { max_disk: args.max_disk, keep_free: args.keep_free });
-    if let Some(cull) = cull {
-        collector.set_sieve(Box::new(cull));
-    }
+    let mut collector = args.collector(shared, File::from(out))?;
     let reporter = args.reporter()?.map(|(reporter, tell)| {
         // Without a thread that takes it, the number is of no use.
         collector.on_dump(move |n| _ = tell.send(n));
@@ -329,24 +315,52 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         reporter.finish();
     }
     let displaced = kept.ok().and_then(|kept| save(&kept, args.folder.as_deref()));
-    if let Some(displaced) = displaced {
-        if let (Some(note), Some(path)) = (&note, &displaced.path) {
-            note.moved(path);
-        }
-        // For the process that has started this one and waits.
-        let _ = ready.write_all(&displaced.encode());
-        if !displaced.moved {
-            audit.displaced(args.pid, &displaced.message);
-            return Ok(ExitCode::FAILURE);
-        }
-    }
+    let is_in_place = displaced.is_none_or(|d| args.tell_of(&d, note.as_ref(), &mut ready, audit));
     match ended {
-        Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
+        Ok(e) if e.failure.is_none() && is_in_place => Ok(ExitCode::SUCCESS),
         _ => Ok(ExitCode::FAILURE),
     }
 }
 
 impl CollectArgs {
+    /// Makes the collector that writes the recording to `out`.
+    fn collector(&self, shared: Shared<'static>, out: File) -> Result<Collector<'static>> {
+        let cull = match self.cull_ns {
+            Some(threshold_ns) => {
+                let options = CullOptions { threshold_ns, pending: self.cull_pending };
+                let cull = Cull::of(&out, options);
+                Some(cull.with_context(|| format!("cannot read {}", self.path.display()))?)
+            }
+            None => None,
+        };
+        let mut collector = Collector::new(self.pid, shared, out)?;
+        collector.set_compress(self.compress);
+        collector.set_limits(Limits { max_disk: self.max_disk, keep_free: self.keep_free });
+        if let Some(cull) = cull {
+            collector.set_sieve(Box::new(cull));
+        }
+        Ok(collector)
+    }
+
+    /// Says that the recording was renamed or deleted while it was written: in its note, to the process that has started
+    /// this one and waits, and in the system's log if the recording had to be saved. Returns whether it had not.
+    fn tell_of(
+        &self,
+        displaced: &Displaced,
+        note: Option<&notes::Open>,
+        ready: &mut File,
+        audit: Audit,
+    ) -> bool {
+        if let (Some(note), Some(path)) = (note, &displaced.path) {
+            note.moved(path);
+        }
+        let _ = ready.write_all(&displaced.encode());
+        if !displaced.moved {
+            audit.displaced(self.pid, &displaced.message);
+        }
+        displaced.moved
+    }
+
     /// Starts what has reports written at signals, if those are wanted.
     fn reporter(&self) -> Result<Option<(Reporter, Sender<u64>)>> {
         let Some(reports) = self.reports() else { return Ok(None) };

@@ -148,16 +148,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         None => None,
     };
     let status = parts.follow();
-    let mut path = parts.path;
-    let last = parts.collectors.len() - 1;
-    for (k, collector) in parts.collectors.iter_mut().enumerate() {
-        // Recordings of earlier programs were renamed by this process itself.
-        let Some(displaced) = collector.wait().filter(|d| k == last || !d.moved) else { continue };
-        crate::term::say(&displaced.message);
-        if k == last {
-            path = displaced.path.unwrap_or(path);
-        }
-    }
+    let mut path = finished(parts);
     if let Some(family) = &family {
         family.wait(supervisor);
         path = family.path();
@@ -168,21 +159,41 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             crate::term::say(&format!("cannot print the report: {e:#}"));
         }
     }
-    if family.is_some() {
-        return Ok(status);
+    if family.is_none() {
+        summarize(&path);
     }
-    let summary = look::read(&path, &Now::default());
+    Ok(status)
+}
+
+/// Waits until all recordings of the command's programs are finished; returns the path of the last one.
+fn finished(mut parts: Parts<'_>) -> PathBuf {
+    let last = parts.collectors.len() - 1;
+    for (k, collector) in parts.collectors.iter_mut().enumerate() {
+        // Recordings of earlier programs were renamed by this process itself.
+        let Some(displaced) = collector.wait().filter(|d| k == last || !d.moved) else { continue };
+        crate::term::say(&displaced.message);
+        if k == last
+            && let Some(path) = displaced.path
+        {
+            parts.path = path;
+        }
+    }
+    parts.path
+}
+
+/// Says what a finished recording has, and where it is.
+fn summarize(path: &Path) {
+    let summary = look::read(path, &Now::default());
     summary.iter().flat_map(look::lines).for_each(|line| crate::term::say(&line));
     if summary.is_some_and(|s| s.end_reason.as_deref() == Some("exec")) {
         crate::term::say(
             "the recording ends where the command ran another program in its place (exec), which is not in it",
         );
     }
-    if let Some(why) = look::limit(&path) {
+    if let Some(why) = look::limit(path) {
         crate::term::say(&why);
     }
     crate::term::say(&format!("recorded to {}", path.display()));
-    Ok(status)
 }
 
 /// Prints the report on a recording, with default options.

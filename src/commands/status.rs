@@ -195,7 +195,7 @@ struct Status {
     displaced: Option<String>,
     /// The collector's options, if they are known.
     told: Option<Told>,
-    /// What is noted of reports at a signal.
+    /// The note on reports at a signal.
     reports: Option<Value>,
 }
 
@@ -269,30 +269,8 @@ impl Status {
             let saves = format!("`prof detach {}` ends it, and saves what is nowhere else", p.pid);
             line("", format!("is not there any more: {why}; {saves}"));
         }
-        let c = &p.counters;
-        line("events", format!("{}, {} lost", text::number(c.events), text::number(c.lost)));
-        if let Some(s) = &self.summary {
-            let (n, b) = (s.totals.figures.live_count, s.totals.figures.live_bytes);
-            let sampled = p.capture.is_sampled();
-            let e = s.totals.errors;
-            let error = |e: u64| sampled.then_some(e);
-            line(
-                "live",
-                format!(
-                    "{} in {}",
-                    text::about_bytes(b, error(e.live_bytes)),
-                    text::about(n, error(e.live_count), "block", "blocks")
-                ),
-            );
-            let packed = if s.compressed { ", compressed" } else { "" };
-            line(
-                "written",
-                format!("{}{packed}, part {}", text::bytes(s.bytes), text::number(s.parts as u64)),
-            );
-        } else if let Ok(m) = std::fs::metadata(&p.path) {
-            let why = if m.len() > REPLAYED { "the recording is large" } else { "not readable" };
-            line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
-            line("written", text::bytes(m.len()));
+        for (name, text) in self.contents() {
+            line(name, text);
         }
         if let Some(told) = &self.told {
             line("bounds", bounds(&told.limits));
@@ -338,27 +316,70 @@ impl Status {
         for (name, text) in self.unseen() {
             line(name, text);
         }
+        for advice in self.advice() {
+            line("advice", advice);
+        }
+        t
+    }
+
+    /// Describes what the recording has so far.
+    fn contents(&self) -> Vec<(&'static str, String)> {
+        let p = &self.peek;
+        let mut all = Vec::new();
+        let mut push = |name: &'static str, value: String| all.push((name, value));
+        let c = &p.counters;
+        push("events", format!("{}, {} lost", text::number(c.events), text::number(c.lost)));
+        if let Some(s) = &self.summary {
+            let (n, b) = (s.totals.figures.live_count, s.totals.figures.live_bytes);
+            let sampled = p.capture.is_sampled();
+            let e = s.totals.errors;
+            let error = |e: u64| sampled.then_some(e);
+            push(
+                "live",
+                format!(
+                    "{} in {}",
+                    text::about_bytes(b, error(e.live_bytes)),
+                    text::about(n, error(e.live_count), "block", "blocks")
+                ),
+            );
+            let packed = if s.compressed { ", compressed" } else { "" };
+            push(
+                "written",
+                format!("{}{packed}, part {}", text::bytes(s.bytes), text::number(s.parts as u64)),
+            );
+        } else if let Ok(m) = std::fs::metadata(&p.path) {
+            let why = if m.len() > REPLAYED { "the recording is large" } else { "not readable" };
+            push("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
+            push("written", text::bytes(m.len()));
+        }
+        all
+    }
+
+    /// Says what to do about what is not as it should be.
+    fn advice(&self) -> Vec<String> {
+        let p = &self.peek;
+        let mut all = Vec::new();
         if p.unknown_modules > 0 {
             let n = p.unknown_modules;
             let why = format!(
                 "no room for the unwind tables of {}: stacks are cut there",
                 text::count(n.into(), "module", "modules")
             );
-            line("advice", format!("{why}; a new attach makes room for all that are loaded then"));
+            all.push(format!("{why}; a new attach makes room for all that are loaded then"));
         }
         if self.is_left {
             let why = "what is left does nothing";
-            line("advice", format!("{why}; `prof detach {}` tries again to remove it", p.pid));
+            all.push(format!("{why}; `prof detach {}` tries again to remove it", p.pid));
         }
         if self.state() == "turned off" {
             let why = "the collector did not answer for 5 s (stopped, or short of processor?)";
-            line("advice", format!("{why}; `prof resume {}` goes on", p.pid));
+            all.push(format!("{why}; `prof resume {}` goes on", p.pid));
         }
         if self.state() == "orphaned" {
             let pid = p.pid;
-            line("advice", format!("the collector has died; `prof detach {pid}` saves the rest"));
+            all.push(format!("the collector has died; `prof detach {pid}` saves the rest"));
         }
-        t
+        all
     }
 
     /// Describes the reports at a signal: what asks for one, and what became of those that were asked for.

@@ -15,13 +15,14 @@ mod series;
 mod text;
 mod turnover;
 
-use crate::Index;
 use crate::askers::Askers;
 use crate::index::ScanError;
+use crate::load::Meta;
 use crate::maps::{GrowingMap, Maps, growing};
 use crate::query::Query;
 use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
+use crate::{Analysis, Index};
 use prof_trace::values::parse::Time;
 use rows::Judged;
 use serde::Serialize;
@@ -168,6 +169,59 @@ impl Row {
     }
 }
 
+/// Returns by how many bytes resident memory has grown from the first fifth of a period to the last, without its very
+/// beginning; `None` if it is not known.
+fn resident_growth(meta: &Meta, start: u64, end: u64) -> Option<f64> {
+    let least = |part: std::ops::Range<f64>| {
+        let at = |p: f64| start + ((end - start) as f64 * p) as u64;
+        meta.resident.least(at(part.start), at(part.end)).map(|bytes| bytes as f64)
+    };
+    least(0.05..0.2).zip(least(0.85..1.0)).map(|(a, b)| b - a)
+}
+
+/// Returns the rows of the wanted classes, with their frames. `start`: ticks at which recording began.
+fn leak_data(
+    analysis: &Analysis,
+    options: &LeakOptions,
+    judged: &[Row],
+    start: u64,
+) -> Vec<LeakData> {
+    let meta = analysis.meta();
+    let mut symbols = Symbolizer::new(analysis);
+    let askers = Askers::new(analysis, &mut symbols);
+    let mut stacks = Vec::new();
+    for class in Class::ALL.into_iter().filter(|c| options.classes.contains(c)) {
+        let of = judged.iter().filter(|j| j.judged.verdict.class == class);
+        let most = if options.top == 0 { usize::MAX } else { options.top };
+        stacks.extend(of.take(most).map(|row| {
+            let j = &row.judged;
+            let g = &analysis.groups()[j.group];
+            let frames = frames_of(analysis, g.node, &mut symbols);
+            LeakData {
+                id: g.node,
+                class,
+                trend: row.proved.map(|_| row.trend),
+                unreachable: row.proved,
+                confidence: j.verdict.confidence,
+                bytes: row.bytes,
+                live_bytes: j.series.live_bytes,
+                live_count: j.series.live_blocks,
+                freed_at_end_bytes: j.series.freed_after,
+                growth_per_hour: row.growth[0],
+                mean_growth_per_hour: row.growth[1],
+                replaced_count: j.replaced,
+                sizes: j.sizes.map(|(least, most)| [least, most]),
+                older_ns: j.older.map(|t| meta.clock.between(start, start.saturating_add(t))),
+                held: j.series.held.to_vec(),
+                truncated: meta.is_cut(g.node),
+                asked_by: asked_by(&frames, &askers),
+                frames,
+            }
+        }));
+    }
+    stacks
+}
+
 impl Leaks {
     /// Judges the stacks of the selected blocks.
     ///
@@ -196,11 +250,7 @@ impl Leaks {
         let step_ns = meta.clock.between(start, start.saturating_add(between)) as f64
             / (series::MOMENTS - 1) as f64;
         let per_hour = |step: f64| if step_ns > 0.0 { (step / step_ns * 3600e9) as u64 } else { 0 };
-        let grown = |part: std::ops::Range<f64>| {
-            let at = |p: f64| start + ((end - start) as f64 * p) as u64;
-            meta.resident.least(at(part.start), at(part.end)).map(|bytes| bytes as f64)
-        };
-        let resident = grown(0.05..0.2).zip(grown(0.85..1.0)).map(|(a, b)| b - a);
+        let resident = resident_growth(meta, start, end);
         let mut judged: Vec<Row> = rows::rows(index, query, &moments, resident)?
             .into_iter()
             .map(|j| {
@@ -222,38 +272,7 @@ impl Leaks {
         let asked = |c: &Class| *c != Class::Proved || options.proof.is_some();
         let classes = Class::ALL.into_iter().filter(asked);
         let classes = classes.map(|c| class_data(c, &judged)).collect();
-        let mut symbols = Symbolizer::new(analysis);
-        let askers = Askers::new(analysis, &mut symbols);
-        let mut stacks = Vec::new();
-        for class in Class::ALL.into_iter().filter(|c| options.classes.contains(c)) {
-            let of = judged.iter().filter(|j| j.judged.verdict.class == class);
-            let most = if options.top == 0 { usize::MAX } else { options.top };
-            stacks.extend(of.take(most).map(|row| {
-                let j = &row.judged;
-                let g = &analysis.groups()[j.group];
-                let frames = frames_of(analysis, g.node, &mut symbols);
-                LeakData {
-                    id: g.node,
-                    class,
-                    trend: row.proved.map(|_| row.trend),
-                    unreachable: row.proved,
-                    confidence: j.verdict.confidence,
-                    bytes: row.bytes,
-                    live_bytes: j.series.live_bytes,
-                    live_count: j.series.live_blocks,
-                    freed_at_end_bytes: j.series.freed_after,
-                    growth_per_hour: row.growth[0],
-                    mean_growth_per_hour: row.growth[1],
-                    replaced_count: j.replaced,
-                    sizes: j.sizes.map(|(least, most)| [least, most]),
-                    older_ns: j.older.map(|t| meta.clock.between(start, start.saturating_add(t))),
-                    held: j.series.held.to_vec(),
-                    truncated: meta.is_cut(g.node),
-                    asked_by: asked_by(&frames, &askers),
-                    frames,
-                }
-            }));
-        }
+        let stacks = leak_data(analysis, options, &judged, start);
         let head = Head::new(analysis, &options.filter);
         let duration_ns = meta.clock.between(start, start.saturating_add(recorded_ticks));
         let seen_per_hour = seen_per_hour(meta.points_per_byte(start, end), duration_ns);
