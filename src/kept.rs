@@ -17,11 +17,11 @@ use std::path::{Component, Path, PathBuf};
 pub(crate) enum Location {
     /// At its original path.
     There,
-    /// It was renamed.
+    /// The file was renamed.
     Moved(PathBuf),
-    /// It was deleted: it has no name.
+    /// The file was deleted and has no name.
     Deleted,
-    /// It has a name, but in no folder that is visible from here: its file system was unmounted.
+    /// The file has a name, but in no folder that is visible from here: its file system was unmounted.
     Unmounted,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Displaced {
     pub path: Option<PathBuf>,
     /// Message for the user.
     pub message: String,
-    /// It was renamed, so that nothing had to be saved.
+    /// Whether the file was renamed, so that nothing had to be saved.
     pub moved: bool,
 }
 

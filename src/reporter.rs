@@ -31,7 +31,7 @@ const MESSAGE: usize = 1000;
 /// Bytes that are kept of what such a process writes: a path is no longer than PATH_MAX.
 const OUTPUT: usize = 8 << 10;
 
-/// What is known of a recording, for its reports.
+/// The facts about a recording that its reports need.
 pub(crate) struct About {
     /// The recorded process.
     pub pid: Pid,
@@ -39,7 +39,7 @@ pub(crate) struct About {
     pub recording: PathBuf,
     /// Room that is left free on a file system.
     pub keep_free: Room,
-    /// What is wanted.
+    /// The reports that the user has asked for.
     pub reports: Reports,
     /// The note of the recording.
     pub note: Option<PathBuf>,

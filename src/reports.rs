@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) struct Reports {
     /// The signal.
     pub signal: u32,
-    /// Where they are written.
+    /// Folder and template of the reports' paths.
     pub to: Template,
     /// The format of the files.
     pub format: DumpFormat,

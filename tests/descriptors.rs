@@ -44,7 +44,7 @@ fn files_of_a_target_that_closes_all_descriptors_stay_as_they_are() {
     target.quit();
 }
 
-/// Such a process is not stopped: prof must notice what it has put in the place of prof's memory.
+/// A process that shares the table of descriptors is not stopped: prof must notice what that process has put in the place of prof's memory.
 #[test]
 fn files_of_a_process_that_shares_the_descriptors_stay_as_they_are() {
     let scene = Scene::new("shares");

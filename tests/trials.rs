@@ -18,7 +18,7 @@ struct Program {
     target: Target,
     /// The size of the blocks that leak; 0: none do.
     leak: u64,
-    /// It says when its cache is full; otherwise the cache is full already.
+    /// Whether the program says when its cache is full; otherwise the cache is full from the beginning.
     says_ready: bool,
 }
 

@@ -186,7 +186,7 @@ pub struct WorkerData {
     pub rss_bytes: u64,
     /// Growth of the resident bytes since it was first seen.
     pub grown_bytes: u64,
-    /// It was forked after the attach: it contains prof's jumps and can't be recorded as it is.
+    /// Whether the worker was forked after the attach: then it contains prof's jumps and can't be recorded as it is.
     pub forked_since: bool,
 }
 

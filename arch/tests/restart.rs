@@ -15,9 +15,9 @@ use tracee::{Child, shared};
 /// End of the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It restores the registers at the enter stop of `rt_sigreturn`.
+    /// The tracer restores the registers at the enter stop of `rt_sigreturn`.
     Restores,
-    /// It dies before that, so that the signal frame alone must do.
+    /// The tracer dies before that, so that the signal frame alone must do.
     Dies,
 }
 

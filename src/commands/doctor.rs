@@ -41,11 +41,11 @@ const CAPABILITIES: [(&str, u32); 3] =
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// Nothing to do.
+    /// The user has nothing to do.
     Good,
     /// Some processes can't be recorded.
     Limited,
-    /// Nothing can be recorded.
+    /// prof can record nothing here.
     Bad,
 }
 

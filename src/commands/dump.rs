@@ -79,9 +79,9 @@ pub(super) const NO_NUMBER: &str =
 
 /// The contents of a report.
 pub(super) struct What<'a> {
-    /// Its format.
+    /// Format of the report.
     pub format: DumpFormat,
-    /// How many call stacks it shows.
+    /// Number of call stacks that the report shows.
     pub top: Option<usize>,
     /// The figure that each stack is shown by.
     pub cost: Cost,

@@ -77,7 +77,7 @@ pub(crate) struct OnSignalArgs {
     /// The recorded process
     #[arg(long)]
     pub pid: Pid,
-    /// Its name
+    /// Name of the process
     #[arg(long)]
     pub comm: String,
     /// The recording

@@ -28,15 +28,15 @@ const HEAD: usize = 16;
 /// A change of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// It was made by its parent.
+    /// A process was made by its parent.
     Fork { parent: Pid, child: Pid },
-    /// It runs another program.
+    /// A process runs another program.
     Exec { pid: Pid },
-    /// It has ended, with this status of waitpid(2).
+    /// A process has ended, with this status of waitpid(2).
     Exit { pid: Pid, status: i32 },
     /// Something may have happened that no event tells of: a look at all processes is due.
     Look,
-    /// There were more events than fit into memory: some are lost.
+    /// Events were lost: there were more than fit into memory.
     Lost,
 }
 

@@ -14,13 +14,13 @@ const LEAST_ID: usize = 4;
 /// Property that the processes of a family have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// They are this process and its descendants.
+    /// A process and its descendants.
     Tree(Pid),
     /// Their name, or the name or path of their program, is this.
     Name(String),
-    /// They are in this cgroup, or in one below it.
+    /// The processes in a cgroup and in those below it.
     Cgroup(String),
-    /// They are in the container with this id, or with one that begins so.
+    /// The processes in the container whose id begins with this text.
     Container(String),
 }
 

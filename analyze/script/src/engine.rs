@@ -92,9 +92,9 @@ impl ScriptOptions {
 /// The end of a script that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// It came to its end.
+    /// The script came to its end.
     Whole,
-    /// It called `exit` with this code.
+    /// The script called `exit` with this code.
     Exit(i64),
 }
 

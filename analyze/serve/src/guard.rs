@@ -56,11 +56,11 @@ pub(crate) struct Guard {
 /// The decision on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It is answered.
+    /// The request is answered.
     Pass,
     /// The browser is given the token as a cookie, and sent to the path without it.
     Enter(String),
-    /// It is refused with a status and a reason.
+    /// The request is refused with a status and a reason.
     Refuse(u16, &'static str),
 }
 

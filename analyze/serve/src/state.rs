@@ -34,11 +34,11 @@ pub struct Source {
 pub(crate) enum State {
     /// Nobody has asked for it.
     Waiting,
-    /// It is being opened.
+    /// The recording is being opened.
     Opening,
-    /// It is open.
+    /// The recording is open.
     Ready(Arc<Open>),
-    /// It can't be read.
+    /// The recording can't be read.
     Failed(String),
 }
 

@@ -144,7 +144,7 @@ pub struct FigureData {
 pub struct ArenaData {
     /// Address of its `malloc_state`; 0 of the sum.
     pub address: u64,
-    /// It is the main arena, which grows by `brk`.
+    /// Whether this is the main arena, which grows by `brk`.
     pub main: bool,
     /// Number of heaps of other arenas.
     pub heaps: u64,

@@ -119,7 +119,7 @@ pub struct BlockRow {
     pub temporary: bool,
     /// `realloc` returned it.
     pub reallocated: bool,
-    /// It was passed to `realloc`.
+    /// The block was passed to `realloc`.
     pub continued: bool,
     /// The block's free was not recorded; another block at its address implies it.
     pub implied: bool,
@@ -129,7 +129,7 @@ pub struct BlockRow {
     pub position: u32,
     /// glibc mapped it on its own, if its header is known.
     pub mapped: Option<bool>,
-    /// It is in glibc's main arena, if its header is known and says so.
+    /// Whether the block is in glibc's main arena, if its header is known and says so.
     pub main_arena: Option<bool>,
 }
 

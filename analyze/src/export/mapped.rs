@@ -25,7 +25,7 @@ pub(super) struct MapRow<'a> {
     /// As in `/proc/PID/maps`.
     pub permissions: String,
     pub name: &'a str,
-    /// It is from before the recording.
+    /// Whether the mapping is from before the recording.
     pub before: bool,
     pub rss: u64,
     pub peak_rss: u64,

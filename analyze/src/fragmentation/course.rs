@@ -12,7 +12,7 @@ pub(super) struct Course {
     always: u64,
     /// First address, and first address behind the end, of each chunk in use at some moments only.
     others: Vec<(u64, u64)>,
-    /// There were more than [`MOST`] of these.
+    /// Whether there were more than [`MOST`] of these.
     too_many: bool,
 }
 

@@ -107,9 +107,9 @@ struct Times {
 /// The way a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was freed.
+    /// The block was freed.
     Freed,
-    /// It was passed to `realloc`.
+    /// The block was passed to `realloc`.
     Reallocated,
     /// The free was not recorded: another block at its address implies it.
     Implied,
@@ -126,7 +126,7 @@ pub struct End {
     pub node: u32,
     /// The way it ended.
     pub fate: Fate,
-    /// It counts in [`BlockStats::temporary`].
+    /// Whether the block counts in [`BlockStats::temporary`].
     pub temporary: bool,
 }
 

@@ -104,11 +104,11 @@ pub mod flags {
     pub const TEMPORARY: u64 = 1;
     /// `realloc` returned it.
     pub const REALLOCATED: u64 = 2;
-    /// It was passed to `realloc`.
+    /// The block was passed to `realloc`.
     pub const CONTINUED: u64 = 4;
     /// The block's free was not recorded: another block at its address implies it.
     pub const IMPLIED: u64 = 8;
-    /// It is live at the end of the recording.
+    /// The block is live at the end of the recording.
     pub const LIVE: u64 = 16;
 }
 

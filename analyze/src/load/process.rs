@@ -24,7 +24,7 @@ pub struct WorkerSeen {
     pub first: u64,
     /// Number of times it was seen.
     pub looks: u32,
-    /// It was started after the attach.
+    /// Whether the worker was started after the attach.
     pub since: bool,
 }
 

@@ -117,13 +117,13 @@ pub struct MapData {
     /// The end of the mapping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deallocation: Option<MapEndData>,
-    /// It can be read.
+    /// Whether the mapping can be read.
     pub is_readable: bool,
-    /// It can be written to.
+    /// Whether the mapping can be written to.
     pub is_writable: bool,
     /// The mapping's content can be executed.
     pub is_executable: bool,
-    /// It is shared.
+    /// Whether the mapping is shared.
     pub is_shared: bool,
     /// Path or name.
     pub name: String,
@@ -131,7 +131,7 @@ pub struct MapData {
     pub kind: Kind,
     /// The call that made it was recorded.
     pub caught: bool,
-    /// It is from before the attach.
+    /// Whether the mapping is from before the attach.
     pub before: bool,
     /// Resident bytes when seen last.
     pub rss: u64,

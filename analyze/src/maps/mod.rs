@@ -74,7 +74,7 @@ pub struct Map {
     pub peak_size: u64,
     /// Ticks when it was made, or seen first.
     pub begun: u64,
-    /// It was there at the first look: it is from before the attach.
+    /// Whether the mapping was there at the first look, and so is from before the attach.
     pub before: bool,
     /// The call that made it; `None`: it was seen, not caught.
     pub source: Option<Source>,
@@ -90,7 +90,7 @@ pub struct Map {
     pub thread: Option<u64>,
     /// Most that was ever seen resident.
     pub peak_rss: u64,
-    /// It is prof's own.
+    /// Whether the mapping is prof's own.
     pub ours: bool,
     /// Address ranges, in the order in which they began.
     pub regions: Vec<Region>,
@@ -103,9 +103,9 @@ pub struct Map {
 /// Permissions of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Perms {
-    /// It can be read.
+    /// Whether the memory can be read.
     pub read: bool,
-    /// It can be written to.
+    /// Whether the memory can be written to.
     pub write: bool,
     /// The mapping's content can be executed.
     pub execute: bool,

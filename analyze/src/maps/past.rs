@@ -225,7 +225,7 @@ const CAUGHT: u64 = 1 << 5;
 const END_CAUGHT: u64 = 1 << 6;
 const OURS: u64 = 1 << 7;
 const HAS_THREAD: u64 = 1 << 8;
-/// It has one region, which is as the mapping itself.
+/// Flag: the mapping has one region, with the same range and times.
 const SIMPLE: u64 = 1 << 9;
 const HAS_FILE: u64 = 1 << 10;
 const KIND: u32 = 11;

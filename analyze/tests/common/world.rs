@@ -32,7 +32,7 @@ pub(crate) struct Block {
     /// Time of its end, and the thread that ended it.
     pub end: Option<(u64, u32)>,
     pub temporary: bool,
-    /// It was passed to `realloc`.
+    /// The block was passed to `realloc`.
     pub continued: bool,
     /// Number of its chain; 0: none.
     pub chain: u32,

@@ -241,7 +241,7 @@ impl StoppedRegs for UserRegs {
         regs
     }
 
-    /// Nothing is left to restart at the stop that follows, so a call with a timeout continues as `restart_syscall`.
+    /// The stop that follows has no call to restart, so a call with a timeout continues as `restart_syscall`.
     fn restored_behind_call(&self) -> Self {
         let mut regs = *self;
         if self.is_timed() {

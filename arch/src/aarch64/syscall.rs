@@ -56,7 +56,7 @@ pub mod nr {
     pub const PRCTL: u64 = 167;
     pub const GETPID: u64 = 172;
     pub const CLONE: u64 = 220;
-    /// There is no such call: a number that no call has.
+    /// A number that no system call has.
     pub const FORK: u64 = u64::MAX;
     pub const CLONE3: u64 = 435;
     pub const GETTID: u64 = 178;

@@ -95,7 +95,7 @@ pub enum Form {
     End,
     /// The frame needs [`step_full`](crate::unwind::step_full).
     Complex,
-    /// There is no call frame information for this address.
+    /// The address has no call frame information.
     Unknown,
 }
 

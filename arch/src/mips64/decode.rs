@@ -27,13 +27,13 @@ pub enum PcUse {
 /// Role of the instruction behind one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// It is the next instruction.
+    /// The next instruction.
     None,
-    /// It is executed before the jump.
+    /// The instruction in the delay slot is executed before the jump.
     Delay,
-    /// It is executed before the branch, if that is taken.
+    /// The instruction in the delay slot is executed before the branch, if that is taken.
     Likely,
-    /// It is the next instruction, if the branch is not taken, and must not be a branch itself.
+    /// The next instruction if the branch is not taken; it must not be a branch itself.
     Forbidden,
 }
 

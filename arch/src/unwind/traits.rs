@@ -4,9 +4,9 @@ use super::cfi::{CfiModule, FrameInfo, Row};
 
 /// A packed unwind rule of one architecture.
 pub trait CfiRule: Copy {
-    /// There is no call frame information for the address.
+    /// The address has no call frame information.
     const UNKNOWN: Self;
-    /// There is call frame information, but it needs the full evaluation.
+    /// The address has call frame information that needs the full evaluation.
     const COMPLEX: Self;
     /// Vendor whose call frame instructions occur beside DWARF's own.
     const VENDOR: gimli::Vendor;

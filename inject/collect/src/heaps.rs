@@ -18,7 +18,7 @@ pub(crate) const PIECE: u64 = prof_trace::records::PIECE;
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub map: Map,
-    /// It is the heap that `brk` grows.
+    /// The heap that `brk` grows.
     pub brk: bool,
     /// Resident bytes of the mapping.
     pub rss: u64,

@@ -313,9 +313,9 @@ const MOST_HELD: usize = 400;
 
 /// Says when to read a module's symbols.
 enum Symbols {
-    /// They are read now, as a reader of the recording will not find them.
+    /// The symbols are read now, as a reader of the recording will not find the file.
     Now(Job),
-    /// They can be read later, from the file's path.
+    /// The symbols can be read later, from the file's path.
     Later(Held),
 }
 

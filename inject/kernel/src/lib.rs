@@ -58,7 +58,7 @@ pub enum Error {
         /// Advice for the user.
         advice: String,
     },
-    /// There are not enough descriptors.
+    /// The process may not open as many descriptors as are needed.
     #[error(
         "recording the kernel's allocations takes {needed} descriptors, more than this process may have (`ulimit -n`)"
     )]

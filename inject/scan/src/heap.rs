@@ -345,7 +345,7 @@ struct Builder<'a> {
     heap: &'a Heap,
     nodes: Vec<Node>,
     children: HashMap<(u32, u32), u32>,
-    /// How many blocks of a node begin with a table of virtual functions.
+    /// Number of a node's blocks that begin with the address of a table of virtual functions.
     classes: HashMap<(u32, u32), u64>,
 }
 

@@ -17,7 +17,7 @@ const REST: [Duration; 3] =
 /// Whether the last pass is made with all threads stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It is not.
+    /// Threads are never stopped.
     Never,
     /// It is, if a pass takes no longer than this, and all threads stop.
     Within(Duration),
@@ -30,7 +30,7 @@ pub enum Stop {
 pub struct Limits {
     /// Number of passes in a row that have to agree before the one with all threads stopped.
     pub agree: u64,
-    /// The same if there is none.
+    /// Number of passes in a row that have to agree if none is made with all threads stopped.
     pub alone: u64,
     /// Whether there is one.
     pub stop: Stop,

@@ -5,7 +5,7 @@ use crate::table::Table;
 /// A machine word: a pointer of the target, which is of the same kind as prof.
 pub(crate) const WORD: usize = size_of::<usize>();
 
-/// How words are taken for pointers.
+/// Rules by which words are taken for pointers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointers {
     /// Bits of a word that are an address.

@@ -12,11 +12,11 @@ const ARGUMENTS: u8 = 6;
 /// The role of a named function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It returns a block. The user names the argument that is its size.
+    /// The function returns a block. The user names the argument that is its size.
     Alloc,
-    /// It takes a block and returns another or the same one. The user names both arguments: block, size.
+    /// The function takes a block and returns another or the same one. The user names both arguments: block, size.
     Realloc,
-    /// It releases a block. The user names the argument that is the block.
+    /// The function releases a block. The user names the argument that is the block.
     Free,
 }
 

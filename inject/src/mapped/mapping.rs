@@ -460,7 +460,7 @@ impl<'a> Site<'a> {
 pub(crate) enum Kind {
     /// Some of it is executable.
     Code,
-    /// It is not accessible.
+    /// The memory is not accessible.
     Guard,
     /// Any access is possible.
     Any,

@@ -9,7 +9,7 @@ use std::path::Path;
 /// A program that translates the code of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Translator {
-    /// It executes copies of all code in the process (valgrind, DynamoRIO, Pin). The text names it.
+    /// A tool that executes copies of all code in the process (valgrind, DynamoRIO, Pin), by its name.
     Whole(&'static str),
     /// It is a program of this architecture that executes one of another: its own calls can be recorded, and those of
     /// native libraries that it makes for the other. The text is the name of its executable.

@@ -40,7 +40,7 @@ pub enum Stop {
     Syscall,
     /// A signal is about to be delivered.
     Signal(i32),
-    /// It is another ptrace event.
+    /// Another ptrace event.
     Other,
 }
 

@@ -45,7 +45,7 @@ pub enum Claim {
     New(usize),
     /// A signal has interrupted the thread while it was claiming a slot.
     Busy,
-    /// There is no room.
+    /// All slots that the thread may take are taken.
     None,
 }
 

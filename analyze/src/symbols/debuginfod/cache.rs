@@ -57,7 +57,7 @@ pub(super) struct Entry {
 
 /// Result of a search in the cache.
 pub(super) enum Found {
-    /// It is there.
+    /// The file is in the cache.
     File(Box<ObjectFile>),
     /// No server had it a short while ago.
     Missing,

@@ -27,7 +27,7 @@ pub(super) struct Variable {
     of: &'static str,
     name: &'static str,
     kind: Type,
-    /// It is a figure that the allocator counts; otherwise it is a setting.
+    /// Whether the allocator counts the value; otherwise the value is a setting.
     is_figure: bool,
 }
 

@@ -47,12 +47,12 @@ pub mod flags {
     pub const SELECT: u32 = 8;
     /// The dynamic linker calls the hook at changes of its list, while recording is on.
     pub const LOADER: u32 = 16;
-    /// There is a seccomp filter, and it is known to permit blocking signals and asking for the signal stack.
+    /// A seccomp filter, known to permit blocking signals and asking for the signal stack.
     pub const MASKS: u32 = 32;
     /// The target has a garbage collector that stops threads by signals: no handler may see a stack of the
     /// hook's.
     pub const COLLECTS: u32 = 64;
-    /// There is a seccomp filter, and it is known to permit private mappings, too, for
+    /// A seccomp filter, known to permit private mappings, too, for
     /// [`Kind::Fork`](crate::shared::Kind::Fork).
     pub const MAPS: u32 = 128;
     /// All that permit system calls.

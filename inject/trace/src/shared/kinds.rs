@@ -13,9 +13,9 @@ enum Trait {
     Many,
     /// The function may return a block of glibc's, with a chunk header.
     HandsOut,
-    /// It takes a block back, and hands out none.
+    /// The function takes a block back, and hands out none.
     Frees,
-    /// It changes mappings or the settings of the allocator, and hands out no blocks.
+    /// The function changes mappings or the settings of the allocator, and hands out no blocks.
     Call,
 }
 

@@ -192,12 +192,12 @@ pub struct Stable {
     pub reserved: [u64; 23],
 }
 
-/// What prof takes a signal of the target for.
+/// Purposes of the signals that prof uses in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// It switches recording off and on.
+    /// The signal switches recording off and on.
     Toggle,
-    /// It has a report written.
+    /// The signal asks for a report.
     Dump,
 }
 
