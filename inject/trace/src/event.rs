@@ -106,6 +106,20 @@ impl<N: Copy> Event<N> {
         }
     }
 
+    /// Returns the event with another stack node.
+    #[inline(always)]
+    pub fn map_node<M>(self, f: impl FnOnce(N) -> M) -> Event<M> {
+        match self {
+            Event::Alloc { time, addr, size, node } => {
+                Event::Alloc { time, addr, size, node: f(node) }
+            }
+            Event::Free { time, addr, node } => Event::Free { time, addr, node: f(node) },
+            Event::Realloc { time_before, time, old, addr, size, node } => {
+                Event::Realloc { time_before, time, old, addr, size, node: f(node) }
+            }
+        }
+    }
+
     /// Returns the time that orders the event within its thread: when it was written.
     pub fn time(&self) -> u64 {
         match *self {

@@ -4,7 +4,7 @@
 use prof_arch::native::capture::enter_as_stub;
 use prof_hook::header::LOCATIONS;
 use prof_trace::event::{Codec, Entry, Event};
-use prof_trace::ids::{PcId, SegmentNode};
+use prof_trace::ids::PcId;
 use prof_trace::modules::{Modules, New, bits};
 use prof_trace::pcs;
 use prof_trace::ring;
@@ -194,7 +194,7 @@ impl Hook {
             while pos < bytes.len() {
                 let (e, n) = codec.get_entry(&bytes[pos..]).expect("an entry");
                 match e {
-                    Entry::Event(e) => all.push(renamed(e, &names)),
+                    Entry::Event(e) => all.push(e.map_node(|node| names[node.0 as usize])),
                     Entry::Call(_) | Entry::Text(..) => {}
                     Entry::Define { parent, pcs } => {
                         let mut at = names[parent.0 as usize];
@@ -229,19 +229,5 @@ impl Hook {
     /// Returns the number of mismatches in all slots.
     pub(crate) fn mismatches(&self) -> u64 {
         (0..8192).filter_map(|i| self.shared.slot(i)).map(|s| s.mismatches.load(Relaxed)).sum()
-    }
-}
-
-/// Returns an event with its node's number in all of the ring, by its number in the segment.
-fn renamed(e: Event<SegmentNode>, names: &[u32]) -> Event {
-    let name = |node: SegmentNode| names[node.0 as usize];
-    match e {
-        Event::Alloc { time, addr, size, node } => {
-            Event::Alloc { time, addr, size, node: name(node) }
-        }
-        Event::Free { time, addr, node } => Event::Free { time, addr, node: name(node) },
-        Event::Realloc { time_before, time, old, addr, size, node } => {
-            Event::Realloc { time_before, time, old, addr, size, node: name(node) }
-        }
     }
 }

@@ -56,12 +56,10 @@ impl Codec {
         if matches!(bytes.first()? & 7, DEFINE | CALL | TEXT) {
             return None;
         }
-        let mut kept = KeptEvent(None);
-        let n = match bytes.first_chunk::<MAX_EVENT>() {
-            Some(b) => self.visit_from(b, MAX_EVENT, &mut kept)?.0,
-            None => self.visit_from(&padded_with_zeroes(bytes), bytes.len(), &mut kept)?.0,
-        };
-        Some((kept.0?, n))
+        match self.get_entry(bytes)? {
+            (Entry::Event(e), n) => Some((e.map_node(|node| node.0), n)),
+            _ => None,
+        }
     }
 
     #[cold]
@@ -258,39 +256,6 @@ impl Visit for Kept {
         let n = text.len().min(TEXT_BYTES);
         bytes[..n].copy_from_slice(&text[..n]);
         self.0 = Some(Entry::Text(bytes, n));
-        true
-    }
-}
-
-/// Keeps the visited event of a recording as a value.
-struct KeptEvent(Option<Event>);
-
-impl Visit for KeptEvent {
-    type Node = u32;
-
-    #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
-        self.0 = Some(Event::Alloc { time, addr, size, node });
-        true
-    }
-
-    #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
-        self.0 = Some(Event::Free { time, addr, node });
-        true
-    }
-
-    #[inline(always)]
-    fn realloc(
-        &mut self,
-        times: [u64; 2],
-        old: u64,
-        addr: u64,
-        size: CodedSize,
-        node: u32,
-    ) -> bool {
-        let [time_before, time] = times;
-        self.0 = Some(Event::Realloc { time_before, time, old, addr, size, node });
         true
     }
 }
