@@ -102,7 +102,7 @@ pub struct Course {
 }
 
 impl Course {
-    /// Creates it from buckets; `None` if they can't be those of a course.
+    /// Creates a course from buckets; returns `None` if they can't be those of a course.
     pub(crate) fn of(start: u64, shift: u32, buckets: Vec<Bucket>) -> Option<Self> {
         let fits = buckets.len() <= MOST && shift < 64;
         fits.then(|| Self { start, shift, buckets, ..Self::default() })

@@ -17,7 +17,7 @@ pub(super) struct Feed<T, M> {
 /// The destination of batches.
 enum To<M> {
     Thread(SyncSender<M>),
-    /// The work is done at once, by the sender.
+    /// The sender does the work itself, at once.
     Here(Box<dyn FnMut(M) + Send>),
 }
 

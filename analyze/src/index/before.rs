@@ -19,7 +19,7 @@ impl Default for Before {
 }
 
 impl Before {
-    /// Creates it from kept frees, each of which stands for `each`; `None` if `each` is not a power of two.
+    /// Creates the list from kept frees, each of which stands for `each`; `None` if `each` is not a power of two.
     pub(super) fn of(frees: Vec<(u64, u64)>, each: u64) -> Option<Self> {
         each.is_power_of_two().then_some(Self { frees, each })
     }

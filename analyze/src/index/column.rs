@@ -15,7 +15,7 @@ use zstd::bulk::{Compressor, Decompressor};
 pub(super) struct Packed {
     /// The smallest value.
     pub min: u64,
-    /// The largest.
+    /// The largest value.
     pub max: u64,
     /// Bytes per value: 0 (all are equal) to 8.
     pub width: u32,
@@ -38,9 +38,9 @@ const LEVEL: i32 = 1;
 /// The way a column is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct How {
-    /// As distances to the value before.
+    /// Whether values are stored as distances to the value before.
     pub steps: bool,
-    /// Compressed.
+    /// Whether the bytes are compressed.
     pub short: bool,
 }
 
@@ -114,8 +114,8 @@ fn width(v: u64) -> u32 {
     (64 - v.leading_zeros()).div_ceil(8)
 }
 
-/// Returns the higher half of the checksum. A multiplication carries upwards only, so the lower half knows nothing of
-/// the higher half of the last word, nor of the three highest bits of the word before it; and the lower half of the
+/// Returns the higher half of the checksum. A multiplication carries upwards only, so the lower half does not depend
+/// on the higher half of the last word, nor of the three highest bits of the word before it; and the lower half of the
 /// checksum, in which both halves are mixed, becomes just that when it is mixed with the higher half again.
 fn sum(bytes: &[u8]) -> u32 {
     (checksum(0, bytes) >> 32) as u32

@@ -44,7 +44,7 @@ pub use scan::ScanError;
 /// Condition for writing an index to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// For recordings so long that it pays.
+    /// Only for recordings of at least [`WORTH_IT`] bytes.
     #[default]
     Auto,
     /// Always.
@@ -82,7 +82,7 @@ pub struct Index {
     stacks: OnceLock<Stacks>,
     /// Path of the index; `None` if it is in memory or in an unnamed file.
     path: Option<PathBuf>,
-    /// The index was built by this run.
+    /// Whether this run built the index.
     made: bool,
 }
 

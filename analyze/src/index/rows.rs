@@ -17,7 +17,7 @@ pub(super) const BLOCK: usize = 8192;
 /// that would go beyond that is compressed.
 const MOST_OF_EVENTS: u128 = 125;
 
-/// Bytes of an uncompressed row, as it is mostly.
+/// Usual length of an uncompressed row, in bytes.
 const UNPACKED: u64 = 24;
 
 /// Words between the starts of two columns while they are filled. With a power of two, all values of a row would fall
@@ -102,7 +102,7 @@ impl Row {
 pub mod flags {
     /// The block's free was the next event of the thread that allocated it.
     pub const TEMPORARY: u64 = 1;
-    /// `realloc` returned it.
+    /// `realloc` returned the block.
     pub const REALLOCATED: u64 = 2;
     /// The block was passed to `realloc`.
     pub const CONTINUED: u64 = 4;
@@ -218,7 +218,7 @@ impl Writer {
         let [begins, ends] =
             [Column::Begin, Column::End].map(|c| &self.columns[c as usize][..rows]);
         let mut head = vec![rows as u64, longest(begins, ends)];
-        // In memory is mostly the index of a recording that is too short for a file.
+        // An index in memory is mostly that of a recording that is too short for a file.
         let in_file = self.is_in_file();
         let flags = &self.columns[Column::Flags as usize][..rows];
         let event_bytes = self.event_bytes.load(Relaxed);

@@ -74,7 +74,7 @@ impl Shape {
     }
 }
 
-/// Returns whether there may be such calls: the hook has seen a call end elsewhere than it began, or a slot says that
+/// Returns whether there may be calls on such stacks: the hook has seen a call end elsewhere than it began, or a slot says that
 /// a thread is inside, though none is.
 pub(crate) fn may_be(r: &Recorded) -> bool {
     r.control.layout == LAYOUT

@@ -15,9 +15,9 @@ use prof_os::{Pid, process};
 pub struct Gadgets {
     /// A system call instruction followed by a return.
     pub syscall: RemoteAddr,
-    /// Another one, for threads that stand on the first.
+    /// Another such instruction, for threads that stand on the first.
     other: Option<RemoteAddr>,
-    /// Words that the code behind either takes off the stack.
+    /// Number of words that the code behind either instruction takes off the stack.
     popped: usize,
     /// The way to `rt_sigreturn`.
     pub sigreturn: Sigreturn,
@@ -28,8 +28,8 @@ pub struct Gadgets {
 pub enum Sigreturn {
     /// libc's restorer.
     Restorer(RemoteAddr),
-    /// A static program that handles no signals has none: code that takes the number of the system call
-    /// off the stack, and returns to the system call instruction.
+    /// Code that takes the number of the system call off the stack, and returns to the system call instruction. It
+    /// serves in static programs that handle no signals, and so have no restorer.
     PopNumber(RemoteAddr),
 }
 
@@ -54,7 +54,7 @@ impl Gadgets {
         }
     }
 
-    /// Looks through the executable mappings, first through those that are never unmapped. A library that dlclose
+    /// Searches the executable mappings, first through those that are never unmapped. A library that dlclose
     /// unmaps between two stops, such as the copy of libc in a namespace of dlmopen, would take the code away under
     /// a thread that makes a call for prof.
     ///
@@ -80,7 +80,7 @@ impl Gadgets {
             while calls.len() < 2
                 && let Some(n) = syscall::find_syscall_ret_gadget(&bytes[from..])
             {
-                // Both of one kind.
+                // The code behind both has to take the same number of words off the stack.
                 let words = syscall::popped(&bytes[from + code_at(n as u64) as usize..]);
                 if calls.is_empty() || words == popped {
                     calls.push(at(from + n));
@@ -126,7 +126,7 @@ impl Gadgets {
         Some(Self { syscall, ..self })
     }
 
-    /// Returns all code in which a call of the thread's is made for prof, also if prof dies meanwhile.
+    /// Returns all places of system calls that the thread makes for prof, including those after prof's death.
     pub(crate) fn code(self) -> impl Iterator<Item = RemoteAddr> {
         let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = self.sigreturn;
         self.calls().chain([back]).map(|a| RemoteAddr(code_at(a.0)))

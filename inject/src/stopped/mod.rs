@@ -1,5 +1,5 @@
-//! Stopped threads: stopping them, reading their stacks and memory, making them do system calls, letting them go as if
-//! nothing had been.
+//! Stopped threads: stopping them, reading their stacks and memory, making system calls with them, and resuming
+//! them unchanged.
 
 pub(crate) mod asleep;
 pub(crate) mod candidates;

@@ -24,11 +24,11 @@ use prof_trace::values::text::time;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Bytes below the stack pointer that are not the frame's.
+/// Bytes below the stack pointer that the signal frame leaves free: the thread may still use them.
 const KEPT: u64 = waits::RED_ZONE + waits::ROOM;
 /// Room for strings below the frame.
 const ROOM: u64 = 256;
-/// As much of it may be taken by what stands below the frame.
+/// Part of [`ROOM`] that the words below the frame may take (see [`Gadgets::below_frame`]).
 const BELOW: u64 = 16;
 /// Time that a call may take. Nothing would be gained by giving up: the thread stays in the kernel until the call ends.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -95,7 +95,7 @@ impl<'a> Caller<'a> {
             )
             .map_err(|e| Error::Nonsense { pid, what: format!("thread {} has registers that prof can't keep for it ({e}); nothing was changed", thread.tid) })
         };
-        // Its length is the same wherever it stands.
+        // The frame's length does not depend on its place.
         let len = build(0)?.len;
         let (tid, sigreturn) = (thread.tid, gadgets.sigreturn);
         let finder = Finder { pid, tid, mem, maps, sigreturn };
@@ -115,8 +115,8 @@ impl<'a> Caller<'a> {
         Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered, pass })
     }
 
-    /// Writes bytes where a call can point to them; they are good for the next call. The kernel can read
-    /// them there, but not always write.
+    /// Writes bytes to which the next call may point, and returns their address. The kernel can always read that
+    /// memory, but it can't write to memory behind the code of a file.
     ///
     /// # Errors
     /// If there are too many, or memory can't be written.
@@ -129,7 +129,7 @@ impl<'a> Caller<'a> {
         Ok(self.room)
     }
 
-    /// Eight bytes of the target's memory; `None` if nothing is mapped there.
+    /// Reads eight bytes of the target's memory; returns `None` if nothing is mapped there.
     pub(crate) fn word(&self, at: RemoteAddr) -> Option<u64> {
         let mut bytes = [0; 8];
         self.mem.read(at, &mut bytes).ok().map(|()| u64::from_ne_bytes(bytes))
@@ -143,7 +143,7 @@ impl<'a> Caller<'a> {
         self.thread.as_ref().map_or(Pid::NONE, |t| t.tid)
     }
 
-    /// The error of a call that has failed so.
+    /// Returns the error of a system call that has failed with `errno`.
     pub(crate) fn failed(&self, what: &'static str, errno: Errno) -> Error {
         Error::Remote { what, pid: self.pid(), errno }
     }
@@ -184,12 +184,13 @@ impl<'a> Caller<'a> {
         Ok(result as u64)
     }
 
-    /// Whether it may make a call that prof can do without: no filter kills for it.
+    /// Returns whether the thread may make a call that prof can do without: no seccomp filter kills the thread for it.
     pub(crate) fn may_ask(&self, number: u64, args: [u64; 6]) -> bool {
         self.pass.lets_ask(self.gadgets.syscall, number, args)
     }
 
-    /// Makes a call that only asks, where no filter can kill for it; nothing is known if it fails.
+    /// Makes a call that prof can do without, unless a seccomp filter could kill the thread for it. An error is only
+    /// logged.
     pub(crate) fn ask(&mut self, what: &'static str, number: u64, args: [u64; 6]) {
         if self.may_ask(number, args)
             && let Err(e) = self.call(what, number, args)
@@ -198,10 +199,10 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Puts the thread back to what it did, and lets go of it.
+    /// Restores the thread's registers and memory, and lets go of it.
     ///
     /// # Errors
-    /// If the thread dies; it is in order otherwise.
+    /// If the thread dies meanwhile.
     pub fn finish(mut self) -> Result<()> {
         match self.thread.take() {
             Some(t) => self.put_back(t),
@@ -209,14 +210,15 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The thread stands behind a system call, or where it was stopped first. It is made to stop once
-    /// more in the kernel's signal path, where an interrupted call is restarted as after any stop; there
-    /// the registers are its own again. (At the entry of a call they could be put back, too, but a
-    /// seccomp filter then takes the skipped call for one of the thread's.)
+    /// Restores a thread that stands behind a system call, or where it was first stopped.
+    ///
+    /// The thread has to stop once more in the kernel's signal path, where the kernel restarts an interrupted call as
+    /// after any stop. prof sets the registers there. The entry of a call would be another place, but a seccomp filter
+    /// would take the skipped call for one of the thread's own.
     fn put_back(&self, mut t: Tracee) -> Result<()> {
         if !t.is_stopped() {
             t.interrupt();
-            // Until the registers are back, the frame is what the thread would go on from.
+            // If prof dies before the registers are set, the thread goes on from the frame.
             t.set_signal_mask(self.mask)?;
             t.set_regs(&self.before.restored_behind_call())?;
             t.resume(libc::PTRACE_CONT, 0)?;
@@ -224,7 +226,7 @@ impl<'a> Caller<'a> {
                 return Err(Error::Gone(t.pid));
             }
         }
-        // From here on the thread does without the frame.
+        // The thread does not need the frame any more.
         self.mem.write_data(self.room, &self.covered)?;
         t.detach();
         Ok(())
@@ -259,7 +261,7 @@ fn syscall_stop(t: &mut Tracee) -> Result<()> {
         t.resume(libc::PTRACE_SYSCALL, signal)?;
         match wait_for_call(t, deadline)? {
             Some(Stop::Syscall) => return Ok(()),
-            // All signals are blocked but those that can't be.
+            // Only signals that can't be blocked arrive here.
             Some(Stop::Signal(s)) => signal = s,
             Some(_) => signal = 0,
             None => return Err(Error::Gone(t.pid)),
