@@ -7,7 +7,7 @@ use crate::sys;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::thread_pointer;
 use prof_trace::shared::{Slot, TURNED_AWAY};
-use prof_trace::slots::{self, Claim, Places};
+use prof_trace::slots::{self, Claim, ProbeSequence};
 
 /// Returns the calling thread's slot and state; `None` if there is no room for it.
 #[inline(always)]
@@ -36,8 +36,9 @@ pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
 pub fn place_of_own(shared: &Shared) -> Option<usize> {
     let tp = thread_pointer();
     let (start, mask) = place(shared, tp);
-    let places = Places::new(start, mask.wrapping_add(1), shared.control().more_count as usize);
-    slots::find(shared, tp, places, || libc_tid(shared, tp).filter(|t| *t != 0))
+    let probes =
+        ProbeSequence::new(start, mask.wrapping_add(1), shared.control().more_count as usize);
+    slots::find(shared, tp, probes, || libc_tid(shared, tp).filter(|t| *t != 0))
 }
 
 /// Returns where the search for a thread's slot begins, and the mask of the table's indices.
@@ -91,8 +92,8 @@ fn find(
     // libc does not know a thread that was made without it; the thread pointer decides.
     let tid = || libc_tid(shared, tp).filter(|t| *t != 0);
     if away.key.load(Relaxed) != key {
-        let places = Places::new(start, mask.wrapping_add(1), c.more_count as usize);
-        match slots::claim(shared, tp, places, tid) {
+        let probes = ProbeSequence::new(start, mask.wrapping_add(1), c.more_count as usize);
+        match slots::claim(shared, tp, probes, tid) {
             Claim::Own(index) => return Some((shared.slot(index)?, state(shared, index))),
             Claim::New(index) => {
                 let s = shared.slot(index)?;

@@ -3,7 +3,7 @@
 
 use crate::census::Census;
 use crate::shared::{SLOTS, Shared};
-use crate::slots::{self, Claim, Places};
+use crate::slots::{self, Claim, ProbeSequence};
 use crate::sync::AtomicU32;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -56,13 +56,13 @@ impl Target {
         t
     }
 
-    fn places(&self) -> Places {
-        Places::new(0, self.first, SLOTS - self.first)
+    fn probes(&self) -> ProbeSequence {
+        ProbeSequence::new(0, self.first, SLOTS - self.first)
     }
 
     /// Does what the hook does at each event: finds the slot or claims one, and then uses its state.
     fn enter(&self, tp: u64, tid: u32) -> Option<(usize, u32)> {
-        let index = match slots::claim(&self.shared, tp, self.places(), || Some(tid)) {
+        let index = match slots::claim(&self.shared, tp, self.probes(), || Some(tid)) {
             Claim::Own(index) => index,
             Claim::New(index) => {
                 let serial = self.next_thread.fetch_add(1, Relaxed);
@@ -199,7 +199,7 @@ fn who_has_room_beside_keeps_it_when_some_gets_free() {
 fn a_signal_while_a_slot_is_taken_takes_no_second() {
     crate::check(None, || {
         let target = Target::new(&[], [1, 1]);
-        let claim = || slots::claim(&target.shared, OLD, target.places(), || Some(5));
+        let claim = || slots::claim(&target.shared, OLD, target.probes(), || Some(5));
         assert_eq!(claim(), Claim::New(0));
         assert_eq!(claim(), Claim::Busy);
         let s = target.shared.slot(0).expect("slot");

@@ -52,13 +52,13 @@ pub enum Claim {
 /// Probe sequence of a thread: slots of the first part of the table, and of the second if there is no room.
 /// So threads use as few pages as they need, and most find their slot at the first probe.
 #[derive(Clone, Copy, Debug)]
-pub struct Places {
+pub struct ProbeSequence {
     start: usize,
     mask: usize,
     more: usize,
 }
 
-impl Places {
+impl ProbeSequence {
     /// Makes the sequence from a hash of the thread pointer and the number of slots in either part: powers of
     /// two; the second may be 0.
     #[inline(always)]
@@ -88,19 +88,24 @@ impl Places {
 }
 
 /// Looks for the slot of the thread with this thread pointer, or claims one.
-pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<u32>) -> Claim {
+pub fn claim(
+    shared: &Shared,
+    tp: u64,
+    probes: ProbeSequence,
+    tid: impl Fn() -> Option<u32>,
+) -> Claim {
     // Once the first part is full, most threads have their slot near the front of the second. Slots that were
     // never taken are not read, as that would allocate pages.
-    for index in places.further().take(NEAR).take_while(|i| shared.is_noted(*i)) {
+    for index in probes.further().take(NEAR).take_while(|i| shared.is_noted(*i)) {
         let Some(s) = shared.slot(index) else { return Claim::None };
         if s.tp.load(Acquire) == tp && is_of(s, &tid) {
             return Claim::Own(index);
         }
     }
     // An entry with our thread pointer may be ours or our predecessor's.
-    for index in places.all() {
+    for index in probes.all() {
         // It was never taken, so that no thread has looked further.
-        if index > places.mask && !shared.is_noted(index) {
+        if index > probes.mask && !shared.is_noted(index) {
             break;
         }
         let Some(s) = shared.slot(index) else { return Claim::None };
@@ -125,7 +130,7 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
             return Claim::New(index);
         }
     }
-    for index in places.all() {
+    for index in probes.all() {
         let Some(s) = shared.slot(index) else { return Claim::None };
         if s.tp.load(Relaxed) == 0 {
             // The note comes first, so that whoever sees an event of the owner also sees the note.
@@ -152,12 +157,12 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
 pub fn find(
     shared: &Shared,
     tp: u64,
-    places: Places,
+    probes: ProbeSequence,
     tid: impl Fn() -> Option<u32>,
 ) -> Option<usize> {
     let mut taking = None;
-    for index in places.all() {
-        if index > places.mask && !shared.is_noted(index) {
+    for index in probes.all() {
+        if index > probes.mask && !shared.is_noted(index) {
             break;
         }
         let s = shared.slot(index)?;
