@@ -44,7 +44,7 @@ const ARCH: &str = if cfg!(all(target_arch = "mips64", target_endian = "little")
 
 /// Settings of a recording, besides [`RecordArgs`].
 #[derive(Clone, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct Settings {
     /// Recording is on from the beginning.
     pub on: bool,
     /// The toggle signal; 0: none.
@@ -57,7 +57,7 @@ pub(crate) struct Choice {
     pub duration: Option<Duration>,
 }
 
-impl Default for Choice {
+impl Default for Settings {
     fn default() -> Self {
         let signal = libc::SIGUSR1 as u32;
         Self { on: true, signal, reports: None, timeout: Duration::from_secs(5), duration: None }
@@ -95,14 +95,14 @@ const TRIES: usize = 4;
 const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(300));
 
 /// Begins to record a process. After an error nothing is left in it.
-pub(crate) fn attach(pid: Pid, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
+pub(crate) fn attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
     let (mut last, mut waited) = (None, false);
     for _ in 0..TRIES {
         let (program, code) = (Program::of(pid), code(pid));
-        let e = match try_attach(pid, record, choice) {
+        let e = match try_attach(pid, record, settings) {
             Ok(attached) => return Ok(attached),
             Err(e) => e,
         };
@@ -142,7 +142,7 @@ fn code(pid: Pid) -> Vec<u64> {
     maps.iter().filter(|m| m.exec && m.inode != 0).map(|m| m.start.0).collect()
 }
 
-fn try_attach(pid: Pid, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
+fn try_attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Result<Attached> {
     adopt(pid, record)?;
     let target = prof_inject::preflight(pid).map_err(|e| failed(pid, e))?;
     if let Some(what) = crate::orphans::adopted_by(pid) {
@@ -151,8 +151,8 @@ fn try_attach(pid: Pid, record: &RecordArgs, choice: &Choice) -> Result<Attached
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     check_room(&path, &file, &record.bounds)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-    let began = install(&target, record, &options(record, choice, &absolute))
-        .and_then(|i| activate(i, file, record, choice));
+    let began = install(&target, record, &options(record, settings, &absolute))
+        .and_then(|i| activate(i, file, record, settings));
     match began {
         Ok(Began { collector, messages, runtimes }) => {
             let messages =
@@ -165,7 +165,7 @@ fn try_attach(pid: Pid, record: &RecordArgs, choice: &Choice) -> Result<Attached
             if prof_os::process::has_ended(pid) {
                 return Err(failed(pid, Error::Gone(pid)));
             }
-            Err(if taken_back(pid, choice.timeout) { e } else { left_behind(pid, e) })
+            Err(if taken_back(pid, settings.timeout) { e } else { left_behind(pid, e) })
         }
     }
 }
@@ -210,18 +210,18 @@ fn left_behind(pid: Pid, e: anyhow::Error) -> anyhow::Error {
 }
 
 /// Converts the options of the command line for the injector.
-pub(crate) fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
+pub(crate) fn options(record: &RecordArgs, settings: &Settings, path: &Path) -> Options {
     Options {
         ring_size: usize::try_from(record.ring_size).unwrap_or(usize::MAX),
         path: path.to_owned(),
         wait: if record.on_full == OnFull::Wait { WAIT } else { Duration::ZERO },
-        on: choice.on,
-        signal: choice.signal,
-        dump_signal: choice.reports.as_ref().map_or(0, |r| r.signal),
+        on: settings.on,
+        signal: settings.signal,
+        dump_signal: settings.reports.as_ref().map_or(0, |r| r.signal),
         free_stacks: record.free_stacks,
         capture: record.capture(),
         verify: record.verify_stacks,
-        timeout: choice.timeout,
+        timeout: settings.timeout,
         choice: functions(&record.functions),
         guard: Some(|pid| Box::new(Cleaner::start(pid))),
         ..Options::default()
@@ -244,10 +244,10 @@ pub(crate) fn activate(
     mut installed: Installed,
     mut file: File,
     record: &RecordArgs,
-    choice: &Choice,
+    settings: &Settings,
 ) -> Result<Began> {
-    let (duration, audit) = (choice.duration, Audit::of(record));
-    let writing = Writing { reports: choice.reports.clone(), ..record.writing() };
+    let (duration, audit) = (settings.duration, Audit::of(record));
+    let writing = Writing { reports: settings.reports.clone(), ..record.writing() };
     let pid = installed.target.pid;
     // The hook can do without these.
     let watched = |n: &str| prof_inject::hooked::watched::FUNCTIONS.contains(&n);

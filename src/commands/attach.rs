@@ -6,7 +6,7 @@ use super::record::{RecordArgs, parse_duration, pid};
 use crate::audit::Audit;
 use crate::failure::usage;
 use crate::family::find::Which;
-use crate::session::{self, Attached, Choice};
+use crate::session::{self, Attached, Settings};
 use crate::signals::{parse_signal, signal_name};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -78,7 +78,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Runs `prof attach`; in the foreground, stays until the recording ends.
 pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
-    let choice = Choice {
+    let settings = Settings {
         on: !args.paused,
         signal: args.signal,
         reports: args.reports.reports(args.signal)?,
@@ -90,14 +90,14 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
     }
     let children = args.children.map(Which::Tree);
     if let Some(which) = args.select.which().or(children) {
-        return family::attach(args, &which, &choice);
+        return family::attach(args, &which, &settings);
     }
     let pid = args.pid.ok_or_else(|| usage("name a process"))?;
     if args.foreground {
         // From here on Ctrl-C and Ctrl-\ detach.
         on_interrupt()?;
     }
-    let mut attached = session::attach(pid, &args.record, &choice)?;
+    let mut attached = session::attach(pid, &args.record, &settings)?;
     attached.messages.iter().for_each(|line| crate::term::say(line));
     if args.duration.is_some() && args.signal != 0 {
         let name = signal_name(args.signal);

@@ -2,7 +2,7 @@
 
 use super::record::RecordArgs;
 use crate::audit::Audit;
-use crate::session::{self, Choice, DETACH_TIMEOUT};
+use crate::session::{self, DETACH_TIMEOUT, Settings};
 use crate::term::line;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -60,7 +60,7 @@ fn record(pid: Pid, args: &DemoArgs) -> Result<ExitCode> {
     let path: PathBuf = args.output.clone().unwrap_or_else(|| temporary.clone());
     let record = RecordArgs::unlogged(path.clone(), 64 << 20);
     line(&format!("$ prof attach {pid}        # a live process: a small server with a leak"));
-    let mut attached = session::attach(pid, &record, &Choice::default())?;
+    let mut attached = session::attach(pid, &record, &Settings::default())?;
     attached.messages.iter().for_each(|line| crate::term::say(line));
     line(&format!("{}", path.display()));
     std::thread::sleep(TIME);

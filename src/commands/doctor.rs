@@ -3,7 +3,7 @@
 use super::record::{RecordArgs, pid};
 use super::report::Format;
 use crate::failure::FAILED;
-use crate::session::{self, Choice, DETACH_TIMEOUT};
+use crate::session::{self, DETACH_TIMEOUT, Settings};
 use crate::term;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -261,7 +261,7 @@ fn record_shortly(pid: Pid) -> Result<u64> {
     let path = folder.join(format!("prof.doctor.{pid}.prof"));
     let record = RecordArgs::unlogged(path.clone(), 1 << 20);
     let recorded = || -> Result<u64> {
-        let mut attached = session::attach(pid, &record, &Choice::default())?;
+        let mut attached = session::attach(pid, &record, &Settings::default())?;
         std::thread::sleep(std::time::Duration::from_millis(100));
         let detached = session::detach(pid, DETACH_TIMEOUT, false, crate::audit::Audit::Off)?;
         let _ = attached.collector.wait();

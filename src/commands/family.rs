@@ -8,7 +8,7 @@ use crate::family::find::{Which, cgroup};
 use crate::family::folder::Folder;
 use crate::family::record::{self, How};
 use crate::family::supervise::{self, Follow};
-use crate::session::Choice;
+use crate::session::Settings;
 use crate::term::say;
 use anyhow::Result;
 use clap::Args;
@@ -79,7 +79,7 @@ impl WhoArgs {
 }
 
 /// Attaches to all processes of a family.
-pub(crate) fn attach(args: &AttachArgs, which: &Which, choice: &Choice) -> Result<ExitCode> {
+pub(crate) fn attach(args: &AttachArgs, which: &Which, settings: &Settings) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
     if args.foreground {
         return Err(usage("--foreground shows one process, and no family"));
@@ -90,7 +90,7 @@ pub(crate) fn attach(args: &AttachArgs, which: &Which, choice: &Choice) -> Resul
     }
     let folder = Folder::create(args.record.output.as_deref(), &which.name())?;
     let mut journal = folder.journal()?;
-    let how = How { record: args.record.clone(), choice: choice.clone() };
+    let how = How { record: args.record.clone(), settings: settings.clone() };
     let version = env!("CARGO_PKG_VERSION");
     journal.note("began", None, json!({ "family": which.words(), "prof": version }));
     let done = record::all(&folder, &mut journal, which, &how).map_err(refused)?;

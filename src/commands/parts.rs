@@ -4,7 +4,7 @@ use super::run::RunArgs;
 use crate::failure::REFUSED;
 use crate::new_file::create;
 use crate::recorder::Started;
-use crate::session::{self, Choice};
+use crate::session::{self, Settings};
 use crate::term::say;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -43,7 +43,7 @@ pub(super) struct Parts<'a> {
     /// The arguments of `prof run`.
     pub args: &'a RunArgs,
     /// The settings of the recordings.
-    pub choice: Choice,
+    pub settings: Settings,
     /// Process ID of the command.
     pub pid: Pid,
     /// Path of the recording of the present program.
@@ -137,10 +137,10 @@ impl Parts<'_> {
         let me = Pid::this();
         let (path, file) = create(wanted, &process::comm(self.pid), me)?;
         let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        let options = session::options(record, &self.choice, &absolute);
+        let options = session::options(record, &self.settings, &absolute);
         let began = install_again(self.pid, &options)
             .map_err(|e| session::failed(self.pid, e))
-            .and_then(|installed| session::activate(installed, file, record, &self.choice));
+            .and_then(|installed| session::activate(installed, file, record, &self.settings));
         match began {
             Ok(began) => {
                 prof_inject::process::translated::note(self.pid).iter().for_each(|line| say(line));

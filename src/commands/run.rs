@@ -8,7 +8,7 @@ use super::run_family::Family;
 use crate::failure::{refused, usage};
 use crate::look;
 use crate::new_file::create;
-use crate::session::{self, Choice};
+use crate::session::{self, Settings};
 use crate::signals::parse_signal;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -57,9 +57,9 @@ impl RunArgs {
     ///
     /// # Errors
     /// If they contradict each other.
-    pub(super) fn choice(&self) -> Result<Choice> {
+    pub(super) fn settings(&self) -> Result<Settings> {
         let reports = self.reports.reports(self.signal)?;
-        Ok(Choice { signal: self.signal, reports, ..Choice::default() })
+        Ok(Settings { signal: self.signal, reports, ..Settings::default() })
     }
 }
 
@@ -83,7 +83,7 @@ const PASSED: [Signal; 7] = [
 /// Runs a command under recording, and ends with its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
-    let choice = args.choice()?;
+    let settings = args.settings()?;
     refuse_option(&args.command[0])?;
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         family.iter().for_each(Family::remove);
         e
     };
-    let options = session::options(&args.record, &choice, &absolute);
+    let options = session::options(&args.record, &settings, &absolute);
     pass_signals(&[], true)?;
     let launched = prof_inject::launch(&args.command, &options)
         .map_err(|e| refused(format!("cannot record {name}: {e}")))
@@ -116,10 +116,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let pid = launched.pid;
     CHILD.store(pid.as_raw(), SeqCst);
     pass_early();
-    let dump = choice.reports.as_ref().map_or(0, |r| r.signal);
+    let dump = settings.reports.as_ref().map_or(0, |r| r.signal);
     pass_signals(&[args.signal, dump], false)?;
     parts::prepare()?;
-    let began = session::activate(launched.installed, file, &args.record, &choice);
+    let began = session::activate(launched.installed, file, &args.record, &settings);
     let began = began.map_err(|e| {
         // The command was started only to be recorded.
         let _ = kill(pid.into(), Signal::SIGKILL);
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     prof_inject::process::translated::note(pid).iter().for_each(|line| crate::term::say(line));
     let mut parts = Parts {
         args,
-        choice,
+        settings,
         pid,
         path,
         before: PathBuf::new(),

@@ -64,7 +64,7 @@ impl Family {
     pub(super) fn follow(&self, args: &RunArgs, pid: Pid) -> Result<Pid> {
         let note = json!({ "recording": OWN });
         self.folder.journal()?.note("attached", Seen::of(pid).as_ref(), note);
-        let how = How { record: args.record.clone(), choice: args.choice()? };
+        let how = How { record: args.record.clone(), settings: args.settings()? };
         let follow = Follow { which: Which::Tree(pid), how, except: Some(pid) };
         supervise::start(&self.folder, &follow)
     }

@@ -5,7 +5,7 @@ use super::record::RecordArgs;
 use crate::audit::Audit;
 use crate::failure::refused;
 use crate::new_file::create;
-use crate::session::{self, Choice};
+use crate::session::{self, Settings};
 use crate::term;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
@@ -93,7 +93,7 @@ impl Watched {
     /// # Errors
     /// If the process can't be recorded.
     fn attach(pid: Pid, record: &RecordArgs) -> Result<Self> {
-        let attached = session::attach(pid, record, &Choice::default())?;
+        let attached = session::attach(pid, record, &Settings::default())?;
         attached.messages.iter().for_each(|line| term::say(line));
         Ok(Self::began(pid, attached.path, false))
     }
@@ -112,11 +112,11 @@ impl Watched {
             let _ = fs::remove_file(&absolute);
             e
         };
-        let options = session::options(record, &Choice::default(), &absolute);
+        let options = session::options(record, &Settings::default(), &absolute);
         let launched = with_output_aside(|| prof_inject::launch(command, &options))?
             .map_err(|e| undo(refused(format!("cannot record {name}: {e}"))))?;
         let pid = launched.pid;
-        let began = session::activate(launched.installed, file, record, &Choice::default());
+        let began = session::activate(launched.installed, file, record, &Settings::default());
         began.map_err(|e| {
             // The command was started only to be recorded.
             let _ = kill(pid.into(), Signal::SIGKILL);

@@ -4,7 +4,7 @@ use super::find::{Seen, Which};
 use super::folder::Folder;
 use super::journal::Journal;
 use crate::commands::record::RecordArgs;
-use crate::session::{self, Attached, Choice};
+use crate::session::{self, Attached, Settings};
 use crate::signals::signal_name;
 use crate::term::say;
 use anyhow::Result;
@@ -23,13 +23,13 @@ pub(crate) struct How {
     /// The options of each recording; the path of its file is not used.
     pub record: RecordArgs,
     /// The settings of each recording.
-    pub choice: Choice,
+    pub settings: Settings,
 }
 
 impl How {
     /// Returns the name of the signal that should have reports written, if the process uses that itself.
     fn not_taken(&self, pid: Pid) -> Option<String> {
-        let reports = self.choice.reports.as_ref()?;
+        let reports = self.settings.reports.as_ref()?;
         let is_left = session::peek(pid).is_ok_and(|p| p.dump_signal == 0);
         is_left.then(|| signal_name(reports.signal))
     }
@@ -55,7 +55,7 @@ pub(crate) fn one(
     let began = Instant::now();
     let path = folder.new_recording(&seen.comm, seen.pid);
     let record = RecordArgs { output: Some(path), ..how.record.clone() };
-    let attached = session::attach(seen.pid, &record, &how.choice);
+    let attached = session::attach(seen.pid, &record, &how.settings);
     let took = began.elapsed().as_nanos() as u64;
     let mut note = json!({ "attach_ns": took });
     if let (Some(note), Some(more)) = (note.as_object_mut(), more.as_object()) {
