@@ -63,7 +63,7 @@ pub struct Ended {
     pub events: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
-    /// The target has ended, but another process shares its memory, which still exists.
+    /// Whether the target has ended, but another process shares its memory, which still exists.
     pub memory_lives: bool,
 }
 
@@ -114,7 +114,7 @@ pub struct Collector<'a> {
     on_dump: Option<OnDump>,
     heart: Option<Heart>,
     counted: Checked,
-    /// The recording was continued, so counts do not include its earlier events.
+    /// Whether the recording was continued, so that counts do not include its earlier events.
     continued: bool,
     fineness: Chooser,
     /// End of the last look at the target's memory that a detach had asked for.

@@ -30,11 +30,11 @@ struct Progress {
     names: Names,
     /// Encoder state of its events in the recording.
     out: Codec,
-    /// The segment contains something that is not an event; nothing more is read from it.
+    /// Whether the segment contains something that is not an event; nothing more is read from it.
     bad: bool,
-    /// The thread of the slot has ended. All its events had been committed when this was noticed.
+    /// Whether the thread has ended. All its events had been committed when this was noticed.
     dying: bool,
-    /// Offset that is added to its times; `None` until its first event is read.
+    /// Offset that is added to the segment's times; `None` until its first event is read.
     offset: Option<u64>,
 }
 
@@ -311,7 +311,7 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// Takes what is missing out of the calls of a segment, which have the ring's times.
+    /// Returns those of a segment's calls that the recording lacks. Their times are the ring's.
     fn of(self, calls: &mut Vec<Part>) -> Vec<Part> {
         let mut found: Vec<Part> = Vec::new();
         // Texts stay only with the call behind them.
@@ -350,7 +350,7 @@ fn first_time(bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// Numbers of what was translated.
+/// Counts of a translation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Translated {
     /// Events, and calls that change mappings.

@@ -1,4 +1,4 @@
-//! Assigns anonymous memory to allocators: certainly an allocator's, or of unknown origin.
+//! Tells anonymous memory that certainly belongs to an allocator from memory of unknown origin.
 
 use crate::arenas::{Look, Range, Walk};
 use crate::clock::Clock;

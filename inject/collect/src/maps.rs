@@ -22,7 +22,7 @@ pub(crate) struct Maps {
     pub all: Vec<Map>,
     /// Time when the last read that found mappings began.
     pub read_at: Option<Instant>,
-    /// The last read found no mappings.
+    /// Whether the last read found no mappings.
     pub gone: bool,
 }
 

@@ -212,8 +212,8 @@ impl Drop for Modules {
 struct Finder<'a> {
     shared: &'a Shared<'a>,
     maps: &'a Maps,
-    /// The mappings were read after the module was seen; otherwise they are valid only for modules that are never
-    /// unloaded.
+    /// Whether the mappings were read after the module was seen; otherwise they are valid only for modules that are
+    /// never unloaded.
     mapped: bool,
     target: &'a Watched,
     cwd: Option<&'a Path>,

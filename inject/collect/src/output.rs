@@ -76,7 +76,7 @@ pub struct Output {
     /// Number of bytes of events, as in the ring, that were added since the last flush.
     added: usize,
     compress: Compress,
-    /// The ring fills up: there is no time to compress.
+    /// Whether the ring fills up, so that there is no time to compress.
     hurry: bool,
     packer: Packer,
     zipper: Zipper,
@@ -232,7 +232,7 @@ impl Output {
         if kind == kind::PASS
             && let Some(mut s) = self.sieve.take()
         {
-            // It is written behind the events before it.
+            // The chunk is written behind the events before it.
             if let Some(pass) = Pass::decode(payload) {
                 s.sieve.pass(&pass, self);
             }

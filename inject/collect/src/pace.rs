@@ -42,11 +42,11 @@ pub(crate) struct Pace {
     sleep: Duration,
     /// End of the last slow tasks, and their duration.
     second: (Instant, Duration),
-    /// End of the last look for ended threads, and its duration; less if it found many.
+    /// End of the last look for ended threads, and its duration, shortened if the look found many.
     buried: (Instant, Duration),
     /// Shortest time from that look to the next.
     gap: Duration,
-    /// Free segments or slots may run out soon.
+    /// Whether free segments or slots may run out soon.
     short: bool,
     /// Number of new threads since that look.
     born: usize,

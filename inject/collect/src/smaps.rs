@@ -94,7 +94,7 @@ pub(crate) struct Known {
     pub ours: Vec<(u64, u64)>,
     /// Thread pointers and thread ids: most thread libraries keep a thread's descriptor at the end of its stack.
     pub threads: Vec<(u64, u64)>,
-    /// Allocators other than glibc's are recorded.
+    /// Whether allocators other than glibc's are recorded.
     pub others: bool,
 }
 
@@ -167,7 +167,7 @@ impl Smaps {
         }
     }
 
-    /// Has a look made as soon as a running one has ended, and as the one with this number; returns false if it would
+    /// Requests a look, which gets this number and begins as soon as a running one has ended; returns false if it would
     /// take too long.
     pub(crate) fn ask(&mut self, number: u64) -> bool {
         if self.took > LAST / 2 || self.files.is_none() {
@@ -413,7 +413,7 @@ struct Sum<'a> {
     any: bool,
     /// The mapping that is being read.
     now: Option<Map>,
-    /// The mapping follows the writable data of the program's file.
+    /// Whether the mapping follows the writable data of the program's file.
     bss: bool,
     sizes: Sizes,
     /// Mappings that allocators may use.
