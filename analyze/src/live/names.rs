@@ -26,10 +26,10 @@ pub struct NamedStack {
 impl NamedStack {
     /// Returns the frame that asked for the memory and all frames, a line each.
     pub fn text(&self, style: Style) -> String {
-        let mut out = match self.note {
-            "" => String::new(),
-            note => format!("  {note}\n"),
-        };
+        if !self.note.is_empty() {
+            return format!("  {}\n", self.note);
+        }
+        let mut out = String::new();
         // Writing to a string can't fail.
         let _ = asked_line(self.asked.as_ref(), style, &mut out);
         let _ = frame_lines(&self.frames, self.cut, style, &mut out);

@@ -214,80 +214,100 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
             Duration::from_secs_f64(system as f64 / RATE as f64) <= most
         }
     };
-    let mut census = match stop.then(|| stopped(pid, &reader, options)) {
-        None => look(pid, &reader, maps, options)?,
-        Some(Ok(census)) => census,
+    let until = began + options.timeout;
+    let raw = match stop.then(|| stopped(pid, &reader, options.patience, until)) {
+        None => Raw::read(pid, &reader, maps, until)?,
+        Some(Ok(raw)) => raw,
         // It is done without a stop instead.
         Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
-            look(pid, &reader, maps, options)?
+            Raw::read(pid, &reader, maps, until)?
         }
         Some(Err(e)) => return Err(e),
     };
-    census.took = began.elapsed();
-    Ok(census)
+    Ok(Census { took: began.elapsed(), ..raw.census(&reader) })
 }
 
 fn start_brk(pid: Pid) -> u64 {
     Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
 }
 
-fn stopped(pid: Pid, reader: &Reader, options: &Options) -> Result<Census, Error> {
+fn stopped(pid: Pid, reader: &Reader, patience: Duration, until: Instant) -> Result<Raw, Error> {
     isolated(|| {
-        let stopped = stop_all(pid, options.patience)?;
+        let stopped = stop_all(pid, patience)?;
         let done = maps::of(pid)
             .map_err(|_| Error::Ended(pid))
-            .and_then(|maps| look(pid, reader, maps, options));
+            .and_then(|maps| Raw::read(pid, reader, maps, until));
         let mut times = StopTimes::default();
         stopped.resume(&mut times);
-        done.map(|census| Census { stop: Some(times.longest), ..census })
+        done.map(|raw| Raw { stop: Some(times.longest), ..raw })
     })
 }
 
-fn look(pid: Pid, reader: &Reader, maps: Vec<Map>, options: &Options) -> Result<Census, Error> {
-    let until = Instant::now() + options.timeout;
-    let mut view = View::new(reader);
-    let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
-    let mut walked = Walked::of(&mut view, &arenas.regions, Some(until));
-    let mut links = mark_cached(&mut view, &mut walked);
-    for a in &arenas.all {
-        links += mark_fast(&mut view, &mut walked, &a.fast);
+/// What has to be read in one moment.
+struct Raw {
+    maps: Vec<Map>,
+    arenas: Arenas,
+    walked: Walked,
+    /// Links of lists that make no sense.
+    links: u64,
+    own: Vec<Own>,
+    /// Memory of arenas, in order.
+    taken: Vec<Range<u64>>,
+    bytes: u64,
+    stop: Option<Duration>,
+}
+
+impl Raw {
+    fn read(pid: Pid, reader: &Reader, maps: Vec<Map>, until: Instant) -> Result<Self, Error> {
+        let mut view = View::new(reader);
+        let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+        let mut walked = Walked::of(&mut view, &arenas.regions, Some(until));
+        let mut links = mark_cached(&mut view, &mut walked);
+        for a in &arenas.all {
+            links += mark_fast(&mut view, &mut walked, &a.fast);
+        }
+        let taken = taken(&arenas, &maps);
+        let mut own = Vec::new();
+        // A process that has no arena has another allocator, whose memory may look like anything.
+        if !arenas.all.is_empty() {
+            for m in maps.iter().filter(|m| mapped::may_have(m)) {
+                own.extend(mapped::find(&mut view, m, &taken));
+            }
+        }
+        if prof_os::process::has_ended(pid) {
+            return Err(Error::Ended(pid));
+        }
+        Ok(Self { maps, arenas, walked, links, own, taken, bytes: view.bytes, stop: None })
     }
-    let taken = taken(&arenas, &maps);
-    let mut blocks = Vec::new();
-    // A process that has no arena has another allocator, whose memory may look like anything.
-    if !arenas.all.is_empty() {
-        for m in maps.iter().filter(|m| mapped::may_have(m)) {
-            blocks.extend(mapped::find(&mut view, m, &taken));
+
+    /// Computes what follows.
+    fn census(self, reader: &Reader) -> Census {
+        let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
+        let lost = Lost {
+            bytes: behind.clone().map(|r| r.end - r.start).sum(),
+            places: behind.count() as u64,
+            links: self.links,
+            others: self.walked.gaps,
+            late: self.walked.late,
+        };
+        let mut mapped = Sum::default();
+        for range in self.own.iter().map(Own::mapping) {
+            mapped.add(range.end - range.start);
+        }
+        Census {
+            arenas: statistics(&self.arenas, &self.walked),
+            mapped,
+            sizes: sizes(&self.walked, &self.own),
+            trim: trim(reader, &self.arenas, &self.walked),
+            lost,
+            others: others(reader, &self.maps, &self.taken, &self.own),
+            stop: self.stop,
+            took: Duration::ZERO,
+            read: self.bytes,
+            walked: self.walked,
+            blocks: self.own,
         }
     }
-    if prof_os::process::has_ended(pid) {
-        return Err(Error::Ended(pid));
-    }
-    let behind = walked.lost.iter().chain(&arenas.lost_heaps);
-    let lost = Lost {
-        bytes: behind.clone().map(|r| r.end - r.start).sum(),
-        places: behind.count() as u64,
-        links,
-        others: walked.gaps,
-        late: walked.late,
-    };
-    let mut mapped = Sum::default();
-    for range in blocks.iter().map(Own::mapping) {
-        mapped.add(range.end - range.start);
-    }
-    Ok(Census {
-        arenas: statistics(&arenas, &walked),
-        mapped,
-        sizes: sizes(&walked, &blocks),
-        trim: trim(reader, &arenas, &walked),
-        lost,
-        others: others(reader, &maps, &taken, &blocks),
-        stop: None,
-        took: Duration::ZERO,
-        read: view.bytes,
-        walked,
-        blocks,
-    })
 }
 
 /// Returns the memory of arenas, in order.

@@ -209,6 +209,21 @@ pub fn read_allocators(pid: Pid) -> std::io::Result<Allocators> {
     Ok(Finder::new(pid).look(target, true))
 }
 
+/// Returns the allocators of a process: name, version and path of each. Their statistics are not read.
+///
+/// # Errors
+/// If the process is gone, or its mappings can't be read.
+pub fn list_allocators(pid: Pid) -> std::io::Result<Vec<[String; 3]>> {
+    let mut maps = Maps::open(pid)?;
+    if !maps.read() {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    let mem = File::open(PathBuf::from(folder(pid)).join("mem"))?;
+    let all =
+        Finder::new(pid).look(Target { maps: &maps.all, mem: Some(&mem), arenas: None }, true);
+    Ok(all.found.as_chunks::<3>().0.to_vec())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

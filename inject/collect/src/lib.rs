@@ -11,7 +11,7 @@
 //! * [`map_ring`]: the shared memory, from its file descriptor;
 //! * [`Peek`]: the state of a process's recording, read from outside;
 //! * [`drain_orphan`]: saves the events that a dead collector left in the ring;
-//! * [`read_allocators`]: the allocators of a process, their settings and arenas;
+//! * [`read_allocators`]: the allocators of a process, their settings and arenas; [`list_allocators`]: their names alone;
 //! * [`module_symbols`]: the build ID and the symbols of a module's file.
 
 mod allocators;
@@ -48,7 +48,7 @@ mod threads;
 mod tree;
 mod watch;
 
-pub use allocators::read_allocators;
+pub use allocators::{list_allocators, read_allocators};
 pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;

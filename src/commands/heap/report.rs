@@ -2,7 +2,7 @@
 
 use prof_analyze::report::{Style, Table};
 use prof_census::{ArenaStats, Census, SizeClass, Sum};
-use prof_collect::read_allocators;
+use prof_collect::list_allocators;
 use prof_os::Pid;
 use prof_trace::records::allocator;
 use prof_trace::values::text::{bytes, count, duration, number};
@@ -126,14 +126,13 @@ pub(super) struct HeapData {
 impl HeapData {
     /// Makes the report of a census.
     pub(super) fn new(pid: Pid, census: &Census) -> Self {
-        let found = read_allocators(pid).map(|a| a.found).unwrap_or_default();
-        let allocators =
-            found.as_chunks::<3>().0.iter().map(|[name, version, path]| AllocatorData {
-                name: name.clone(),
-                version: version.clone(),
-                path: path.clone(),
-                walked: name == allocator::GLIBC,
-            });
+        let found = list_allocators(pid).unwrap_or_default();
+        let allocators = found.into_iter().map(|[name, version, path]| AllocatorData {
+            name: name.clone(),
+            version: version.clone(),
+            path: path.clone(),
+            walked: name == allocator::GLIBC,
+        });
         let others = census.others.iter().map(|(name, bytes, mappings)| OtherData {
             name: name.clone(),
             bytes: *bytes,
@@ -280,8 +279,10 @@ impl HeapData {
         }
         table.write(style, out)?;
         if self.mapped.blocks > 0 {
-            let blocks = count(self.mapped.blocks, "block has a mapping", "blocks have mappings");
-            writeln!(out, "{blocks} of their own: {}", bytes(self.mapped.bytes))?;
+            let (one, many) =
+                ("block has a mapping of its own", "blocks have mappings of their own");
+            let blocks = count(self.mapped.blocks, one, many);
+            writeln!(out, "{blocks}: {}", bytes(self.mapped.bytes))?;
         }
         Ok(())
     }
