@@ -8,7 +8,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use prof_analyze::export::{Cost, Format, Source};
 use prof_analyze::query::{Filter, Query};
-use prof_analyze::{Index, IndexOptions};
+use prof_analyze::{Index, IndexOptions, Job};
 use prof_trace::pack::Compress;
 use prof_trace::records::Module;
 use prof_trace::size::GlibcChunks;
@@ -59,6 +59,49 @@ fn there_may_be_more_rows_than_a_group_has() {
     source.write(Format::Parquet, &mut out).expect("an export");
     let sum: u64 = rows(&out).iter().filter_map(|r| number(r, "size")).sum();
     assert_eq!(sum, ROWS * (ROWS - 1) / 2);
+}
+
+/// Cancels a job when the first rows have been written to it.
+struct Cancels(Job, u64);
+
+impl std::io::Write for Cancels {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.1 += bytes.len() as u64;
+        if self.1 > 20_000 {
+            self.0.cancel();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An export ends in the midst of a block of rows: writing one takes longer than a user waits after Ctrl-C.
+#[test]
+fn an_export_that_is_cancelled_ends_in_the_midst() {
+    const ROWS: u64 = 140_000;
+    let mut m = Maker::new();
+    for from in (0..ROWS).step_by(1000) {
+        let events: Vec<_> =
+            (from..from + 1000).map(|i| alloc(2000 + i, 0x1000 + 16 * i, i, 0)).collect();
+        m.events(1, &events);
+    }
+    let file = m.file();
+    let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
+    let query = Query::new(&index, &Filter::default()).expect("no filter");
+    for format in [Format::Csv, Format::Json, Format::Parquet] {
+        let (cost, filter) = (Cost::Live, Vec::new());
+        let source = Source { index: &index, query: &query, at: None, cost, filter, held: None };
+        let mut whole = Vec::new();
+        source.write(format, &mut whole).expect("an export");
+        let mut out = Cancels(Job::default(), 0);
+        let error = out.0.clone().run(|| source.write(format, &mut out)).expect_err("cancelled");
+        assert_eq!(error.to_string(), "cancelled", "{format:?}");
+        let most = whole.len() as u64 * if format == Format::Parquet { 99 } else { 5 } / 100;
+        assert!(out.1 < most, "{format:?}: {} of {}", out.1, whole.len());
+    }
 }
 
 #[test]

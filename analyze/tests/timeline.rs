@@ -282,6 +282,7 @@ fn a_cancelled_job_ends_every_query() {
         is(&query.timeline(&span, false).expect_err("cancelled"));
         is(&query.by(By::Sizes, 62, None).expect_err("cancelled"));
         is(&query.spread(None).expect_err("cancelled"));
+        is(&index.block_rows(&[0]).expect_err("cancelled"));
         let e = Index::open(&file.0, &NEVER).map(|_| ()).expect_err("cancelled");
         assert!(e.to_string().contains("cancelled"), "{e}");
     });

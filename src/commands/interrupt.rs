@@ -24,7 +24,7 @@ pub(super) enum Otherwise {
 }
 
 /// Time that a script has to end by itself.
-const PATIENCE: Duration = Duration::from_millis(80);
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Cancels a job at Ctrl-C, for as long as it is there.
 pub(super) struct OnInterrupt {
@@ -62,6 +62,7 @@ impl OnInterrupt {
                 };
                 if late {
                     prof_script::remove_part();
+                    crate::term::say("the script was stopped");
                     end();
                 }
             }

@@ -1,6 +1,7 @@
 //! Single blocks: pages of them in any order, and one with its chain of reallocations and its neighbours.
 
 use crate::Index;
+use crate::Job;
 use crate::index::{Block, Column, ScanError, flags};
 use crate::query::{Query, Selection};
 use prof_trace::size::{GlibcChunks, Header};
@@ -385,6 +386,10 @@ impl Index {
         for (row, place) in places {
             let (number, at) = Self::place_of(row);
             if have != Some(number) {
+                // Rows that lie far from each other need a block of rows each.
+                if Job::is_current_cancelled() {
+                    return Err(ScanError::Cancelled);
+                }
                 let read = self.block_of_rows(number, |block| {
                     for (c, values) in ALL.into_iter().zip(&mut columns) {
                         block.read(c, values)?;

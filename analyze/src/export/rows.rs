@@ -2,7 +2,8 @@
 //! sampled block is the number of the program's blocks that it represents; that of others is 1.
 
 use super::{ExportError, Profile, Source};
-use crate::index::{Column, flags};
+use crate::Job;
+use crate::index::{Column, ScanError, flags};
 use crate::query::Selection;
 use crate::report::{CaptureData, FrameData, frames_of};
 use crate::symbols::Symbolizer;
@@ -36,6 +37,9 @@ pub(super) struct Row {
     /// Number of the program's blocks that this one represents.
     pub weight: f64,
 }
+
+/// Number of rows after which an export looks whether it was cancelled.
+const LOOK: usize = 2048;
 
 pub(super) fn each(
     source: &Source<'_>,
@@ -77,7 +81,12 @@ pub(super) fn each(
         for (c, values) in READ.into_iter().zip(&mut columns) {
             block.read(c, values)?;
         }
-        for &i in &selection.rows {
+        for (n, &i) in selection.rows.iter().enumerate() {
+            // To write a whole block of rows takes a tenth of a second.
+            if n % LOOK == 0 && Job::is_current_cancelled() {
+                failed = Some(io::Error::other(ScanError::Cancelled));
+                return Some(());
+            }
             let [
                 addr,
                 size,
@@ -125,6 +134,9 @@ pub(super) fn each(
         }
         Some(())
     })?;
+    if Job::is_current_cancelled() {
+        return Err(ScanError::Cancelled.into());
+    }
     failed.map_or(Ok(()), |e| Err(e.into()))
 }
 
