@@ -177,6 +177,23 @@ fn a_damaged_heap_is_counted_up_to_the_damage() {
 }
 
 #[test]
+fn a_heap_that_lies_of_its_end_is_counted() {
+    let scene = Scene::new("heap_lies");
+    let mut target = start(&FLAGS, None);
+    let before = heap(&scene, &target, &[]);
+    target.ask("lie");
+    for how in ["none", "auto", "stop"] {
+        let heap = heap(&scene, &target, &["--snapshot", how]);
+        let top = heap["arenas"][0]["top_bytes"].as_u64().expect("a number");
+        let system = heap["arenas"][0]["system_bytes"].as_u64().expect("a number");
+        assert!(top > 0 && top <= system, "{heap}");
+        assert_eq!(heap["lost"]["bytes"], 0, "{heap}");
+        assert!(blocks(&heap) >= blocks(&before), "{heap}");
+    }
+    target.quit();
+}
+
+#[test]
 fn who_has_no_heap_of_glibcs_is_told_so() {
     let scene = Scene::new("heap_none");
     let gone = scene.prof(&["heap", "2147483000"]);

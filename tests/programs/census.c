@@ -127,6 +127,15 @@ static void damage(void) {
     first[malloc_usable_size((void *)first) / sizeof *first] = ((size_t)-1 / 4 & ~(size_t)15) | 1;
 }
 
+/* The end of the main heap says that it is as long as can be. A free block leads to the arena: its list does. */
+static void lie(void) {
+    volatile size_t *first = malloc(70000);
+    malloc(10);
+    free((void *)first);
+    size_t *top = *(size_t **)first[0];
+    top[1] = (size_t)-1;
+}
+
 int main(void) {
     char line[64];
     setvbuf(stdout, NULL, _IOLBF, 1 << 16);
@@ -137,6 +146,7 @@ int main(void) {
         else if (strcmp(line, "churn\n") == 0) churn_all(1);
         else if (strcmp(line, "calm\n") == 0) churn_all(0);
         else if (strcmp(line, "damage\n") == 0) damage();
+        else if (strcmp(line, "lie\n") == 0) lie();
         else break;
         printf("done\n");
     }

@@ -79,9 +79,13 @@ impl Arenas {
         let mut found = Self::default();
         let Some((tops, head)) = main_top(view, maps) else { return found };
         for (i, top_at) in tops.iter().enumerate() {
-            let Some(arena) = read(view, *top_at, head) else { continue };
+            let Some(mut arena) = read(view, *top_at, head) else { continue };
             // Nothing was asked for yet.
             let unused = arena.top.0 == *top_at;
+            // What the program has written over the size may be anything.
+            let (top, size) = arena.top;
+            let map = maps.iter().find(|m| m.start.0 <= top && top < m.end.0);
+            arena.top.1 = size.min(map.map_or(0, |m| m.end.0 - top));
             let number = found.all.len();
             found.all.push(arena);
             if unused {
@@ -93,8 +97,22 @@ impl Arenas {
                 found.add_heaps(view, number, top_at - head);
             }
         }
-        found.regions.sort_by_key(|r| r.start);
+        found.leave_out_overlaps();
         found
+    }
+
+    /// Sorts the regions, and leaves out those that overlap others, which no allocator makes.
+    fn leave_out_overlaps(&mut self) {
+        self.regions.sort_by_key(|r| (r.start, r.end));
+        let (mut end, lost) = (0, &mut self.lost_heaps);
+        self.regions.retain(|r| {
+            let fits = r.start >= end;
+            match fits {
+                true => end = r.end,
+                false => lost.push(r.start..r.end),
+            }
+            fits
+        });
     }
 
     /// Adds the regions of the main arena: the heap that grows by `brk`; where that can't grow it has mappings.

@@ -1,8 +1,9 @@
 //! Chunks that are free though they look as if they were in use: those in caches of threads, and in fast bins.
 
 use crate::chunk::{ALIGN, LEAST, State};
-use crate::view::{View, WORD, words};
+use crate::view::{View, WORD};
 use crate::walk::Walked;
+use std::time::Instant;
 
 /// Number of lists of a thread's cache by size: of chunks up to 1040 bytes (64-bit), and since 2.42 also of larger ones.
 const SMALL: u64 = 64;
@@ -35,20 +36,26 @@ impl Layout {
     }
 }
 
-/// Marks the chunks in the caches of threads. Returns the number of links that make no sense.
-pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked) -> u64 {
+/// Marks the chunks in the caches of threads. Returns the number of links that make no sense. If time is up, the walk is
+/// marked so.
+pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked, until: Instant) -> u64 {
     let is_one = |size: u64| LAYOUTS.iter().any(|l| l.chunk() == size);
     let chunks = all.chunks.iter();
     let found: Vec<(u64, u64)> = chunks
         .filter(|c| is_one(c.size()) && c.state() == State::InUse)
         .map(|c| (c.user(), c.size()))
         .collect();
-    let mut broken = 0;
-    for (user, size) in found {
+    let (mut broken, mut lists) = (0, Vec::new());
+    for (n, (user, size)) in found.into_iter().enumerate() {
+        if n.is_multiple_of(4096) && Instant::now() >= until {
+            all.late = true;
+            break;
+        }
         for layout in LAYOUTS.iter().filter(|l| l.chunk() == size) {
             let from = user + layout.first();
-            let bytes = view.all(from..from + layout.lists * WORD);
-            let lists: Vec<u64> = words(&bytes).collect();
+            lists.clear();
+            // There may be millions of blocks of this size, so a window serves many.
+            lists.extend((0..layout.lists).map_while(|k| view.word(from + k * WORD, u64::MAX)));
             if are_lists(all, &lists, *layout) {
                 let heads = lists.iter().enumerate().filter(|(_, head)| **head != 0);
                 for (_, head) in heads {

@@ -210,12 +210,17 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
         Snapshot::Within(most) => {
             let mut view = View::new(&reader);
             let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
-            let system: u64 = arenas.all.iter().map(|a| a.system).sum();
+            let system = arenas.all.iter().fold(0u64, |sum, a| sum.saturating_add(a.system));
             Duration::from_secs_f64(system as f64 / RATE as f64) <= most
         }
     };
     let until = began + options.timeout;
-    let raw = match stop.then(|| stopped(pid, &reader, options.patience, until)) {
+    // A heap whose own figures lie must not make the stop much longer than it was to be.
+    let limit = match options.snapshot {
+        Snapshot::Within(most) => most * 4,
+        _ => options.timeout,
+    };
+    let raw = match stop.then(|| stopped(pid, &reader, options.patience, (until, limit))) {
         None => Raw::read(pid, &reader, maps, until)?,
         Some(Ok(raw)) => raw,
         // It is done without a stop instead.
@@ -231,9 +236,16 @@ fn start_brk(pid: Pid) -> u64 {
     Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
 }
 
-fn stopped(pid: Pid, reader: &Reader, patience: Duration, until: Instant) -> Result<Raw, Error> {
+/// Reads while all threads are stopped, up to a moment, and for a limited time.
+fn stopped(
+    pid: Pid,
+    reader: &Reader,
+    patience: Duration,
+    (until, limit): (Instant, Duration),
+) -> Result<Raw, Error> {
     isolated(|| {
         let stopped = stop_all(pid, patience)?;
+        let until = until.min(Instant::now() + limit);
         let done = maps::of(pid)
             .map_err(|_| Error::Ended(pid))
             .and_then(|maps| Raw::read(pid, reader, maps, until));
@@ -262,7 +274,7 @@ impl Raw {
         let mut view = View::new(reader);
         let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
         let mut walked = Walked::of(&mut view, &arenas.regions, Some(until));
-        let mut links = mark_cached(&mut view, &mut walked);
+        let mut links = mark_cached(&mut view, &mut walked, until);
         for a in &arenas.all {
             links += mark_fast(&mut view, &mut walked, &a.fast);
         }
