@@ -369,7 +369,7 @@ fn statistics(arenas: &Arenas, walked: &Walked) -> Vec<ArenaStats> {
 fn class_of(usable: u64) -> (u64, u64) {
     let step = match usable {
         0..=128 => 32,
-        _ => (usable - 1).next_power_of_two() / 8,
+        _ => usable.next_power_of_two() / 8,
     };
     let most = usable.div_ceil(step) * step;
     (most - step + 1, most)
