@@ -82,6 +82,8 @@ pub(crate) struct Ledger {
     pub(crate) follower: Follower<Noted>,
     /// Ticks from which on recording was on without a break.
     since: u64,
+    /// The same when the census was taken: in a pause behind it, blocks from before the attach may have been freed.
+    census_since: u64,
     nothing: Freed,
     /// The moment at which reading is given up.
     pub(crate) until: Instant,
@@ -116,7 +118,15 @@ impl Ledger {
         let noted =
             Noted { freed: Freed::from(heap.map_or(u64::MAX, |m| m.start.0)), ..Noted::default() };
         let follower = Follower::observed(&path, noted)?;
-        Ok(Self { pid, recorded, follower, since: 0, nothing: Freed::default(), until })
+        Ok(Self {
+            pid,
+            recorded,
+            follower,
+            since: 0,
+            census_since: 0,
+            nothing: Freed::default(),
+            until,
+        })
     }
 
     /// Adds the blocks from before the attach: all threads are stopped for a moment, in which the heap is walked.
@@ -125,6 +135,7 @@ impl Ledger {
     /// If the walk can't be exact, or fails.
     pub(crate) fn add_census(&mut self, snapshot: Snapshot) -> Result<Census> {
         self.catch_up()?;
+        self.census_since = self.since;
         let noted = self.follower.observer_mut();
         (noted.on, noted.changed) = (true, Vec::new());
         let timeout = self.until.saturating_duration_since(Instant::now());
@@ -165,6 +176,11 @@ impl Ledger {
             )));
         }
         Ok(())
+    }
+
+    /// Returns the blocks from before the attach, if no pause has made them uncertain.
+    fn before(&self) -> Option<&Before> {
+        Some(&self.follower.observer().before).filter(|_| self.since == self.census_since)
     }
 
     /// Returns the number of the stack of a group of blocks.
@@ -260,7 +276,9 @@ impl Blocks for Ledger {
                 take(address, b.size());
             }
         }
-        self.follower.observer().before.each().for_each(|(address, size)| take(address, size));
+        if let Some(before) = self.before() {
+            before.each().for_each(|(address, size)| take(address, size));
+        }
     }
 
     fn get(&self, address: u64) -> Option<Block> {
@@ -268,7 +286,7 @@ impl Blocks for Ledger {
         let recorded =
             recorded.map(|b| Block { address, size: b.size(), time: b.time, group: b.group });
         let start = self.follower.meta().target.start_ticks;
-        let before = || self.follower.observer().before.get(address);
+        let before = || self.before()?.get(address);
         recorded
             .or_else(|| before().map(|size| Block { address, size, time: start, group: BEFORE }))
     }
