@@ -259,3 +259,31 @@ fn blocks_from_before_the_attach_are_proved_unreachable_or_held_by_name() {
     scene.detach(&target);
     target.quit();
 }
+
+#[test]
+fn blocks_that_are_freed_while_the_census_is_taken_are_not_lost_ones() {
+    let scene = Scene::new("heap_freed");
+    let mut target = start(&FLAGS, None);
+    target.ask("chain");
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    for _ in 0..3 {
+        let args = ["reach", &pid, "--census", "--format", "json", "--snapshot", "stop"];
+        let out = scene.prof(&args).ok("prof reach").stdout;
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        assert!(report["judged_blocks"].as_u64() > Some(1000), "{out}");
+        assert_eq!(report["unreachable"]["blocks"], 0, "{out}");
+    }
+    target.ask("unchain");
+    scene.detach(&target);
+    // What is not recorded may have been freed.
+    for (how, why) in [("--min-size=64", "leaves blocks out"), ("--cull=5s", "--cull")] {
+        let mut attach = Command::new(Scene::binary());
+        attach.args(["attach", &pid, how, "-o", &format!("{}.prof", &how[2..5])]);
+        scene.run(attach).ok("prof attach");
+        let refused = scene.prof(&["reach", &pid, "--census"]);
+        assert!(refused.code == 3 && refused.stderr.contains(why), "{refused:?}");
+        scene.prof(&["detach", &pid]).ok("prof detach");
+    }
+    target.quit();
+}

@@ -98,6 +98,32 @@ static void churn_all(int on) {
     }
 }
 
+/* Frees a long list block by block: only the first one is pointed to by a variable. */
+struct link { struct link *next; long rest[5]; };
+struct link *volatile chain;
+static pthread_t freer;
+
+static void *pop(void *unused) {
+    (void)unused;
+    while (churning && chain != NULL) {
+        struct link *first = chain;
+        chain = first->next;
+        free(first);
+        usleep(50);
+    }
+    return NULL;
+}
+
+static void build(void) {
+    for (int i = 0; i < 400000; i++) {
+        struct link *l = calloc(1, sizeof *l);
+        l->next = chain;
+        chain = l;
+    }
+    churning = 1;
+    pthread_create(&freer, NULL, pop, NULL);
+}
+
 static void told(void) {
     /* Once for what it needs itself. */
     FILE *f = fopen("/dev/null", "w");
@@ -145,6 +171,8 @@ int main(void) {
         else if (strcmp(line, "told\n") == 0) told();
         else if (strcmp(line, "churn\n") == 0) churn_all(1);
         else if (strcmp(line, "calm\n") == 0) churn_all(0);
+        else if (strcmp(line, "chain\n") == 0) build();
+        else if (strcmp(line, "unchain\n") == 0) churning = 0, pthread_join(freer, NULL);
         else if (strcmp(line, "damage\n") == 0) damage();
         else if (strcmp(line, "lie\n") == 0) lie();
         else break;

@@ -28,6 +28,8 @@ pub(crate) struct Noted {
     changed: Vec<(u64, u64)>,
     /// Changes are wanted.
     on: bool,
+    /// Addresses of blocks that were freed and are not known, while a census is taken: it may have them as live.
+    unknown: Option<HashSet<u64>>,
 }
 
 impl Noted {
@@ -69,6 +71,9 @@ impl Watch for Noted {
 
     fn unknown(&mut self, op: &Op) {
         self.free_before(op.addr);
+        if let Some(unknown) = &mut self.unknown {
+            unknown.insert(op.addr);
+        }
     }
 
     fn before(&mut self, _: &Op) {}
@@ -135,9 +140,16 @@ impl Ledger {
     /// If the walk can't be exact, or fails.
     pub(crate) fn add_census(&mut self, snapshot: Snapshot) -> Result<Census> {
         self.catch_up()?;
+        if !self.follower.meta().target.capture().is_everything() {
+            return Err(refused(format!(
+                "the recording of process {} leaves blocks out (a sample, --min-size, --max-size), and so the frees of \
+                 blocks from before the attach: attach without that for --census",
+                self.pid
+            )));
+        }
         self.census_since = self.since;
         let noted = self.follower.observer_mut();
-        (noted.on, noted.changed) = (true, Vec::new());
+        (noted.on, noted.changed, noted.unknown) = (true, Vec::new(), Some(HashSet::new()));
         let timeout = self.until.saturating_duration_since(Instant::now());
         let options = Options { snapshot, patience: PATIENCE, timeout };
         let census = take(self.pid, &options).map_err(|e| refused(e.to_string()))?;
@@ -145,7 +157,8 @@ impl Ledger {
         self.catch_up()?;
         // A block that has begun or ended meanwhile may be none that the walk has seen.
         let noted = self.follower.observer_mut();
-        let changed: HashSet<u64> = noted.changed.drain(..).map(|(at, _)| at).collect();
+        let mut changed = noted.unknown.take().unwrap_or_default();
+        changed.extend(noted.changed.drain(..).map(|(at, _)| at));
         noted.on = false;
         let is_before = |at: u64| !changed.contains(&at) && self.follower.block_at(at).is_none();
         let blocks = census.blocks().map(|b| (b.address, b.size)).filter(|(at, _)| is_before(*at));
@@ -238,6 +251,13 @@ impl Ledger {
             return Err(self.late());
         }
         let meta = self.follower.meta();
+        if meta.stripped.is_some() {
+            return Err(refused(format!(
+                "the recording of process {pid} has events only when they are some time old (--cull), so that a block \
+                 that was just freed would count as live: `prof detach {pid}`, and attach without --cull",
+                pid = self.pid
+            )));
+        }
         let c = &meta.counters;
         let lost =
             c.lost + c.reentered + c.damaged_bytes + meta.bad_chunks + meta.epochs.len() as u64;
