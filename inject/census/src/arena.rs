@@ -6,13 +6,16 @@
 use crate::chunk::{ALIGN, SizeField};
 use crate::view::{View, WORD, words};
 use prof_os::maps::Map;
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Number of bins but the fast ones, and bytes of the bit map behind them.
 const BINS: usize = 127;
 const BITMAP: u64 = 16;
-/// Number of bins that must be empty for an arena to be recognised.
+/// Number of bins that must be empty for an arena to be recognised, and of those that may make no sense: the target may run,
+/// and change some while they are read.
 const EMPTY: usize = 8;
+const CHANGING: usize = 8;
 /// Greatest number of fast bins.
 const FAST: u64 = 10;
 /// Offsets from the field `top`: of the first bin, and of the pointer to the next arena.
@@ -27,7 +30,7 @@ const MOST_THREADS: u64 = 0x8000;
 /// Greatest length of a segment of data that is searched.
 const SEGMENT: u64 = 64 << 20;
 /// Limits on arenas, and on heaps of one arena.
-const MOST_ARENAS: usize = 1 << 16;
+const MOST_ARENAS: usize = 1 << 13;
 const MOST_HEAPS: usize = 1 << 16;
 /// Binary logarithms of the sizes that heaps of arenas may have: 1 MiB to 16 GiB.
 const HEAPS: Range<u32> = 20..35;
@@ -79,10 +82,16 @@ impl Arenas {
         let mut found = Self::default();
         let Some((tops, head)) = main_top(view, maps) else { return found };
         for (i, top_at) in tops.iter().enumerate() {
-            let Some(mut arena) = read(view, *top_at, head) else { continue };
+            let Some(mut arena) = read(view, *top_at, head) else {
+                // Without the main arena the others would be taken for it.
+                if i == 0 {
+                    return found;
+                }
+                continue;
+            };
             // Nothing was asked for yet.
             let unused = arena.top.0 == *top_at;
-            // What the program has written over the size may be anything.
+            // The program may have written anything over the size of the top chunk: it ends with its mapping at most.
             let (top, size) = arena.top;
             let map = maps.iter().find(|m| m.start.0 <= top && top < m.end.0);
             arena.top.1 = size.min(map.map_or(0, |m| m.end.0 - top));
@@ -241,7 +250,7 @@ fn are_bins(bins: Option<&[u64]>, top_at: u64) -> bool {
     };
     // Two bins of sizes that are rare, first: nearly all memory fails there.
     (empty(BINS - 1) || empty(BINS / 2))
-        && (0..BINS).all(sane)
+        && (0..BINS).filter(|k| !sane(*k)).count() <= CHANGING
         && (0..BINS).filter(|k| empty(*k)).count() >= EMPTY
 }
 
@@ -253,12 +262,12 @@ fn ring(view: &mut View<'_>, top_at: u64) -> Option<(Vec<u64>, u64)> {
         (LEAST_HEAD..=MOST_HEAD).step_by(4).filter(|head| (top_at - head).is_multiple_of(WORD));
     for head in heads {
         let main = top_at - head;
-        let (mut tops, mut at) = (vec![top_at], first);
+        let (mut tops, mut seen, mut at) = (vec![top_at], HashSet::from([top_at]), first);
         while at != main && tops.len() < MOST_ARENAS {
             let top = at.checked_add(head)?;
             let bins = view.all(top + FIRST_BIN..top + FIRST_BIN + 2 * BINS as u64 * WORD);
             let bins: Vec<u64> = words(&bins).collect();
-            if tops.contains(&top) || !are_bins(Some(&bins), top) {
+            if !seen.insert(top) || !are_bins(Some(&bins), top) {
                 break;
             }
             tops.push(top);

@@ -1,9 +1,8 @@
 //! Chunks that are free though they look as if they were in use: those in caches of threads, and in fast bins.
 
-use crate::chunk::{ALIGN, LEAST, State};
+use crate::chunk::{ALIGN, HEADER, LEAST, State};
 use crate::view::{View, WORD};
 use crate::walk::Walked;
-use std::time::Instant;
 
 /// Number of lists of a thread's cache by size: of chunks up to 1040 bytes (64-bit), and since 2.42 also of larger ones.
 const SMALL: u64 = 64;
@@ -36,9 +35,8 @@ impl Layout {
     }
 }
 
-/// Marks the chunks in the caches of threads. Returns the number of links that make no sense. If time is up, the walk is
-/// marked so.
-pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked, until: Instant) -> u64 {
+/// Marks the chunks in the caches of threads. Returns the number of links that make no sense.
+pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked) -> u64 {
     let is_one = |size: u64| LAYOUTS.iter().any(|l| l.chunk() == size);
     let chunks = all.chunks.iter();
     let found: Vec<(u64, u64)> = chunks
@@ -46,11 +44,7 @@ pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked, until: Instant)
         .map(|c| (c.user(), c.size()))
         .collect();
     let (mut broken, mut lists) = (0, Vec::new());
-    for (n, (user, size)) in found.into_iter().enumerate() {
-        if n.is_multiple_of(4096) && Instant::now() >= until {
-            all.late = true;
-            break;
-        }
+    for (user, size) in found {
         for layout in LAYOUTS.iter().filter(|l| l.chunk() == size) {
             let from = user + layout.first();
             lists.clear();
@@ -93,9 +87,11 @@ pub(crate) fn mark_fast(view: &mut View<'_>, all: &mut Walked, heads: &[u64]) ->
     for head in heads {
         let Some([first]) = view.words(*head) else { continue };
         // The lists lead to headers, not to the program's memory.
-        let user = first.saturating_add(crate::chunk::HEADER);
-        if first != 0 && all.find(user).is_some() {
-            broken += mark_list(view, all, user, State::Fast);
+        let user = first.saturating_add(HEADER);
+        match all.find(user) {
+            Some(_) => broken += mark_list(view, all, user, State::Fast),
+            // An arena without fast bins has other fields there, which are no addresses.
+            None => broken += u64::from(first != 0 && view.words::<2>(first).is_some()),
         }
     }
     broken
@@ -114,7 +110,7 @@ fn mark_list(view: &mut View<'_>, all: &mut Walked, head: u64, state: State) -> 
         let Some([link]) = view.words(user) else { return 1 };
         // Since 2.32 a link is combined with its own address.
         let to = |link: u64| match state {
-            State::Fast if link != 0 => link.wrapping_add(crate::chunk::HEADER),
+            State::Fast if link != 0 => link.wrapping_add(HEADER),
             _ => link,
         };
         let mixed = link ^ (user >> 12);

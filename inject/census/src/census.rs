@@ -66,9 +66,9 @@ impl Sum {
 /// An arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArenaStats {
-    /// Its address.
+    /// Address of the arena's data (`malloc_state`).
     pub address: u64,
-    /// It is the main arena, whose heap grows by `brk`.
+    /// Whether this is the main arena, whose heap grows by `brk`.
     pub main: bool,
     /// Number of its heaps; of the main arena, of its pieces.
     pub heaps: u64,
@@ -110,7 +110,7 @@ pub struct SizeClass {
     pub free: Sum,
 }
 
-/// What `malloc_trim(0)` would give back to the kernel: whole pages of free memory that are resident.
+/// Memory that `malloc_trim(0)` would give back to the kernel: whole pages of free memory that are resident.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trim {
     /// Bytes at the end of the main arena.
@@ -119,7 +119,7 @@ pub struct Trim {
     pub inside: u64,
 }
 
-/// What the walk did not see.
+/// Memory and lists that the walk could not follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Bytes of heaps that were not walked, as something in front of them makes no sense.
@@ -152,9 +152,9 @@ pub struct Census {
     pub mapped: Sum,
     /// Blocks by size, smallest first.
     pub sizes: Vec<SizeClass>,
-    /// What could be given back.
+    /// Memory that `malloc_trim(0)` would give back.
     pub trim: Trim,
-    /// What was not seen.
+    /// Memory and lists that could not be followed.
     pub lost: Lost,
     /// Bytes of anonymous memory that the process has touched and no walk explains, by name of the mapping (empty for
     /// those without), largest first, with the number of mappings: stacks, other allocators, the program's own.
@@ -204,31 +204,36 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
     if maps.is_empty() {
         return Err(Error::Ended(pid));
     }
+    let until = began + options.timeout;
+    let mut view = View::new(&reader, until);
+    let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+    // To look for these takes long in a process with much memory of other kinds, so that is not done while it is stopped.
+    let own = own_mappings(&mut view, &arenas, &maps);
+    let (before, late) = (view.bytes, view.is_late());
     let stop = match options.snapshot {
         Snapshot::Never => false,
         Snapshot::Always => true,
         Snapshot::Within(most) => {
-            let mut view = View::new(&reader);
-            let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
             let system = arenas.all.iter().fold(0u64, |sum, a| sum.saturating_add(a.system));
             Duration::from_secs_f64(system as f64 / RATE as f64) <= most
         }
     };
-    let until = began + options.timeout;
     // A heap whose own figures lie must not make the stop much longer than it was to be.
     let limit = match options.snapshot {
         Snapshot::Within(most) => most * 4,
         _ => options.timeout,
     };
-    let raw = match stop.then(|| stopped(pid, &reader, options.patience, (until, limit))) {
-        None => Raw::read(pid, &reader, maps, until)?,
+    let stopped = stop.then(|| stopped(pid, &reader, options.patience, (until, limit), &own));
+    let raw = match stopped {
+        None => Raw::read(pid, &reader, maps, until, &own)?,
         Some(Ok(raw)) => raw,
         // It is done without a stop instead.
         Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
-            Raw::read(pid, &reader, maps, until)?
+            Raw::read(pid, &reader, maps, until, &own)?
         }
         Some(Err(e)) => return Err(e),
     };
+    let raw = Raw { bytes: raw.bytes + before, late: raw.late || late, ..raw };
     Ok(Census { took: began.elapsed(), ..raw.census(&reader) })
 }
 
@@ -242,20 +247,32 @@ fn stopped(
     reader: &Reader,
     patience: Duration,
     (until, limit): (Instant, Duration),
+    own: &[Own],
 ) -> Result<Raw, Error> {
     isolated(|| {
         let stopped = stop_all(pid, patience)?;
         let until = until.min(Instant::now() + limit);
         let done = maps::of(pid)
             .map_err(|_| Error::Ended(pid))
-            .and_then(|maps| Raw::read(pid, reader, maps, until));
+            .and_then(|maps| Raw::read(pid, reader, maps, until, own));
         let mut times = StopTimes::default();
         stopped.resume(&mut times);
         done.map(|raw| Raw { stop: Some(times.longest), ..raw })
     })
 }
 
-/// What has to be read in one moment.
+/// Looks for blocks that have mappings of their own.
+fn own_mappings(view: &mut View<'_>, arenas: &Arenas, maps: &[Map]) -> Vec<Own> {
+    // A process that has no arena has another allocator, whose memory may look like anything.
+    if arenas.all.is_empty() {
+        return Vec::new();
+    }
+    let taken = taken(arenas, maps);
+    let maps = maps.iter().filter(|m| mapped::may_have(m));
+    maps.flat_map(|m| mapped::find(view, m, &taken)).collect()
+}
+
+/// All that has to be of one moment.
 struct Raw {
     maps: Vec<Map>,
     arenas: Arenas,
@@ -266,30 +283,34 @@ struct Raw {
     /// Memory of arenas, in order.
     taken: Vec<Range<u64>>,
     bytes: u64,
+    /// Time was up before the end.
+    late: bool,
     stop: Option<Duration>,
 }
 
 impl Raw {
-    fn read(pid: Pid, reader: &Reader, maps: Vec<Map>, until: Instant) -> Result<Self, Error> {
-        let mut view = View::new(reader);
+    /// Reads the heap. `found`: blocks with mappings of their own, of which those count that are still there.
+    fn read(
+        pid: Pid,
+        reader: &Reader,
+        maps: Vec<Map>,
+        until: Instant,
+        found: &[Own],
+    ) -> Result<Self, Error> {
+        let mut view = View::new(reader, until);
         let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
-        let mut walked = Walked::of(&mut view, &arenas.regions, Some(until));
-        let mut links = mark_cached(&mut view, &mut walked, until);
+        let mut walked = Walked::of(&mut view, &arenas.regions);
+        let mut links = mark_cached(&mut view, &mut walked);
         for a in &arenas.all {
             links += mark_fast(&mut view, &mut walked, &a.fast);
         }
         let taken = taken(&arenas, &maps);
-        let mut own = Vec::new();
-        // A process that has no arena has another allocator, whose memory may look like anything.
-        if !arenas.all.is_empty() {
-            for m in maps.iter().filter(|m| mapped::may_have(m)) {
-                own.extend(mapped::find(&mut view, m, &taken));
-            }
-        }
+        let own = found.iter().copied().filter(|o| mapped::is_there(&mut view, o)).collect();
         if prof_os::process::has_ended(pid) {
             return Err(Error::Ended(pid));
         }
-        Ok(Self { maps, arenas, walked, links, own, taken, bytes: view.bytes, stop: None })
+        let (bytes, late) = (view.bytes, view.is_late());
+        Ok(Self { maps, arenas, walked, links, own, taken, bytes, late, stop: None })
     }
 
     /// Computes what follows.
@@ -300,7 +321,7 @@ impl Raw {
             places: behind.count() as u64,
             links: self.links,
             others: self.walked.gaps,
-            late: self.walked.late,
+            late: self.late,
         };
         let mut mapped = Sum::default();
         for range in self.own.iter().map(Own::mapping) {

@@ -41,7 +41,7 @@ pub(crate) fn find(view: &mut View<'_>, m: &Map, taken: &[Range<u64>]) -> Vec<Ow
     let mut looked = 0;
     for part in touched {
         let mut at = part.start.max(expected);
-        while at < part.end && looked < MOST_PAGES {
+        while at < part.end && looked < MOST_PAGES && !view.is_late() {
             let n = taken.partition_point(|r| r.end <= at);
             if let Some(r) = taken.get(n).filter(|r| r.contains(&at)) {
                 at = r.end.next_multiple_of(page);
@@ -60,6 +60,12 @@ pub(crate) fn find(view: &mut View<'_>, m: &Map, taken: &[Range<u64>]) -> Vec<Ow
         }
     }
     found
+}
+
+/// Returns whether a block that was found is still there: its mapping may have become another's meanwhile.
+pub(crate) fn is_there(view: &mut View<'_>, own: &Own) -> bool {
+    let mapping = own.mapping();
+    block(view, mapping.start, mapping.end) == Some((own.chunk, mapping.end))
 }
 
 /// Returns the block whose mapping begins at an address, and where that ends.

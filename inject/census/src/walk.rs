@@ -4,7 +4,6 @@ use crate::arena::Region;
 use crate::chunk::{ALIGN, Chunk, HEADER, SizeField, State};
 use crate::view::{View, WORD};
 use std::ops::Range;
-use std::time::Instant;
 
 /// Attempts to read a chunk anew that makes no sense: the target may be about to change it.
 const TRIES: usize = 4;
@@ -23,17 +22,15 @@ pub(crate) struct Walked {
     pub lost: Vec<Range<u64>>,
     /// Bytes of the main arena's memory that are somebody else's.
     pub gaps: u64,
-    /// Time was up before the end.
-    pub late: bool,
 }
 
 impl Walked {
     /// Walks regions, which must be in the order of their addresses and not overlap.
-    pub(crate) fn of(view: &mut View<'_>, regions: &[Region], until: Option<Instant>) -> Self {
+    pub(crate) fn of(view: &mut View<'_>, regions: &[Region]) -> Self {
         let mut all = Self::default();
         for r in regions {
             let first = all.chunks.len();
-            all.walk(view, r, until);
+            all.walk(view, r);
             all.regions.push((r.arena, first..all.chunks.len()));
         }
         all
@@ -45,7 +42,7 @@ impl Walked {
         self.chunks.binary_search_by_key(&at, |c| c.at).ok()
     }
 
-    fn walk(&mut self, view: &mut View<'_>, region: &Region, until: Option<Instant>) {
+    fn walk(&mut self, view: &mut View<'_>, region: &Region) {
         let end = region.end;
         let Some(mut at) = begin(view, region) else {
             self.lost.push(region.start..end);
@@ -53,13 +50,6 @@ impl Walked {
         };
         self.gaps += at - region.start;
         while at < end {
-            let late = self.chunks.len().is_multiple_of(4096)
-                && until.is_some_and(|until| Instant::now() >= until);
-            if late {
-                self.late = true;
-                self.lost.push(at..end);
-                return;
-            }
             match step(view, at, end) {
                 Step::Chunk(chunk) => {
                     self.chunks.push(chunk);
@@ -69,7 +59,12 @@ impl Walked {
                 Step::Fence => {
                     let behind = at + 2 * HEADER;
                     let next = region.main.then(|| chain_behind(view, behind, end)).flatten();
-                    let Some(next) = next else { return };
+                    let Some(next) = next else {
+                        if view.is_late() {
+                            self.lost.push(behind.min(end)..end);
+                        }
+                        return;
+                    };
                     self.gaps += next.saturating_sub(behind);
                     at = next;
                 }

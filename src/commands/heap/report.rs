@@ -231,9 +231,16 @@ impl HeapData {
 
     fn loss(&self, out: &mut String) -> fmt::Result {
         let l = &self.lost;
+        if l.late {
+            writeln!(
+                out,
+                "  time was up before all was read: blocks are missing, and free ones may count as in use (--timeout, \
+                 --snapshot stop)"
+            )?;
+        }
         if l.bytes > 0 {
             let places = count(l.places, "place", "places");
-            let why = if l.late { "time was up" } else { "what stands before them makes no sense" };
+            let why = if l.late { "time was up" } else { "the chunk before them makes no sense" };
             writeln!(out, "  not counted: {} of heaps, at {places}, as {why}", bytes(l.bytes))?;
         }
         if l.links > 0 {
