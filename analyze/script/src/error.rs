@@ -39,7 +39,7 @@ pub(crate) fn type_name(value: &Dynamic) -> &'static str {
         "bool" => "Boolean",
         "map" => "Object",
         "Moment" => "Option<Duration>",
-        // Those of prof are the names of their types in this crate.
+        // prof's own types have the same names in scripts as in this crate.
         name => name,
     }
 }

@@ -44,7 +44,7 @@ pub struct LeakOptions {
     pub classes: Vec<Class>,
     /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
-    /// What a scan of the process's memory has proved, if there was one.
+    /// Unreachable blocks that a scan of the process's memory has found, if there was a scan.
     pub proof: Option<Proof>,
 }
 
@@ -117,7 +117,7 @@ pub struct LeakData {
     /// The class that it has by the memory that it held over time, if it is [`Class::Proved`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trend: Option<Class>,
-    /// Its unreachable blocks, if it is [`Class::Proved`].
+    /// Unreachable blocks of the stack, if the stack is [`Class::Proved`].
     #[serde(flatten)]
     pub unreachable: Option<Unreachable>,
     /// Confidence in the verdict.

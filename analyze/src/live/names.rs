@@ -19,7 +19,7 @@ pub struct NamedStack {
     pub asked: Option<AskedData>,
     /// Whether the outer frames are missing.
     pub cut: bool,
-    /// What is said in place of frames; empty: nothing.
+    /// Text that is shown in place of frames; empty: none.
     pub note: &'static str,
 }
 

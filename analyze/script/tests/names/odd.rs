@@ -97,7 +97,7 @@ fn errors_speak_of_what_is_in_the_script() {
         let said = refused(&mut b, code);
         assert!(said.contains(says) && !said.contains("--"), "{code}: {said}");
     }
-    // What was caught of a condition that did not hold is its message.
+    // A caught assert prints the message that it was given.
     let caught =
         b.lines("try { assert(1 == 2, \"too many\") } catch (e) { println(e); println(`${e}!`); }");
     assert_eq!(caught, ["too many", "too many!"]);

@@ -184,6 +184,6 @@ fn scripts_wait_for_a_limited_time() {
     assert_eq!(ran["status"], "error", "{ran}");
     assert!(ran["message"].as_str().is_some_and(|m| m.contains(why)), "{ran}");
     drop(running);
-    // Those who gave up have left the line.
+    // A client that has given up takes no place in the line any more.
     assert_eq!(run(&s, "println(1)")["status"], "ok");
 }
