@@ -68,6 +68,8 @@ fn one_that_cannot_be_stopped_is_named_and_nothing_is_touched() {
     let scene = Scene::new("refused");
     let (mut target, other) = start(&[]);
     let pid = target.pid.to_string();
+    // Once both have allocated, libc makes no arena any more.
+    target.ask("alive");
     let traced = |other: i32| Target::start(&program("tracer.c"), &[&other.to_string()]);
     let mut tracer = traced(other);
     let maps = || {

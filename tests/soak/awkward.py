@@ -11,8 +11,6 @@ SHORT, LONG = 100, 2000
 
 def cycle(soak, kind, file):
     """Runs one attach and detach. Returns 1 if the attach was refused, as it may be."""
-    if os.path.exists(file):
-        os.unlink(file)
     kind.rounds += 1
     under = kind.before_attach()
     size = soak.random.choice(["1MiB", "1MiB", "64MiB", "512MiB"])
@@ -36,7 +34,6 @@ def cycle(soak, kind, file):
 
 def one(soak, name, end):
     """Runs all cycles on one kind of target. Returns their number, and how many were refused."""
-    file = os.path.join(soak.scratch, "awkward.prof")
     done = refused = 0
     kind = None
     try:
@@ -49,6 +46,10 @@ def one(soak, name, end):
             kind = kind or kinds.start(soak, name)
             if not kind:
                 break
+            # Each cycle has a file of its own: if the target ended by itself, the collector of the last cycle may still
+            # be writing, and it saves a recording that is deleted meanwhile.
+            file = os.path.join(soak.scratch, f"awkward.{soak.files}.prof")
+            soak.files += 1
             try:
                 refused += cycle(soak, kind, file)
                 done += 1
@@ -56,6 +57,8 @@ def one(soak, name, end):
                 soak.fail(f"{name}, cycle {done}: {e}")
                 kind.end()
                 kind = None
+            if os.path.exists(file):
+                os.unlink(file)
         if kind and not kind.is_over:
             kind.last_word()
     except Failed as e:
@@ -70,6 +73,7 @@ def one(soak, name, end):
 def run(soak, only=None):
     names = kinds.chosen(only, kinds.CYCLED)
     soak.parts = len(names)
+    soak.files = 0
     said, cycles, refused = [], 0, 0
     for i, name in enumerate(names):
         done, no = one(soak, name, soak.began + soak.seconds * (i + 1) / len(names))
