@@ -28,6 +28,8 @@ pub enum Root {
     Mapping(u64),
     /// The kernel: an epoll descriptor or a timer.
     Kernel,
+    /// A root of a scan that was saved, by its number there.
+    Saved(u32),
 }
 
 /// A pointer from a root to a block.

@@ -31,14 +31,14 @@ impl AddAssign for Sum {
 /// The live blocks of a process at a moment, and all pointers to them.
 #[derive(Debug)]
 pub struct Heap {
-    table: Table,
-    edges: Edges,
+    pub(crate) table: Table,
+    pub(crate) edges: Edges,
     /// For each block its stack as numbered by the caller, or [`NONE`] if it was freed meanwhile.
-    stacks: Vec<u32>,
+    pub(crate) stacks: Vec<u32>,
     /// Bytes requested of each block.
-    sizes: Vec<u64>,
-    roots: Vec<Root>,
-    of_roots: Vec<RootEdge>,
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) roots: Vec<Root>,
+    pub(crate) of_roots: Vec<RootEdge>,
     /// Where in `of_roots` the pointers of each root begin, and the last one's end.
     root_starts: Vec<u32>,
 }
@@ -94,7 +94,7 @@ impl Heap {
     /// Makes the graph of what was read. Blocks that `get` does not know any more, and those that have changed, don't count.
     pub(crate) fn new(
         table: Table,
-        mut edges: Edges,
+        edges: Edges,
         changed: &[(u64, u64)],
         get: impl Fn(u64) -> Option<Block>,
     ) -> Self {
@@ -110,6 +110,16 @@ impl Heap {
                 (stacks[i as usize], sizes[i as usize]) = (NONE, 0);
             }
         }
+        Self::of_parts(table, edges, stacks, sizes)
+    }
+
+    /// Makes the graph of blocks with their stacks and sizes. Pointers of roots must be in order.
+    pub(crate) fn of_parts(
+        table: Table,
+        mut edges: Edges,
+        stacks: Vec<u32>,
+        sizes: Vec<u64>,
+    ) -> Self {
         let roots = std::mem::take(&mut edges.roots);
         let of_roots = std::mem::take(&mut edges.of_roots);
         let mut heap =

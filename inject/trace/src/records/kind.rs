@@ -29,8 +29,12 @@ pub const CALL_FILE: u16 = 25;
 pub const MAPPINGS: u16 = 26;
 pub const ALLOCATORS: u16 = 27;
 pub const MARK: u16 = 28;
+pub const SCAN: u16 = 29;
+pub const SCAN_ROOTS: u16 = 30;
+pub const SCAN_BLOCKS: u16 = 31;
+pub const SCAN_POINTERS: u16 = 32;
 
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 32] = [
     "target",
     "pass",
     "events",
@@ -59,6 +63,10 @@ const NAMES: [&str; 28] = [
     "mappings",
     "allocators",
     "mark",
+    "scan",
+    "scan roots",
+    "scan blocks",
+    "scan pointers",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

@@ -11,6 +11,7 @@ mod hooks;
 pub mod kind;
 mod mappings;
 mod memory;
+mod scan;
 mod stacks;
 mod target;
 
@@ -22,6 +23,7 @@ pub use events::*;
 pub use hooks::*;
 pub use mappings::*;
 pub use memory::*;
+pub use scan::*;
 pub use stacks::*;
 pub use target::*;
 

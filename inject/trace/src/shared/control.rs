@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 30;
+pub const LAYOUT: u32 = 31;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -33,6 +33,16 @@ pub mod state {
     pub const DETACHING: u32 = 2;
     /// No patch is left in the code; the collector may finish.
     pub const DETACHED: u32 = 3;
+}
+
+/// Values of [`Control::scan_answer`].
+pub mod scan_answer {
+    /// The scan is in the recording.
+    pub const WRITTEN: u64 = 1;
+    /// The collector could not read the file, or it does not hold a scan.
+    pub const UNREADABLE: u64 = 2;
+    /// The recording may not become as long, or could not be written to.
+    pub const NO_ROOM: u64 = 3;
 }
 
 /// Bits of [`Control::flags`].
@@ -197,6 +207,14 @@ pub struct Control {
     pub mark_ticks: AtomicU64,
     /// Name of the mark that is asked for, in UTF-8, ended by a zero byte if it is shorter than this field.
     pub mark_name: [AtomicU8; MARK_NAME],
+    /// Number of scans that `prof holds --save` has offered.
+    pub scans_asked: AtomicU64,
+    /// The last of these that the collector has written or refused.
+    pub scans_done: AtomicU64,
+    /// The file that holds the scan, as chunks of a recording: process id in the upper half, descriptor in the lower one.
+    pub scan_from: AtomicU64,
+    /// What became of the last scan, see [`scan_answer`].
+    pub scan_answer: AtomicU64,
     /// Number of dump signals that have come.
     pub dumps_asked: AtomicU64,
     /// Threads that found no slot, see [`TurnedAway`].
