@@ -56,7 +56,7 @@ pub use preflight::preflight;
 pub use prof_arch::native::insn::uprobe;
 pub use prof_arch::patch::Probed;
 pub use prof_os::RemoteAddr;
-pub use recorded::{Recorded, mark, pause, resume};
+pub use recorded::{Recorded, ScanAnswer, add_scan, mark, pause, resume};
 pub use report::DetachReport;
 pub use shortage::note_shortage;
 pub use signal::signal_name;

@@ -12,9 +12,11 @@ use prof_trace::foreign::Foreign;
 use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
 use prof_trace::protocol::switch;
 use prof_trace::shared::{
-    Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, STABLE_AT, Stable, state,
+    Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, STABLE_AT, Stable, scan_answer, state,
 };
+use std::fs::File;
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -188,17 +190,40 @@ impl Recorded {
         let mut bytes = [0; MARK_NAME];
         bytes.iter_mut().zip(name.as_bytes()).for_each(|(to, from)| *to = *from);
         self.mem.write(at(offset_of!(Control, mark_name)), &bytes)?;
+        let asked = at(offset_of!(Control, marks_asked));
+        let number = self.ask(asked, done, Instant::now() + MARK_TIME)?;
+        let ticks = self.mem.word(at(offset_of!(Control, mark_ticks)))?;
+        Ok((ticks != 0).then_some(number))
+    }
+
+    /// Raises a request's counter, and waits until the collector has answered. Returns the number of the request.
+    fn ask(&self, asked: RemoteAddr, done: RemoteAddr, until: Instant) -> Result<u64> {
         let number = self.mem.word(done)?.wrapping_add(1);
-        self.mem.write(at(offset_of!(Control, marks_asked)), &number.to_ne_bytes())?;
-        let deadline = Instant::now() + MARK_TIME;
+        self.mem.write(asked, &number.to_ne_bytes())?;
         while self.mem.word(done)? != number {
-            if Instant::now() > deadline || !self.collector_lives() {
+            if Instant::now() > until || !self.collector_lives() {
                 return Err(Refusal::NoAnswer(self.pid).into());
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let ticks = self.mem.word(at(offset_of!(Control, mark_ticks)))?;
-        Ok((ticks != 0).then_some(number))
+        Ok(number)
+    }
+
+    /// See [`add_scan`].
+    fn add_scan(&self, file: &File, until: Instant) -> Result<ScanAnswer> {
+        if let Some(by) = self.foreign() {
+            return Err(Refusal::OtherVersion { pid: self.pid, by: by.describe() }.into());
+        }
+        let at = |field: usize| self.ring.plus(field as u64);
+        let from = u64::from(Pid::this().as_u32()) << 32 | file.as_raw_fd() as u64;
+        self.mem.write(at(offset_of!(Control, scan_from)), &from.to_ne_bytes())?;
+        let asked = at(offset_of!(Control, scans_asked));
+        self.ask(asked, at(offset_of!(Control, scans_done)), until)?;
+        Ok(match self.mem.word(at(offset_of!(Control, scan_answer)))? {
+            scan_answer::WRITTEN => ScanAnswer::Written,
+            scan_answer::NO_ROOM => ScanAnswer::NoRoom,
+            _ => ScanAnswer::Unreadable,
+        })
     }
 
     /// Turns recording on or off, as the toggle signal does. Returns `false` if it was so already.
@@ -278,6 +303,28 @@ const MARK_TIME: Duration = Duration::from_secs(5);
 pub fn mark(pid: Pid, name: &str) -> Result<Option<u64>> {
     let _lock = lock(pid)?;
     Recorded::open(pid)?.mark(name)
+}
+
+/// What became of a scan that a collector was to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanAnswer {
+    /// The scan is in the recording.
+    Written,
+    /// The collector could not read the file: it runs in another namespace, or as another user or build.
+    Unreadable,
+    /// The recording may not become as long, or could not be written to.
+    NoRoom,
+}
+
+/// Has the collector of a process append a scan to the recording, and waits for that. The file has the scan as chunks of a
+/// recording from its start on.
+///
+/// # Errors
+/// If the process is not recorded, another prof is at work on it, its memory can't be written, or no collector of this
+/// build answers by `until`.
+pub fn add_scan(pid: Pid, file: &File, until: Instant) -> Result<ScanAnswer> {
+    let _lock = lock(pid)?;
+    Recorded::open(pid)?.add_scan(file, until)
 }
 
 /// Turns recording on. Returns `false` if it was on.

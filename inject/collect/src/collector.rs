@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 
 mod memory_stats;
 mod requests;
+mod scans;
 mod slow;
 
 /// Time after which the target's workers are looked for first.
@@ -121,6 +122,8 @@ pub struct Collector<'a> {
     looked: Option<Instant>,
     /// When dump signals were passed on last.
     dumped: Option<Instant>,
+    /// A scan that is being taken into the recording.
+    incoming: Option<scans::Incoming>,
 }
 
 /// A function to be called once.
@@ -205,6 +208,7 @@ impl<'a> Collector<'a> {
             fineness: Chooser::new(now),
             looked: None,
             dumped: None,
+            incoming: None,
         };
         all.filters = all.most_filters();
         all.look_at_maps();
@@ -284,6 +288,7 @@ impl<'a> Collector<'a> {
             let mut busy = self.pass(false);
             self.answer();
             self.write_mark();
+            busy |= self.take_scan();
             self.answer_dumps();
             if state == state::DETACHED {
                 return self.finish("detached");

@@ -141,6 +141,11 @@ impl Output {
         self.most = most;
     }
 
+    /// Returns by how many bytes the file may become longer.
+    pub fn room(&self) -> u64 {
+        self.most.saturating_sub(self.end)
+    }
+
     /// Sets what decides which events are written. It must see all of them.
     pub(crate) fn set_sieve(&mut self, mut sieve: Box<dyn Sieve>) {
         // A reader must know from the start on that not all blocks are here.
