@@ -120,3 +120,174 @@ fn chains(scene: &Scene, pid: &str) {
         assert!(out.code == 2 && out.stderr.contains(reason), "{out:?}");
     }
 }
+
+/// A scan in the recording says later, and on a packed copy, what it said of the process; two of them can be compared.
+#[test]
+fn scans_are_kept_in_the_recording_and_compared() {
+    let scene = Scene::new("kept-scans");
+    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread"]), &[]);
+    let pid = target.pid.to_string();
+    let recording = scene.attach(&target);
+    let file = recording.to_str().expect("a path").to_owned();
+    target.ask("begin");
+    let none = scene.prof(&["holds", &file]);
+    assert!(none.code == 2 && none.stderr.contains("--save"), "{none:?}");
+    let all = ["--top", "0", "--depth", "0", "--format", "json"];
+    let json = |args: &[&str]| -> Value {
+        let out = scene.prof(&[&["holds"][..], args, &all].concat()).ok("prof holds");
+        serde_json::from_str(&out.stdout).expect("JSON")
+    };
+    let live = json(&[&pid, "--save=first", "--snapshot", "stop"]);
+    target.ask("more");
+    let said = scene.prof(&["holds", &pid, "--save", "--snapshot", "stop"]).ok("--save");
+    assert!(said.stderr.contains("--scan 2"), "{said:?}");
+    let later = json(&[&pid, "--snapshot", "stop"]);
+    let check = |file: &str| {
+        let of = |scan: &str| json(&[file, "--scan", scan]);
+        let first = of("first");
+        assert_eq!(first["saved"], serde_json::json!({"number": 1, "name": "first", "of": 2}));
+        // All but the header is as it was.
+        for key in ["pid", "live", "unreachable", "scan", "roots", "top_roots", "shared"] {
+            assert_eq!(first[key], live[key], "{key}");
+        }
+        let frames = |r: &Value| -> Vec<Value> {
+            let stacks = r["top_stacks"].as_array().expect("stacks");
+            stacks.iter().map(|s| s["asked_by"]["function"].clone()).collect()
+        };
+        assert_eq!(frames(&first), frames(&live));
+        assert_eq!((of("1"), of("#1")), (first.clone(), first));
+        let last = of("last");
+        assert_eq!(last["live"], later["live"]);
+        assert_eq!((&last, &json(&[file])), (&of("2"), &last));
+        compared(&scene, file, &json(&[file, "--since-scan", "first"]));
+        // A way to a block of the moment.
+        let stack = &variable(&last, "list_head").1[0]["stack"];
+        let path = &json(&[file, "--path", &stack.to_string()])["paths"][0];
+        assert_eq!(path["root"]["variable"], "list_head", "{path:#}");
+        for (scan, reason) in [("3", "no scan"), ("x", "#1 first at"), ("", "no scan")] {
+            let out = scene.prof(&["holds", file, "--scan", scan]);
+            assert!(out.code == 2 && out.stderr.contains(reason), "{out:?}");
+        }
+        let out = scene.prof(&["holds", file, "--census"]);
+        assert!(out.code == 2 && out.stderr.contains("--census"), "{out:?}");
+    };
+    check(&file);
+    assert_eq!(json(&[&pid, "--scan", "2"])["saved"]["number"], 2);
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+    check(&file);
+    scene.prof(&["pack", &file, "-o", "packed.prof"]).ok("prof pack");
+    check(scene.path("packed.prof").to_str().expect("a path"));
+    exported(&scene, &file);
+    anonymous(&scene, &file);
+    damaged(&scene, &file);
+}
+
+/// The list has become longer, and the cart is gone.
+fn compared(scene: &Scene, file: &str, c: &Value) {
+    let word = size_of::<usize>() as i64;
+    let change = |of: &Value| {
+        let n = |side: &str, key: &str| of[side][key].as_i64().expect("a number");
+        (n("after", "bytes") - n("before", "bytes"), n("after", "blocks") - n("before", "blocks"))
+    };
+    let roots = &c["roots"];
+    let list = find(roots, "name", "list_head")[0];
+    assert_eq!(change(list), (500 * 4 * word, 500), "{c:#}");
+    assert_eq!(change(find(&list["stacks"], "from", "add_node")[0]), change(list));
+    let cart = find(roots, "name", "cart in")[0];
+    assert_eq!((&cart["was"], &cart["is"], change(cart).1), (&true.into(), &false.into(), -2));
+    assert!(find(roots, "name", "sessions").is_empty(), "{c:#}");
+    let out = scene.prof(&["holds", file, "--since-scan", "first"]).ok("--since-scan");
+    for line in ["+500 blocks", "which holds nothing any more", "scan #1 (first) of 2"] {
+        assert!(out.stdout.contains(line), "no {line} in {out:?}");
+    }
+}
+
+/// All roots, blocks and pointers are in the files for other programs.
+fn exported(scene: &Scene, file: &str) {
+    let export = |name: &str, more: &[&str]| {
+        let args = [&["holds", file, "--scan", "1", "--export", name][..], more].concat();
+        scene.prof(&args)
+    };
+    let out = export("graph.json", &[]).ok("--export").stdout;
+    assert_eq!(out, "graph.json\n");
+    let text = std::fs::read(scene.path("graph.json")).expect("a file");
+    let graph: Value = serde_json::from_slice(&text).expect("JSON");
+    let nodes = graph["nodes"].as_array().expect("nodes");
+    let blocks = |by: &str| {
+        let of = |n: &&Value| n["allocated_by"].as_str().is_some_and(|t| t.contains(by));
+        nodes.iter().filter(of).collect::<Vec<_>>()
+    };
+    assert_eq!(blocks("add_node").len(), 1003);
+    assert!(blocks("open_session").iter().all(|n| n["class"] == "Session"));
+    assert!(nodes.iter().enumerate().all(|(i, n)| n["id"] == i), "nodes are numbered");
+    // The array of sessions points to each of them.
+    let id = |n: &Value| n["id"].as_u64().expect("an id");
+    let sessions: Vec<u64> = blocks("open_session").into_iter().map(id).collect();
+    let root = nodes.iter().find(|n| n["name"].as_str().is_some_and(|t| t.starts_with("sessions")));
+    let root = id(root.expect("a root"));
+    let pointers = graph["pointers"].as_array().expect("pointers");
+    let of_root = pointers.iter().filter(|p| p[0] == root);
+    assert_eq!(of_root.filter(|p| sessions.contains(&p[1].as_u64().expect("an id"))).count(), 40);
+    let again = export("graph.json", &[]);
+    assert!(again.code == 2 && again.stderr.contains("--force"), "{again:?}");
+    export("graph.json", &["--force"]).ok("--force");
+    export("page.html", &["--top", "0"]).ok("html");
+    let page = std::fs::read_to_string(scene.path("page.html")).expect("a page");
+    for part in ["list_head in", "<code>Session</code>", "add_node()", "</html>"] {
+        assert!(page.contains(part), "no {part} in {page}");
+    }
+    let out = export("graph.csv", &[]);
+    assert!(out.code == 2 && out.stderr.contains(".parquet"), "{out:?}");
+    let out = export("graph.parquet", &[]);
+    if out.code == 0 {
+        assert_eq!(out.stdout, "graph.parquet\ngraph.pointers.parquet\n");
+        for name in ["graph.parquet", "graph.pointers.parquet"] {
+            let bytes = std::fs::read(scene.path(name)).expect("a file");
+            assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"), "{name}");
+        }
+    } else {
+        assert!(out.stderr.contains("feature"), "{out:?}");
+    }
+}
+
+/// Nothing of what the program names is left in a recording that is given away.
+fn anonymous(scene: &Scene, file: &str) {
+    scene.prof(&["pack", file, "-o", "nobody.prof", "--anonymize", "full"]).ok("prof pack");
+    let bytes = std::fs::read(scene.path("nobody.prof")).expect("a recording");
+    let packed = scene.path("nobody.prof");
+    let out = scene.prof(&["holds", packed.to_str().expect("a path"), "--top", "0"]).ok("holds");
+    for name in ["list_head", "sessions", "first"] {
+        assert!(!out.stdout.contains(name), "{name}: {out:?}");
+        let has = bytes.windows(name.len()).any(|w| w == name.as_bytes());
+        assert!(!has, "{name} is in the file");
+    }
+    assert!(out.stdout.contains("variable_") || out.stdout.contains("root_"), "{out:?}");
+}
+
+/// A scan of which a part is missing is refused, and the rest of the recording is read.
+fn damaged(scene: &Scene, file: &str) {
+    let mut bytes = std::fs::read(file).expect("a recording");
+    let (mut at, mut parts) = (16, Vec::new());
+    while at + 16 <= bytes.len() {
+        let kind = u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().expect("4 bytes"));
+        // A compressed chunk begins with the kind of what is in it.
+        if matches!((kind, bytes[at + 16]), (30..=32, _) | (15, 30..=32)) {
+            parts.push(at + 16 + len as usize / 2);
+        }
+        at += 16 + len as usize;
+    }
+    assert!(parts.len() >= 6, "{parts:?}");
+    for part in parts {
+        bytes[part] ^= 0x55;
+        std::fs::write(scene.path("damaged.prof"), &bytes).expect("written");
+        bytes[part] ^= 0x55;
+        let outs = ["1", "2"].map(|n| scene.prof(&["holds", "damaged.prof", "--scan", n]));
+        let refused = outs.iter().filter(|o| o.code != 0).collect::<Vec<_>>();
+        assert_eq!(refused.len(), 1, "{outs:?}");
+        assert!(refused[0].stderr.contains("missing or damaged"), "{refused:?}");
+    }
+    scene.prof(&["report", "damaged.prof"]).ok("prof report");
+}

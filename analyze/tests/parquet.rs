@@ -6,6 +6,7 @@ use common::world::{make, write};
 use common::{Maker, Random, Temp, alloc};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
+use prof_analyze::export::graph::{self, Graph, GraphNode, GraphPointer, TakeNode, TakePointer};
 use prof_analyze::export::{Cost, Format, Source};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::{Index, IndexOptions, Job};
@@ -159,4 +160,59 @@ fn blocks_and_stacks_come_back() {
     assert_eq!(names, [(Some(0), Some("in\"ner")), (Some(1), Some("outer"))]);
     assert_eq!(of(7).count(), 1);
     assert!(of(7).all(|r| text(r, "file").is_none() && text(r, "module") == Some("/lib/one.so")));
+}
+
+/// A root, and blocks that point to the next one each.
+struct Chain(u64);
+
+impl Graph for Chain {
+    fn each_node(&self, take: TakeNode<'_>) -> std::io::Result<()> {
+        take(GraphNode { kind: "variable", name: Some("head"), ..GraphNode::default() })?;
+        (1..=self.0).try_for_each(|id| {
+            let (address, class) = (Some(id << 40), Some("Node").filter(|_| id % 2 == 0));
+            let (size, stack) = (Some(id * 8), Some(u32::MAX));
+            let allocated_by = Some("make_node() a.c:5");
+            take(GraphNode {
+                id,
+                kind: "block",
+                name: None,
+                address,
+                size,
+                stack,
+                class,
+                allocated_by,
+            })
+        })
+    }
+
+    fn each_pointer(&self, take: TakePointer<'_>) -> std::io::Result<()> {
+        (0..self.0).try_for_each(|from| {
+            take(GraphPointer { from, to: from + 1, at: (from == 0).then_some(1 << 63) })
+        })
+    }
+}
+
+#[test]
+fn graphs_are_read_back() {
+    const BLOCKS: u64 = 140_000;
+    let file = Maker::new().file();
+    let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
+    let (mut nodes, mut pointers) = (Vec::new(), Vec::new());
+    graph::parquet_nodes(index.analysis(), &Chain(BLOCKS), &mut nodes).expect("written");
+    graph::parquet_pointers(index.analysis(), &Chain(BLOCKS), &mut pointers).expect("written");
+    let (nodes, pointers) = (rows(&nodes), rows(&pointers));
+    assert_eq!((nodes.len() as u64, pointers.len() as u64), (BLOCKS + 1, BLOCKS));
+    let root = &nodes[0];
+    assert_eq!((text(root, "kind"), text(root, "name")), (Some("variable"), Some("head")));
+    assert_eq!((number(root, "address"), text(root, "allocated_by")), (None, None));
+    for (id, n) in (0..).zip(&nodes).skip(1) {
+        assert_eq!((number(n, "id"), number(n, "address")), (Some(id), Some(id << 40)));
+        assert_eq!((number(n, "size"), number(n, "stack")), (Some(id * 8), Some(u32::MAX.into())));
+        let (class, by) = (text(n, "class"), text(n, "allocated_by"));
+        assert_eq!((class.is_some(), by), (id % 2 == 0, Some("make_node() a.c:5")));
+    }
+    for (from, p) in (0..).zip(&pointers) {
+        let ends = (number(p, "from_id"), number(p, "to_id"), number(p, "address"));
+        assert_eq!(ends, (Some(from), Some(from + 1), (from == 0).then_some(1 << 63)));
+    }
 }

@@ -104,7 +104,6 @@ impl SymbolArgs {
 
 impl IndexArgs {
     /// Returns the options as they are if none is given.
-    #[cfg(any(feature = "script", feature = "serve"))]
     pub(crate) fn plain() -> Self {
         let symbols = SymbolArgs {
             debug_path: Vec::new(),

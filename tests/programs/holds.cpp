@@ -1,5 +1,5 @@
 // Blocks with known holders: variables, a stack, a thread-local variable, memory from before the attach. "begin" makes
-// them all; "end" ends the program's work.
+// them all; "more" makes the list longer, and gives up the cart; "end" ends the program's work.
 extern "C" {
 #include "common.h"
 }
@@ -93,6 +93,19 @@ KIND static void begin() {
     }
 }
 
+KIND static void more() {
+    for (int i = 0; i < LIST / 2; i++) {
+        Node *n = add_node();
+        n->next = list_head;
+        list_head = n;
+    }
+    // The end of the heap's last block is where the allocator's own pointer to its free memory leads.
+    before[1] = make_for_before();
+    free(cart->buffer);
+    delete cart;
+    cart = nullptr;
+}
+
 // Overwrites what calls have left on the stack and in registers.
 KIND static void clear() {
     volatile char c[16384];
@@ -110,6 +123,10 @@ int main() {
             begin();
             clear();
             if (pthread_create(&t, nullptr, thread, nullptr)) fail("pthread_create");
+        } else if (!strcmp(c, "more")) {
+            more();
+            clear();
+            say("done\n");
         } else if (!strcmp(c, "end")) {
             if (write(gate[1], "", 1) != 1 || pthread_join(t, nullptr)) fail("end");
             say("done\n");

@@ -480,8 +480,8 @@ impl Analysis {
         Symbols::decode(&self.payload(at)?)
     }
 
-    /// Reads the payload of a chunk again.
-    pub(crate) fn payload(&self, at: &SymbolsAt) -> Option<Vec<u8>> {
+    /// Reads the payload of a chunk again, and decompresses it; `None` if it can't be read.
+    pub fn payload(&self, at: &SymbolsAt) -> Option<Vec<u8>> {
         let mut payload = vec![0; at.len];
         self.source.file.read_exact_at(&mut payload, at.at).ok()?;
         if at.zipped { Zipped::decode(&payload)?.unzip() } else { Some(payload) }

@@ -6,6 +6,7 @@
 mod dhat;
 mod firefox;
 mod folded;
+pub mod graph;
 mod grouped;
 mod heaptrack;
 mod html;

@@ -5,12 +5,13 @@
 //! row group at a time, compressed by zstd. The file's metadata has `prof.version` and, if not all blocks are recorded,
 //! `prof.capture` as JSON.
 
+use super::graph::Graph;
 use super::rows::{self, Row};
 use super::{ExportError, GroupRow, Source, mapped};
-use crate::Job;
 use crate::index::ScanError;
 use crate::maps::Held;
 use crate::report::CaptureData;
+use crate::{Analysis, Job};
 use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::data_type::Int64Type;
 use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int32Type};
@@ -93,6 +94,23 @@ const STACKS: &str = "message frame {
     optional byte_array module (STRING);
     optional int64 offset (INTEGER(64,false));
     required boolean inlined;
+}";
+
+const NODES: &str = "message node {
+    required int64 id (INTEGER(64,false));
+    optional int64 address (INTEGER(64,false));
+    optional int64 size (INTEGER(64,false));
+    optional int32 stack (INTEGER(32,false));
+    required byte_array kind (STRING);
+    optional byte_array name (STRING);
+    optional byte_array class (STRING);
+    optional byte_array allocated_by (STRING);
+}";
+
+const POINTERS: &str = "message pointer {
+    required int64 from_id (INTEGER(64,false));
+    required int64 to_id (INTEGER(64,false));
+    optional int64 address (INTEGER(64,false));
 }";
 
 /// The bytes written by the Parquet writer and not yet passed on.
@@ -227,9 +245,18 @@ impl<'a> Table<'a> {
         columns: Vec<Column>,
         out: &'a mut dyn Write,
     ) -> io::Result<Self> {
+        Self::of(source.index.analysis(), schema, columns, out)
+    }
+
+    fn of(
+        analysis: &Analysis,
+        schema: &str,
+        columns: Vec<Column>,
+        out: &'a mut dyn Write,
+    ) -> io::Result<Self> {
         let mut about =
             vec![KeyValue::new("prof.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-        if let Some(c) = CaptureData::new(source.index.analysis()) {
+        if let Some(c) = CaptureData::new(analysis) {
             about.push(KeyValue::new("prof.capture".to_owned(), serde_json::to_string(&c)?));
         }
         let level = ZstdLevel::try_new(3).map_err(failed)?;
@@ -303,6 +330,41 @@ pub(super) fn blocks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Exp
         ];
         table.columns.iter_mut().zip(values).for_each(|(c, v)| c.put(v));
         table.columns[17].put_double(r.weight);
+        table.end_row()
+    })?;
+    Ok(table.finish()?)
+}
+
+/// Writes the nodes of a graph, a row for each.
+pub(super) fn nodes(
+    analysis: &Analysis,
+    graph: &dyn Graph,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let numbers = (0..4).map(|i| if i == 3 { Column::int() } else { Column::long() });
+    let columns = numbers.chain((0..4).map(|_| Column::text())).collect();
+    let mut table = Table::of(analysis, NODES, columns, out)?;
+    graph.each_node(&mut |n| {
+        let numbers = [Some(n.id), n.address, n.size, n.stack.map(u64::from)];
+        let texts = [Some(n.kind), n.name, n.class, n.allocated_by];
+        table.columns[..4].iter_mut().zip(numbers).for_each(|(c, v)| c.put(v));
+        table.columns[4..].iter_mut().zip(texts).for_each(|(c, v)| c.put_text(v));
+        table.end_row()
+    })?;
+    Ok(table.finish()?)
+}
+
+/// Writes the pointers of a graph, a row for each.
+pub(super) fn pointers(
+    analysis: &Analysis,
+    graph: &dyn Graph,
+    out: &mut dyn Write,
+) -> Result<(), ExportError> {
+    let columns = (0..3).map(|_| Column::long()).collect();
+    let mut table = Table::of(analysis, POINTERS, columns, out)?;
+    graph.each_pointer(&mut |p| {
+        let values = [Some(p.from), Some(p.to), p.at];
+        table.columns.iter_mut().zip(values).for_each(|(c, v)| c.put(v));
         table.end_row()
     })?;
     Ok(table.finish()?)

@@ -4,6 +4,7 @@ mod chunks;
 mod text;
 
 use crate::index::{Column, ScanError};
+use crate::load::ScanAt;
 use crate::report::Head;
 use crate::style::printable;
 use crate::{Error, Index};
@@ -56,6 +57,24 @@ pub struct Info {
     pub threads: Vec<ThreadData>,
     /// The modules.
     pub modules: Vec<ModuleData>,
+    /// Scans of the target's memory, in the order in which they were made.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scans: Vec<ScanData>,
+}
+
+/// A scan of the target's memory, see `prof holds`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScanData {
+    /// Number of the scan, from 1 on.
+    pub number: usize,
+    /// Name that a user has given it; empty: it has none.
+    pub name: String,
+    /// Time since the start of the recording.
+    pub at_ns: u64,
+    /// Number of live blocks in it.
+    pub blocks: u64,
+    /// Whether blocks from before the attach are among them.
+    pub census: bool,
 }
 
 /// The file of a recording.
@@ -187,6 +206,13 @@ impl Info {
             unloaded_ns: (m.unloaded != 0).then(|| ns(m.unloaded)),
             symbol_bytes: meta.symbols.get(&m.number).map_or(0, |s| s.len as u64),
         };
+        let scan = |number, s: &ScanAt| ScanData {
+            number,
+            name: printable(&s.name),
+            at_ns: meta.clock.ns(s.ticks),
+            blocks: s.blocks,
+            census: s.census,
+        };
         let thread = |(number, events): (&u32, &u64)| {
             let known = meta.threads.get(number);
             let (number, events) = (*number, *events);
@@ -213,6 +239,7 @@ impl Info {
             lifetimes: lifetimes(index)?,
             threads: seen.threads.iter().map(thread).collect(),
             modules: meta.modules.values().map(module).collect(),
+            scans: (1..).zip(&meta.scans).map(|(n, s)| scan(n, s)).collect(),
         })
     }
 

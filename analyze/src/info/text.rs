@@ -34,6 +34,18 @@ impl Info {
         if let Some(path) = &f.index {
             writeln!(out, "index      {path}")?;
         }
+        for s in &self.scans {
+            let name = if s.name.is_empty() { String::new() } else { format!(" ({})", s.name) };
+            let census = if s.census { ", with those from before the attach" } else { "" };
+            writeln!(
+                out,
+                "scan       #{}{name} at {}: {} live{census}; `prof holds FILE --scan {}` shows it",
+                s.number,
+                duration(s.at_ns),
+                count(s.blocks, "block", "blocks"),
+                s.number
+            )?;
+        }
         writeln!(out, "\n{:<12} {:>10} {:>12} {:>7}", "chunks", "number", "bytes", "share")?;
         for c in &self.chunks {
             let share = 100.0 * c.bytes as f64 / f.bytes.max(1) as f64;

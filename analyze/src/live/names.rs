@@ -77,16 +77,28 @@ impl Names {
         follower: &Follower<W>,
         nodes: impl IntoIterator<Item = u32>,
     ) -> Result<(), Error> {
+        let missing = self.missing(nodes);
+        if !missing.is_empty() {
+            let analysis = self.analysis(follower)?;
+            self.name(&analysis, &missing);
+        }
+        Ok(())
+    }
+
+    /// Looks up those stacks of an analysis that are not known yet.
+    pub fn look_up_in(&mut self, analysis: &Analysis, nodes: impl IntoIterator<Item = u32>) {
+        let missing = self.missing(nodes);
+        if !missing.is_empty() {
+            self.name(analysis, &missing);
+        }
+    }
+
+    fn missing(&self, nodes: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let mut missing: Vec<u32> =
             nodes.into_iter().filter(|n| !self.stacks.contains_key(n)).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
         missing.sort_unstable();
         missing.dedup();
-        let analysis = self.analysis(follower)?;
-        self.name(&analysis, &missing);
-        Ok(())
+        missing
     }
 
     /// Returns what was read so far as an analysis that looks up symbols where this table does.

@@ -7,8 +7,8 @@ use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
     Allocators, Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, MARKS, Mappings,
-    Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped,
-    Symbols, Target, Thread, Toggle, kind,
+    Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Scan,
+    Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -58,7 +58,7 @@ pub struct Kernel {
 }
 
 /// Location of a module's symbols, or of names of code addresses, in a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolsAt {
     /// File offset of the payload.
     pub at: u64,
@@ -86,6 +86,23 @@ impl Memories {
     }
 }
 
+/// A scan of the target's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanAt {
+    /// Ticks when the pointers were read.
+    pub ticks: u64,
+    /// Name that a user has given the scan; empty: it has none.
+    pub name: String,
+    /// Number of live blocks.
+    pub blocks: u64,
+    /// Whether blocks from before the attach are among them.
+    pub census: bool,
+    /// Location of its first chunk.
+    pub head: SymbolsAt,
+    /// Kind and location of its other chunks.
+    pub parts: Vec<(u16, SymbolsAt)>,
+}
+
 /// Everything in a recording except its events.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
@@ -107,6 +124,8 @@ pub struct Meta {
     stripped_at: HashMap<u64, usize>,
     /// The target's mappings, at first and at last.
     pub memory: Memories,
+    /// The scans of the target's memory, in the order in which they were made.
+    pub scans: Vec<ScanAt>,
     /// Location of the looks at the target's mappings, see [`Maps`](crate::maps::Maps).
     pub mappings: Vec<SymbolsAt>,
     /// The latest record about the target's allocators.
@@ -173,6 +192,11 @@ pub(crate) struct CallsAt {
     pub since: u64,
 }
 
+/// Returns whether a chunk is a scan's, but not its first: it is read when the scan is asked for.
+fn is_scan_part(kind: u16) -> bool {
+    matches!(kind, kind::SCAN_ROOTS | kind::SCAN_BLOCKS | kind::SCAN_POINTERS)
+}
+
 impl Meta {
     /// Creates one whose owner takes the calls as they are read.
     pub(super) fn passing_calls_on() -> Self {
@@ -188,6 +212,10 @@ impl Meta {
         let zipped = Zipped::decode(payload);
         if zipped.is_some_and(|z| z.kind == kind::FILE) {
             return None; // nothing that is said of events
+        }
+        if let Some(kind) = zipped.map(|z| z.kind).filter(|k| is_scan_part(*k)) {
+            self.add_scan_part(kind, place);
+            return None;
         }
         // Bytes that a file of this size usually holds do not count.
         let cost = |z: &Zipped<'_>| z.len().saturating_sub(USUAL * z.frame_len()) as u64;
@@ -238,6 +266,11 @@ impl Meta {
             kind::FRAMES => Frames::decode(payload).map(|_| self.frames.push(place)),
             kind::STRIPPED => Stripped::decode(payload).map(|s| self.strip(s)),
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
+            kind::SCAN => Scan::decode(payload).map(|s| self.add_scan(s, place)),
+            kind if is_scan_part(kind) => {
+                self.add_scan_part(kind, place);
+                Some(())
+            }
             kind::MAPPINGS => Mappings::decode(payload).map(|_| self.mappings.push(place)),
             kind::ALLOCATORS => Allocators::decode(payload).map(|a| self.allocators(a)),
             kind::RUNTIMES => Runtimes::decode(payload).map(|r| {
@@ -286,6 +319,18 @@ impl Meta {
         }
         let groups = std::mem::take(&mut all.groups);
         *all = Stripped { groups, ..new };
+    }
+
+    fn add_scan(&mut self, s: Scan, head: SymbolsAt) {
+        let (ticks, name, blocks, census) = (s.ticks, s.name, s.blocks, s.census != 0);
+        self.scans.push(ScanAt { ticks, name, blocks, census, head, parts: Vec::new() });
+    }
+
+    /// Notes where a part of a scan is: it belongs to the scan that has begun last, or to none.
+    fn add_scan_part(&mut self, kind: u16, place: SymbolsAt) {
+        if let Some(scan) = self.scans.last_mut() {
+            scan.parts.push((kind, place));
+        }
     }
 
     fn add_calls(&mut self, all: Calls, at: SymbolsAt) {

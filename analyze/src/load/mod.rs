@@ -22,7 +22,7 @@ pub(crate) use held::{Payload, Waiting};
 pub use ids::IdMap;
 pub(crate) use merge::Merge;
 pub use merge::{Op, OpKind};
-pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
+pub use meta::{Kernel, Memories, Meta, Part, Pc, ScanAt, SymbolsAt};
 pub use process::{ProcessSeen, Sample, WorkerSeen};
 pub use resident::{Reading, Resident};
 pub(crate) use stream::{BATCH, EVENT_UNIT};

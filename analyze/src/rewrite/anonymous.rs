@@ -2,7 +2,8 @@
 //! last component, or fully, by replacing every name by a number.
 
 use prof_trace::records::{
-    Allocators, CallFile, Calls, Hooks, Mappings, Module, Symbols, Target, Thread, setting,
+    Allocators, CallFile, Calls, Hooks, Mappings, Module, Scan, ScanRoots, Symbols, Target, Thread,
+    root_kind, setting,
 };
 use std::collections::HashMap;
 
@@ -39,6 +40,7 @@ pub(super) struct Names {
     files: Numbers,
     functions: Numbers,
     mappings: Numbers,
+    roots: Numbers,
 }
 
 /// Returns the last component of a path.
@@ -112,6 +114,40 @@ impl Names {
                 _ => self.module_path(name),
             };
         }
+    }
+
+    /// Replaces the names of classes.
+    pub(super) fn scan(&mut self, s: &mut Scan) {
+        if self.how == Anonymize::Full {
+            s.name.clear();
+            for class in &mut s.classes {
+                *class = self.functions.name("class_", class);
+            }
+        }
+    }
+
+    /// Replaces the names of roots, and those of their variables and modules.
+    pub(super) fn scan_roots(&mut self, r: &mut ScanRoots) {
+        if self.how == Anonymize::None {
+            return;
+        }
+        let Some(mut roots) = r.all() else {
+            *r = ScanRoots { ticks: r.ticks, ..ScanRoots::default() };
+            return;
+        };
+        let mut new = ScanRoots { ticks: r.ticks, ..ScanRoots::default() };
+        for root in &mut roots {
+            root.module = root.module.as_deref().map(|m| self.module_path(m));
+            if self.how == Anonymize::Full {
+                root.name = self.roots.name("root_", &root.name);
+                root.variable =
+                    root.variable.as_deref().map(|v| self.functions.name("variable_", v));
+            } else if root.kind == root_kind::MAPPING {
+                root.name = self.roots.name("memory_", &root.name);
+            }
+            new.put(root);
+        }
+        *r = new;
     }
 
     /// Replaces the path of a mapped file. A module that is mapped keeps the name that it has as a module.

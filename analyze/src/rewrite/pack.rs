@@ -15,8 +15,8 @@ use prof_trace::derived::{Frames, NamedAddress, NamedFrame, Zipped};
 use prof_trace::event::Event;
 use prof_trace::pack::{self, Unpacker};
 use prof_trace::records::{
-    Allocators, CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target,
-    Thread, kind,
+    Allocators, CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Scan, ScanRoots,
+    Symbols, Target, Thread, kind,
 };
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -160,6 +160,16 @@ impl Packer<'_> {
                 let Some(mut c) = Calls::decode(payload) else { return Ok(()) };
                 names.calls(&mut c);
                 self.to.put_zipped(kind, &c.encode())?;
+            }
+            kind::SCAN => {
+                let Some(mut s) = Scan::decode(payload) else { return Ok(()) };
+                names.scan(&mut s);
+                self.to.put(kind, &s.encode())?;
+            }
+            kind::SCAN_ROOTS => {
+                let Some(mut r) = ScanRoots::decode(payload) else { return Ok(()) };
+                names.scan_roots(&mut r);
+                self.to.put_zipped(kind, &r.encode())?;
             }
             kind::HOOKS => {
                 let Some(mut h) = Hooks::decode(payload) else { return Ok(()) };

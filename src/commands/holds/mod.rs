@@ -1,25 +1,31 @@
 //! `prof holds`: who holds the live blocks, and how much would go with whom.
 
+mod compare;
+mod export;
+mod looked;
+mod page;
 mod report;
 mod roots;
+mod save;
 
 use super::input::SymbolArgs;
-use super::reach::before::{BEFORE, LABEL};
-use super::reach::ledger::Ledger;
-use super::reach::scan::{ScanArgs, failed};
+use super::input::{IndexArgs, Locate, resolve};
+use super::reach::scan::ScanArgs;
 use super::reach::{Snapshot, time_limit};
-use super::record::pid;
 use super::report::{Format, print};
 use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use prof_analyze::live::Names;
+use compare::Comparison;
+use looked::Looked;
 use prof_analyze::report::Style;
 use prof_os::Pid;
 use prof_scan::Heap;
+use prof_trace::shared::MARK_NAME;
 use prof_trace::values::parse;
 use report::{HoldsData, ReportOptions};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -48,11 +54,27 @@ pub(crate) enum By {
 /// What a variable, a stack, or the blocks of one call stack *retain* is all that only they lead to: it would be
 /// unreachable without them. Only blocks that were allocated since the attach are
 /// known, or all with --census; other memory is a root.
+///
+/// With --save the scan becomes part of the recording, where `prof holds FILE` shows it later and elsewhere.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HoldsArgs {
-    /// The id of a process that is being recorded
-    #[arg(value_name = "PID", value_parser = pid)]
-    pub pid: Pid,
+    /// The id of a process that is being recorded, or a recording with a scan [default: the newest recording in the
+    /// current folder]
+    #[arg(value_name = "PID|FILE")]
+    pub input: Option<String>,
+
+    /// Show this scan of the recording: its number, its name, or `last` [default for a file: last]
+    #[arg(long, value_name = "N|NAME")]
+    pub scan: Option<String>,
+
+    /// Show what came to be held by whom, and what is not held any more, since this scan of the recording
+    #[arg(long, value_name = "N|NAME")]
+    pub since_scan: Option<String>,
+
+    /// Write the scan into the recording, under a name if one is given
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "",
+        value_parser = scan_name)]
+    pub save: Option<String>,
 
     /// How many roots and how many call stacks to show; 0 shows all
     #[arg(short = 'n', long, value_name = "N", default_value_t = TOP)]
@@ -72,22 +94,31 @@ pub(crate) struct HoldsArgs {
     pub path: Vec<Wanted>,
 
     /// How the process is looked at: `stop` stops all threads for the time of reading, so that all pointers are of one
-    /// moment; with `none` the process runs meanwhile, and what it changes may be seen in part
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Snapshot::Auto)]
-    pub snapshot: Snapshot,
+    /// moment; with `none` the process runs meanwhile, and what it changes may be seen in part [default: auto]
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub snapshot: Option<Snapshot>,
 
     /// Show blocks from before the attach as blocks, too, and not as roots: all threads are stopped while the heap of
     /// glibc's allocator is walked
     #[arg(long)]
     pub census: bool,
 
-    /// Time for everything
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time_limit)]
-    pub timeout: Duration,
+    /// Write to this file instead of printing: NAME.html, a page to open in a browser; NAME.json or NAME.parquet, all
+    /// roots, blocks and pointers (with Parquet, pointers are in NAME.pointers.parquet)
+    #[arg(long, value_name = "FILE", value_parser = export::parse, conflicts_with = "since_scan")]
+    pub export: Option<PathBuf>,
+
+    /// Replace the file of --export if there is one
+    #[arg(long, requires = "export")]
+    pub force: bool,
+
+    /// Time for everything [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    pub timeout: Option<Duration>,
 
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub scan: ScanArgs,
+    pub how: ScanArgs,
 
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
@@ -120,45 +151,130 @@ fn wanted(text: &str) -> Result<Wanted, String> {
     })
 }
 
+/// Checks the name of a scan.
+fn scan_name(text: &str) -> Result<String, String> {
+    let is_number = text.trim_start_matches('#').parse::<usize>().is_ok();
+    if text.len() > MARK_NAME {
+        return Err(format!("a scan's name has at most {MARK_NAME} bytes"));
+    }
+    if text == "last" || is_number || text.trim() != text || text.contains(char::is_control) {
+        return Err("a scan's name is no number, not `last`, and has no line breaks".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// Time for everything, unless another is given.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How a running process is looked at.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    snapshot: Snapshot,
+    timeout: Duration,
+}
+
+impl HoldsArgs {
+    /// Returns the process that is asked about as it is now; `None`: a scan of a recording is wanted.
+    pub(crate) fn pid(&self) -> Option<Pid> {
+        let is_saved = self.scan.is_some() || self.since_scan.is_some();
+        let name = self.input.as_deref().filter(|name| !is_saved && !Path::new(name).exists())?;
+        name.parse().ok().filter(|p| *p > Pid::NONE)
+    }
+
+    /// Refuses options on how a process is looked at where a scan of a recording is wanted.
+    fn check_saved(&self) -> Result<()> {
+        let given = [
+            ("--save", self.save.is_some()),
+            ("--snapshot", self.snapshot.is_some()),
+            ("--census", self.census),
+            ("--timeout", self.timeout.is_some()),
+            ("--pointer-mask", self.how.pointer_mask.is_some()),
+            ("--max-cpu", self.how.max_cpu.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((option, _)) => Err(usage(format!(
+                "{option} is for a process that is looked at now: `prof holds PID`; this is a scan of a recording"
+            ))),
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
-/// If the process is not recorded, can't be read, or its blocks are not known.
-pub(crate) fn run(args: &HoldsArgs) -> Result<ExitCode> {
-    let mut names = Names::new(args.symbols.options()?);
-    let mut ledger = Ledger::open(args.pid, Instant::now() + args.timeout)?;
-    if args.census {
-        ledger.add_census(args.snapshot.of_census())?;
-        names.put_note(BEFORE, LABEL);
+/// If the process is not recorded, can't be read, or its blocks are not known; if the recording has no such scan.
+pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if let Some(pid) = args.pid() {
+        let live = Live {
+            snapshot: args.snapshot.unwrap_or(Snapshot::Auto),
+            timeout: args.timeout.unwrap_or(TIMEOUT),
+        };
+        let until = Instant::now() + live.timeout;
+        let mut looked = Looked::now(pid, args, &live)?;
+        show(args, &mut looked)?;
+        if let Some(name) = &args.save {
+            term::say(&save::save(&looked, name, until)?);
+        }
+        return Ok(ExitCode::SUCCESS);
     }
-    let mut scanner = args.scan.open(args.pid)?;
-    let until = ledger.until;
-    let mut heap = scanner.survey(&mut ledger, args.snapshot.stop(), until).map_err(failed)?;
-    heap.renumber_stacks(|group| ledger.node_of(group));
-    check(args, &heap)?;
-    let style = Style { color: term::color(), width: term::width() };
+    args.check_saved()?;
+    let path = resolve(args.input.as_deref(), locate)?;
+    let index =
+        IndexArgs { symbols: args.symbols.clone(), ..IndexArgs::plain() }.open_one(&path)?;
+    let wanted = args.scan.as_deref().unwrap_or("last");
+    let mut looked = Looked::saved(&index, args, wanted)?;
+    match &args.since_scan {
+        None => show(args, &mut looked)?,
+        Some(old) => {
+            let mut old = Looked::saved(&index, args, old)?;
+            let top = if args.top == 0 { usize::MAX } else { args.top };
+            let comparison = Comparison::new(&mut old, &mut looked, top);
+            print(&match args.format {
+                Format::Text => comparison.text(style()),
+                Format::Json => comparison.json(),
+            })?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn style() -> Style {
+    Style { color: term::color(), width: term::width() }
+}
+
+/// Prints the report.
+fn show(args: &HoldsArgs, looked: &mut Looked<'_>) -> Result<()> {
+    check(args, looked)?;
     let options = ReportOptions {
         by: args.by,
         top: if args.top == 0 { usize::MAX } else { args.top },
         depth: if args.depth == 0 { DEEPEST } else { args.depth.min(DEEPEST) },
         paths: &args.path,
     };
-    let report = HoldsData::new(&ledger, &scanner, &mut heap, &mut names, &options)?;
+    let report = HoldsData::new(looked, &options);
+    if let Some(path) = &args.export {
+        let written = export::write(path, looked, &report, args.force)?;
+        written.iter().for_each(|p| term::path(p));
+        return Ok(());
+    }
     print(&match args.format {
-        Format::Text => report.text(style),
+        Format::Text => report.text(style()),
         Format::Json => report.json(),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// Refuses chains to what is not there.
-fn check(args: &HoldsArgs, heap: &Heap) -> Result<()> {
+fn check(args: &HoldsArgs, looked: &Looked<'_>) -> Result<()> {
+    let heap: &Heap = &looked.heap;
+    let (lies, more) = match looked.saved {
+        None => ("lies there now", "; --census adds those from before the attach"),
+        Some(_) => ("lay there", ""),
+    };
     for wanted in &args.path {
         match *wanted {
             Wanted::Block(at) if heap.block_at(at).is_none() => {
-                return Err(usage(format!(
-                    "--path {at:#x}: no block that is known lies there now; --census adds those from before the attach"
-                )));
+                return Err(usage(format!("--path {at:#x}: no block that is known {lies}{more}")));
             }
             Wanted::Stack(n) if !heap.has_stack(n) => {
                 return Err(usage(format!(
@@ -174,6 +290,16 @@ fn check(args: &HoldsArgs, heap: &Heap) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_scans_are_not_numbers() {
+        for good in ["", "before deploy", "a1", "é"] {
+            assert_eq!(scan_name(good), Ok(good.to_owned()));
+        }
+        for bad in ["1", "#1", "last", " a", "a\nb"] {
+            assert!(scan_name(bad).is_err(), "{bad:?}");
+        }
+    }
 
     #[test]
     fn chains_lead_to_addresses_or_numbers_of_stacks() {

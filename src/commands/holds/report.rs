@@ -1,15 +1,15 @@
 //! What `prof holds` says: roots and stacks with what they retain, and chains of pointers.
 
-use super::roots::{RootData, Roots};
+use super::looked::{Looked, Memory};
+use super::roots::RootData;
 use super::{By, Wanted};
-use crate::commands::reach::ledger::Ledger;
-use crate::commands::reach::scan::{Ends, ScanData};
-use anyhow::Result;
+use crate::commands::reach::scan::ScanData;
+use crate::term::one_line as printable;
 use prof_analyze::live::{NamedStack, Names};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_analyze::symbols::demangle;
 use prof_os::Pid;
-use prof_scan::{Heap, Held, Holder, Root, Scanner, Sum};
+use prof_scan::{Heap, Held, Holder, Root, Sum};
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -87,8 +87,11 @@ pub(super) struct StackReport {
     pub asked_by: Option<AskedData>,
     pub frames: Vec<FrameData>,
     pub truncated: bool,
+    /// The stack in words: for a terminal, and without its control sequences.
     #[serde(skip)]
     text: String,
+    #[serde(skip)]
+    pub plain: String,
 }
 
 /// A step of a chain of pointers.
@@ -116,12 +119,27 @@ pub(super) struct PathData {
     pub blocks: Vec<StepData>,
 }
 
+/// A scan of a recording.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct SavedData {
+    /// Number of the scan in the recording, from 1 on.
+    pub number: usize,
+    /// Name that was given to it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Number of scans in the recording.
+    pub of: usize,
+}
+
 /// The report.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct HoldsData {
     pub pid: Pid,
-    /// The present, in nanoseconds since the start of the recording.
+    /// The moment of the scan, in nanoseconds since the start of the recording.
     pub at_ns: u64,
+    /// The scan of the recording; nothing: the process was looked at now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedData>,
     pub live: SumData,
     /// What no root leads to.
     pub unreachable: SumData,
@@ -162,30 +180,15 @@ struct Maker<'a> {
     held: &'a Held,
     names: &'a Names,
     classes: HashMap<u64, Option<String>>,
-    scanner: &'a Scanner,
+    memory: &'a dyn Memory,
     children: Vec<Vec<u32>>,
     options: &'a ReportOptions<'a>,
 }
 
 impl HoldsData {
-    /// Makes the report of what was read; roots that have one name become one.
-    ///
-    /// # Errors
-    /// If names can't be looked up.
-    pub(super) fn new(
-        ledger: &Ledger,
-        scanner: &Scanner,
-        heap: &mut Heap,
-        names: &mut Names,
-        options: &ReportOptions<'_>,
-    ) -> Result<Self> {
-        let follower = &ledger.follower;
-        let analysis = names.analysis(follower)?;
-        let mut roots = Roots::new(ledger.pid, &analysis);
-        let named: HashMap<Root, RootData> =
-            heap.roots().iter().map(|r| (r.clone(), roots.of(r))).collect();
-        heap.merge_roots(|r| named.get(r).cloned());
-        let held = heap.held();
+    /// Makes the report of what was read.
+    pub(super) fn new(looked: &mut Looked<'_>, options: &ReportOptions<'_>) -> Self {
+        let Looked { heap, held, roots: named, memory, analysis, names, .. } = looked;
         let mut children = vec![Vec::new(); held.nodes.len()];
         for (i, n) in held.nodes.iter().enumerate().skip(1) {
             children[n.parent as usize].push(i as u32);
@@ -194,15 +197,9 @@ impl HoldsData {
             c.sort_by_key(|i| (std::cmp::Reverse(held.nodes[*i as usize].retained), *i));
         }
         let mut nodes: HashSet<u32> = HashSet::new();
-        let mut maker = Maker {
-            heap,
-            held: &held,
-            names: &Names::default(),
-            classes: HashMap::new(),
-            scanner,
-            children,
-            options,
-        };
+        let none = Names::default();
+        let (classes, memory) = (HashMap::new(), &**memory);
+        let mut maker = Maker { heap, held, names: &none, classes, memory, children, options };
         maker.shown_stacks(&mut nodes);
         let stacks = maker.stacks();
         nodes.extend(stacks.iter().map(|s| s.stack));
@@ -212,26 +209,26 @@ impl HoldsData {
             blocks.filter_map(|b| heap.stack_of(b.start)).collect()
         };
         nodes.extend(paths.iter().flat_map(|(_, p)| of_path(p)));
-        names.look_up(follower, nodes.iter().copied())?;
+        names.look_up_in(analysis, nodes.iter().copied());
         maker.names = names;
-        let top_roots = maker.roots(&named);
+        let top_roots = maker.roots(named);
         let shared = maker.shared();
         let top_stacks = stacks.into_iter().map(|s| maker.stack(s)).collect();
-        let paths = paths.into_iter().map(|(w, p)| maker.chain(w, p, &mut roots)).collect();
-        let ends = Ends { settled: true, ..Ends::default() };
-        Ok(Self {
-            pid: ledger.pid,
-            at_ns: follower.now_ns(),
-            live: heap.live().into(),
-            unreachable: held.unreachable.into(),
-            scan: ScanData::new(&scanner.figures, ends, follower.meta()),
-            pointers_left_out: heap.left_out(),
-            roots: heap.roots().len() as u64,
+        let paths = paths.into_iter().map(|(w, p)| maker.chain(w, p, named)).collect();
+        Self {
+            pid: looked.pid,
+            at_ns: looked.at_ns,
+            saved: looked.saved.clone(),
+            live: looked.heap.live().into(),
+            unreachable: looked.held.unreachable.into(),
+            scan: looked.scan.clone(),
+            pointers_left_out: looked.heap.left_out(),
+            roots: looked.heap.roots().len() as u64,
             top_roots,
             shared,
             top_stacks,
             paths,
-        })
+        }
     }
 
     /// Returns the report in one line of JSON.
@@ -249,13 +246,16 @@ impl HoldsData {
 
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
         let roots = count(self.roots, "root", "roots");
+        if let Some(s) = &self.saved {
+            s.write(self.at_ns, out)?;
+        }
         writeln!(out, "process {}: {} live, held by {roots}", self.pid, self.live)?;
         if self.unreachable.blocks > 0 {
-            writeln!(
-                out,
-                "  {} that no root leads to; `prof reach {}` proves which are lost",
-                self.unreachable, self.pid
-            )?;
+            write!(out, "  {} that no root leads to", self.unreachable)?;
+            match self.saved {
+                None => writeln!(out, "; `prof reach {}` proves which are lost", self.pid)?,
+                Some(_) => out.push('\n'),
+            }
         }
         let (read, took) = (bytes(self.scan.scanned_bytes), duration(self.scan.took_ns));
         match self.scan.stop_ns {
@@ -313,6 +313,24 @@ impl HoldsData {
     }
 }
 
+impl SavedData {
+    /// Writes which scan it is.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub(super) fn write(&self, at_ns: u64, out: &mut String) -> fmt::Result {
+        let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };
+        let (n, of, at) = (self.number, self.of, duration(at_ns));
+        writeln!(out, "scan #{n}{name} of {of}, {at} after the start of the recording")
+    }
+}
+
+/// Returns the name of a class as people write it.
+pub(super) fn demangled(class: &str) -> String {
+    let text = demangle(&format!("_ZTS{class}"));
+    printable(text.strip_prefix("typeinfo name for ").unwrap_or(class))
+}
+
 /// Writes what a holder holds, a line for each node, indented by its level.
 fn lines(nodes: &[NodeData], more: Option<SumData>, level: usize, out: &mut String) -> fmt::Result {
     let indent = "  ".repeat(level);
@@ -336,7 +354,11 @@ fn lines(nodes: &[NodeData], more: Option<SumData>, level: usize, out: &mut Stri
 }
 
 impl PathData {
-    fn write(&self, title: &str, out: &mut String) -> fmt::Result {
+    /// Writes the chain, a line for each step.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub(super) fn write(&self, title: &str, out: &mut String) -> fmt::Result {
         writeln!(out, "\n{title}")?;
         let Some(root) = &self.root else {
             return writeln!(out, "  no root leads there");
@@ -393,12 +415,11 @@ impl Maker<'_> {
 
     fn class(&mut self, class: Option<(u64, u64)>) -> (Option<String>, Option<u64>) {
         let Some((table, n)) = class else { return (None, None) };
-        let scanner = self.scanner;
-        let name = self.classes.entry(table).or_insert_with(|| {
-            let mangled = scanner.class_of(table)?;
-            let text = demangle(&format!("_ZTS{mangled}"));
-            Some(text.strip_prefix("typeinfo name for ").unwrap_or(&mangled).to_owned())
-        });
+        let memory = self.memory;
+        let name = self
+            .classes
+            .entry(table)
+            .or_insert_with(|| memory.class(table).map(|mangled| demangled(&mangled)));
         (name.clone(), name.as_ref().map(|_| n))
     }
 
@@ -501,6 +522,7 @@ impl Maker<'_> {
             frames: named.frames.clone(),
             truncated: named.cut,
             text: named.text(style),
+            plain: named.text(Style::default()),
         }
     }
 
@@ -518,7 +540,7 @@ impl Maker<'_> {
         &mut self,
         wanted: Wanted,
         path: Option<prof_scan::Path>,
-        roots: &mut Roots<'_>,
+        roots: &HashMap<Root, RootData>,
     ) -> PathData {
         let to = match wanted {
             Wanted::Block(at) => format!("{at:#x}"),
@@ -527,12 +549,10 @@ impl Maker<'_> {
         let Some(path) = path else {
             return PathData { to, root: None, root_offset: None, blocks: Vec::new() };
         };
-        let exact = if path.at != 0 { Root::Global(path.at) } else { path.root.clone() };
-        let root = match path.root {
-            Root::Global(_) => roots.of(&exact),
-            ref other => roots.of(other),
+        let Some(root) = roots.get(&path.root).cloned() else {
+            return PathData { to, root: None, root_offset: None, blocks: Vec::new() };
         };
-        let start = root.address.as_deref().and_then(|a| u64::from_str_radix(&a[2..], 16).ok());
+        let start = root.start();
         let root_offset = start.and_then(|s| path.at.checked_sub(s)).filter(|n| *n > 0);
         let next = |i: usize| path.blocks.get(i + 1);
         let blocks = path.blocks.iter().enumerate().map(|(i, b)| self.step(b, next(i)));
@@ -548,7 +568,7 @@ impl Maker<'_> {
             stack,
             from: stack.map(|s| self.names.get(s).label()).unwrap_or_default(),
             class: self.class(class.map(|table| (table, 1))).0,
-            offset: next.and_then(|n| self.scanner.offset_of(block.clone(), n)),
+            offset: next.and_then(|n| self.memory.offset(block.clone(), n)),
         }
     }
 }

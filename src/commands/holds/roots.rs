@@ -6,6 +6,7 @@ use prof_analyze::symbols::Variables;
 use prof_os::maps::{self, Map};
 use prof_os::{Pid, process};
 use prof_scan::Root;
+use prof_trace::records::{ScanRoot, root_kind};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -48,6 +49,49 @@ impl RootData {
         let name = "several roots".to_owned();
         let kind = RootKind::Several;
         Self { kind, name, variable: None, module: None, thread: None, address: None }
+    }
+
+    /// Returns the address of the variable or of the mapping.
+    pub(super) fn start(&self) -> Option<u64> {
+        u64::from_str_radix(self.address.as_deref()?.strip_prefix("0x")?, 16).ok()
+    }
+
+    /// Returns the root as a recording keeps it.
+    pub(super) fn record(&self) -> ScanRoot {
+        ScanRoot {
+            kind: match self.kind {
+                RootKind::Variable => root_kind::VARIABLE,
+                RootKind::Stack => root_kind::STACK,
+                RootKind::ThreadLocal => root_kind::THREAD_LOCAL,
+                RootKind::Mapping => root_kind::MAPPING,
+                RootKind::Kernel => root_kind::KERNEL,
+                RootKind::Data | RootKind::Several => root_kind::DATA,
+            },
+            name: self.name.clone(),
+            variable: self.variable.clone(),
+            module: self.module.clone(),
+            thread: self.thread.map(|t| t.as_u32().into()),
+            address: self.start(),
+        }
+    }
+
+    /// Returns a root of a recording. Names come from outside, so what moves a terminal's cursor is taken away.
+    pub(super) fn of_record(r: &ScanRoot) -> Self {
+        Self {
+            kind: match r.kind {
+                root_kind::VARIABLE => RootKind::Variable,
+                root_kind::STACK => RootKind::Stack,
+                root_kind::THREAD_LOCAL => RootKind::ThreadLocal,
+                root_kind::MAPPING => RootKind::Mapping,
+                root_kind::KERNEL => RootKind::Kernel,
+                _ => RootKind::Data,
+            },
+            name: one_line(&r.name),
+            variable: r.variable.as_deref().map(one_line),
+            module: r.module.as_deref().map(one_line),
+            thread: r.thread.map(|t| Pid::from_u32(t as u32)),
+            address: r.address.map(|a| format!("{a:#x}")),
+        }
     }
 }
 
@@ -92,6 +136,8 @@ impl<'a> Roots<'a> {
             },
             Root::Mapping(at) => self.mapping(at),
             Root::Kernel => unnamed(RootKind::Kernel, "the kernel (epoll, timers)".to_owned()),
+            // A process has none of these; a scan of a recording brings their names.
+            Root::Saved(n) => unnamed(RootKind::Data, format!("root {n} of a scan")),
         }
     }
 
