@@ -1,8 +1,8 @@
 //! Writes who points to whom: the nodes of a graph (roots and blocks), and the pointers between them.
 
-use super::ExportError;
 #[cfg(feature = "parquet")]
-use super::parquet;
+use super::{ExportError, parquet};
+#[cfg(feature = "parquet")]
 use crate::Analysis;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -136,7 +136,7 @@ mod tests {
         }
 
         fn each_pointer(&self, take: TakePointer<'_>) -> io::Result<()> {
-            let at = |to: u64| (to % 2 == 0).then_some(16);
+            let at = |to: u64| to.is_multiple_of(2).then_some(16);
             (1..self.0).try_for_each(|to| take(GraphPointer { from: 0, to, at: at(to) }))
         }
     }
