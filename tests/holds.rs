@@ -44,6 +44,11 @@ fn each_holder_is_named_with_all_that_only_it_holds() {
         // Sessions hold each other in a ring, but the array holds each of them.
         let (retained, holds) = variable(&report, "sessions");
         assert_eq!(retained, (40 * (3 * word + 1000), 80), "{holds:#}");
+        let source = std::fs::read_to_string("tests/programs/holds.cpp").expect("the source");
+        let line = source.lines().position(|l| l.starts_with("Session *sessions")).expect("a line");
+        let roots = find(&report["top_roots"], "variable", "sessions");
+        let place = (&roots[0]["file"], &roots[0]["line"]);
+        assert_eq!(place, (&"holds.cpp".into(), &(line + 1).into()));
         assert_eq!(
             (&holds[0]["class"], &holds[0]["class_blocks"]),
             (&"Session".into(), &40.into())
@@ -258,7 +263,7 @@ fn anonymous(scene: &Scene, file: &str) {
     let bytes = std::fs::read(scene.path("nobody.prof")).expect("a recording");
     let packed = scene.path("nobody.prof");
     let out = scene.prof(&["holds", packed.to_str().expect("a path"), "--top", "0"]).ok("holds");
-    for name in ["list_head", "sessions", "first"] {
+    for name in ["list_head", "sessions", "first", "holds.cpp"] {
         assert!(!out.stdout.contains(name), "{name}: {out:?}");
         let has = bytes.windows(name.len()).any(|w| w == name.as_bytes());
         assert!(!has, "{name} is in the file");

@@ -140,6 +140,7 @@ impl Names {
             root.module = root.module.as_deref().map(|m| self.module_path(m));
             if self.how == Anonymize::Full {
                 root.name = self.roots.name("root_", &root.name);
+                root.file = root.file.as_deref().map(|f| self.files.name("file_", f));
                 root.variable =
                     root.variable.as_deref().map(|v| self.functions.name("variable_", v));
             } else if root.kind == root_kind::MAPPING {

@@ -3,6 +3,7 @@
 mod alive;
 mod cache;
 mod debuginfod;
+mod declared;
 mod demangle;
 mod dwarf;
 mod elf;

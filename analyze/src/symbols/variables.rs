@@ -1,10 +1,11 @@
 //! Names of the variables of programs and libraries.
 
+use super::find::Files;
 use super::table::Table;
-use super::{demangle, find, shorten};
+use super::{declared, demangle, find, shorten};
 use crate::Analysis;
 use prof_trace::records::Module;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A place in the data of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct Variable {
 /// Looks up variables in the symbol tables of a recording's modules, each of which is read once.
 pub struct Variables<'a> {
     analysis: &'a Analysis,
-    tables: HashMap<u32, Table>,
+    tables: HashMap<u32, (Table, Files)>,
 }
 
 impl<'a> Variables<'a> {
@@ -33,17 +34,13 @@ impl<'a> Variables<'a> {
 
     /// Returns the variable at an address of the process; `None`: no module that is loaded now lies there.
     pub fn at(&mut self, address: u64) -> Option<Variable> {
-        let modules = &self.analysis.meta().modules;
-        let is_there = |m: &&Module| (m.start..m.end).contains(&address);
-        // Of modules that were loaded there one after the other the last is the one that is there.
-        let (id, module) =
-            modules.iter().filter(|(_, m)| is_there(m)).max_by_key(|(id, _)| **id)?;
-        let table = self.tables.entry(*id).or_insert_with(|| {
+        let (id, module) = self.module(address)?;
+        let (table, _) = self.tables.entry(id).or_insert_with(|| {
             let files = find::find(self.analysis, module);
             let mut table = Table::default();
             files.image.iter().chain(&files.debug).for_each(|f| table.add_variables(f));
             table.finish();
-            table
+            (table, files)
         });
         let offset = address.wrapping_sub(module.bias);
         let found = table.find(offset);
@@ -54,5 +51,33 @@ impl<'a> Variables<'a> {
         });
         let start = found.map_or(address, |f| f.start.wrapping_add(module.bias));
         Some(Variable { name, start, module: module.path.to_string(), offset })
+    }
+
+    /// Returns the module that is loaded at an address: of those that were loaded there one after the other, the last.
+    fn module(&self, address: u64) -> Option<(u32, &'a Module)> {
+        let modules = self.analysis.meta().modules.iter();
+        let there = modules.filter(|(_, m)| (m.start..m.end).contains(&address));
+        there.max_by_key(|(id, _)| **id).map(|(id, m)| (*id, m))
+    }
+
+    /// Returns the file and the line where variables are declared, by [`Variable::start`], of modules whose variables were
+    /// looked up. Those without debug information are left out.
+    pub fn places(&self, starts: impl IntoIterator<Item = u64>) -> HashMap<u64, (String, u32)> {
+        let mut by_module: HashMap<u32, (u64, BTreeSet<u64>)> = HashMap::new();
+        for start in starts {
+            if let Some((id, m)) = self.module(start) {
+                let (_, wanted) = by_module.entry(id).or_insert((m.bias, BTreeSet::new()));
+                wanted.insert(start.wrapping_sub(m.bias));
+            }
+        }
+        let mut all = HashMap::new();
+        for (id, (bias, wanted)) in by_module {
+            let Some((_, files)) = self.tables.get(&id) else { continue };
+            for file in files.debug.iter().chain(&files.image) {
+                let found = declared::declared(file, &wanted);
+                all.extend(found.into_iter().map(|(at, place)| (at.wrapping_add(bias), place)));
+            }
+        }
+        all
     }
 }

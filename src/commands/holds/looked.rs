@@ -106,9 +106,10 @@ impl Looked<'_> {
         heap.renumber_stacks(|group| ledger.node_of(group));
         let follower = &ledger.follower;
         let analysis = names.analysis(follower)?;
-        let mut roots = Roots::new(pid, &analysis);
-        let roots: HashMap<Root, RootData> =
-            heap.roots().iter().map(|r| (r.clone(), roots.of(r))).collect();
+        let mut lookup = Roots::new(pid, &analysis);
+        let mut roots: HashMap<Root, RootData> =
+            heap.roots().iter().map(|r| (r.clone(), lookup.of(r))).collect();
+        lookup.add_places(&mut roots);
         heap.merge_roots(|r| roots.get(r).cloned());
         let ends = Ends { settled: true, ..Ends::default() };
         Ok(Looked {

@@ -112,7 +112,7 @@ fn share(s: &SumData, all: u64, out: &mut String) -> fmt::Result {
 fn root(r: &RootReport, all: u64, out: &mut String) -> fmt::Result {
     out.push_str("<details class=\"root\"><summary>");
     share(&r.retained, all, out)?;
-    writeln!(out, "<span class=\"name\">{}</span></summary>", escaped(&r.root.name))?;
+    writeln!(out, "<span class=\"name\">{}</span></summary>", escaped(&r.root.text()))?;
     below(&r.holds, r.more, all, out)?;
     out.push_str("</details>\n");
     Ok(())

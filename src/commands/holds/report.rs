@@ -287,7 +287,7 @@ impl HoldsData {
         }
         for (i, r) in self.top_roots.iter().enumerate() {
             let title = title(format!("=== root #{i} ==="));
-            writeln!(out, "\n{title} [retains {}] {}", r.retained, r.root.name)?;
+            writeln!(out, "\n{title} [retains {}] {}", r.retained, r.root.text())?;
             lines(&r.holds, r.more, 1, out)?;
         }
         if let Some(s) = &self.shared {
@@ -364,7 +364,7 @@ impl PathData {
             return writeln!(out, "  no root leads there");
         };
         let offset = self.root_offset.map(|n| format!("+{n:#x}")).unwrap_or_default();
-        writeln!(out, "  {}{offset}", root.name)?;
+        writeln!(out, "  {}{offset}", root.text())?;
         for b in &self.blocks {
             let class = b.class.as_ref().map(|c| format!("{c}, ")).unwrap_or_default();
             let offset = b.offset.map(|n| format!("+{n:#x}")).unwrap_or_default();

@@ -41,6 +41,11 @@ pub(super) struct RootData {
     /// Address of the variable or of the mapping, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The source file that declares the variable, and the line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
 }
 
 impl RootData {
@@ -48,7 +53,29 @@ impl RootData {
     pub(super) fn several() -> Self {
         let name = "several roots".to_owned();
         let kind = RootKind::Several;
-        Self { kind, name, variable: None, module: None, thread: None, address: None }
+        Self::unnamed(kind, name)
+    }
+
+    /// Returns a root of which no more is known than what it is called.
+    fn unnamed(kind: RootKind, name: String) -> Self {
+        Self {
+            kind,
+            name,
+            variable: None,
+            module: None,
+            thread: None,
+            address: None,
+            file: None,
+            line: None,
+        }
+    }
+
+    /// Returns the name with the place of the declaration, for people.
+    pub(super) fn text(&self) -> String {
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{}, {file}:{line}", self.name),
+            _ => self.name.clone(),
+        }
     }
 
     /// Returns the address of the variable or of the mapping.
@@ -72,6 +99,8 @@ impl RootData {
             module: self.module.clone(),
             thread: self.thread.map(|t| t.as_u32().into()),
             address: self.start(),
+            file: self.file.clone(),
+            line: self.line.unwrap_or(0),
         }
     }
 
@@ -91,6 +120,8 @@ impl RootData {
             module: r.module.as_deref().map(one_line),
             thread: r.thread.map(|t| Pid::from_u32(t as u32)),
             address: r.address.map(|a| format!("{a:#x}")),
+            file: r.file.as_deref().map(one_line),
+            line: Some(r.line).filter(|l| *l != 0),
         }
     }
 }
@@ -112,14 +143,7 @@ impl<'a> Roots<'a> {
 
     /// Returns a root with its name.
     pub(super) fn of(&mut self, root: &Root) -> RootData {
-        let unnamed = |kind, name| RootData {
-            kind,
-            name,
-            variable: None,
-            module: None,
-            thread: None,
-            address: None,
-        };
+        let unnamed = RootData::unnamed;
         match *root {
             Root::Global(at) => self.global(at),
             // What a function has in a register now, it has on the stack at the next call.
@@ -141,6 +165,17 @@ impl<'a> Roots<'a> {
         }
     }
 
+    /// Adds to variables where they are declared.
+    pub(super) fn add_places(&self, roots: &mut HashMap<Root, RootData>) {
+        let variables = || roots.values().filter(|r| r.kind == RootKind::Variable);
+        let places = self.variables.places(variables().filter_map(RootData::start));
+        for root in roots.values_mut() {
+            if let Some((file, line)) = root.start().and_then(|at| places.get(&at)) {
+                (root.file, root.line) = (Some(one_line(file)), Some(*line));
+            }
+        }
+    }
+
     fn thread(&mut self, tid: Pid) -> String {
         let pid = self.pid;
         let name = self.threads.entry(tid).or_insert_with(|| {
@@ -156,12 +191,9 @@ impl<'a> Roots<'a> {
 
     fn global(&mut self, at: u64) -> RootData {
         let data = |module: &str, name, variable, start: u64| RootData {
-            kind: if variable { RootKind::Variable } else { RootKind::Data },
-            name,
-            variable: None,
             module: Some(module.to_owned()),
-            thread: None,
             address: Some(format!("{start:#x}")),
+            ..RootData::unnamed(if variable { RootKind::Variable } else { RootKind::Data }, name)
         };
         let Some(v) = self.variables.at(at) else { return self.mapping(at) };
         let file = one_line(v.module.rsplit('/').next().unwrap_or(&v.module));
@@ -186,12 +218,9 @@ impl<'a> Roots<'a> {
             (name, _) => format!("memory of {name}"),
         };
         RootData {
-            kind: RootKind::Mapping,
-            name: text,
-            variable: None,
             module: (!name.is_empty()).then_some(name),
-            thread: None,
             address: Some(format!("{start:#x}")),
+            ..RootData::unnamed(RootKind::Mapping, text)
         }
     }
 }

@@ -104,18 +104,18 @@ record! {
     ScanRoots {
         /// See [`Scan::ticks`].
         ticks: int,
-        /// Five integers for each root: kind (see [`root_kind`]), thread id or 0, address or 0, and the indices plus one
-        /// in `texts` of the variable and of the module or mapping; 0: there is none.
+        /// Seven integers for each root: kind (see [`root_kind`]), thread id or 0, address or 0, the indices plus one in
+        /// `texts` of the variable, of the module or mapping, and of the source file, and the line; 0: there is none.
         roots: ints,
         /// Names for people, one for each root.
         names: texts,
-        /// Names of variables, modules and mappings.
+        /// Names of variables, modules, mappings and source files.
         texts: texts,
     }
 }
 
 /// Number of integers of a root in [`ScanRoots::roots`].
-const ROOT: usize = 5;
+const ROOT: usize = 7;
 
 /// Kinds of roots.
 pub mod root_kind {
@@ -143,6 +143,10 @@ pub struct ScanRoot {
     pub thread: Option<u64>,
     /// Address of the variable or the mapping.
     pub address: Option<u64>,
+    /// Source file that declares the variable.
+    pub file: Option<String>,
+    /// Line of the declaration; 0: it is not known.
+    pub line: u32,
 }
 
 impl ScanRoots {
@@ -161,8 +165,9 @@ impl ScanRoots {
             },
         };
         let (variable, module) = (index(&root.variable), index(&root.module));
+        let (file, line) = (index(&root.file), root.line.into());
         let (thread, address) = (root.thread.unwrap_or(0), root.address.unwrap_or(0));
-        self.roots.extend([root.kind, thread, address, variable, module]);
+        self.roots.extend([root.kind, thread, address, variable, module, file, line]);
         self.names.push(root.name.clone());
     }
 
@@ -185,6 +190,8 @@ impl ScanRoots {
                 module: text(r[4])?,
                 thread: given(r[1]),
                 address: given(r[2]),
+                file: text(r[5])?,
+                line: u32::try_from(r[6]).ok()?,
             })
         };
         roots.iter().zip(&self.names).map(root).collect()
@@ -436,12 +443,14 @@ mod tests {
             module: module.clone(),
             thread: None,
             address: Some(0x4000),
+            file: Some("x.c".into()),
+            line: 12,
         };
         let stack = ScanRoot { kind: root_kind::STACK, thread: Some(9), ..ScanRoot::default() };
         let all = [variable.clone(), stack, ScanRoot { module, ..variable }];
         all.iter().for_each(|root| r.put(root));
         let mut r = ScanRoots::decode(&r.encode()).expect("roots");
-        assert_eq!((r.all().as_deref(), r.texts.len()), (Some(&all[..]), 2));
+        assert_eq!((r.all().as_deref(), r.texts.len()), (Some(&all[..]), 3));
         r.texts.pop();
         assert_eq!(r.all(), None);
         let pointers = [(0, 5, 0x4000), (0, 4, 0x3000), (7, 0, 0)];
