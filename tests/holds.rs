@@ -4,6 +4,9 @@ mod common;
 
 use common::build::program_with;
 use common::{Scene, Target};
+use prof_trace::chunk;
+use prof_trace::derived::Zipped;
+use prof_trace::records::{Scan, kind};
 use serde_json::Value;
 
 /// Returns the roots or stacks of a report whose name, or place, contains a text.
@@ -295,4 +298,16 @@ fn damaged(scene: &Scene, file: &str) {
         assert!(refused[0].stderr.contains("missing or damaged"), "{refused:?}");
     }
     scene.prof(&["report", "damaged.prof"]).ok("prof report");
+    // A small file whose scan would fill the memory.
+    let head = Scan { ticks: 1, blocks: 1 << 40, ..Scan::default() };
+    chunk::put(&mut bytes, kind::SCAN, &head.encode());
+    let part = Zipped::encode(kind::SCAN_BLOCKS, &vec![0; 60 << 20]).expect("zstd");
+    for _ in 0..8 {
+        chunk::put(&mut bytes, kind::ZIPPED, &part);
+    }
+    assert!(bytes.len() < 8 << 20);
+    std::fs::write(scene.path("bomb.prof"), &bytes).expect("written");
+    let out = scene.prof(&["holds", "bomb.prof"]);
+    assert!(out.code == 2 && out.stderr.contains("compressed as no scan is"), "{out:?}");
+    scene.prof(&["holds", "bomb.prof", "--scan", "1"]).ok("the scan before it");
 }

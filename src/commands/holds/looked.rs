@@ -19,6 +19,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+/// Usual ratio of compression of a scan's parts at most, and the limit of the bytes decompressed in excess of it, so that a
+/// small file can't fill the memory.
+const USUAL: usize = 32;
+const EXCESS: usize = 256 << 20;
+
 /// What the memory itself says, beside the pointers.
 pub(super) trait Memory {
     /// Returns the mangled name of the class of a table of virtual functions.
@@ -203,9 +208,13 @@ type Read = (Heap, Scan, Vec<prof_trace::records::ScanRoot>);
 fn read(analysis: &Analysis, at: &ScanAt) -> Result<Read, String> {
     let unreadable = || "it could not be read".to_owned();
     let head = analysis.payload(&at.head).and_then(|p| Scan::decode(&p)).ok_or_else(unreadable)?;
-    let mut saved = Saved::new(head);
+    let (mut saved, mut excess) = (Saved::new(head), 0);
     for (kind, place) in &at.parts {
         let payload = analysis.payload(place).ok_or_else(unreadable)?;
+        excess += payload.len().saturating_sub(USUAL * place.len);
+        if excess > EXCESS {
+            return Err("its parts are compressed as no scan is".to_owned());
+        }
         saved.take(*kind, &payload, BEFORE);
     }
     saved.finish().map_err(|e| e.to_string())
