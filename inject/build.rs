@@ -79,6 +79,7 @@ fn link(target: &str, archive: &Path, to: &Path) {
         "-Wl,--undefined=PROF_HOOK",
         "-Wl,--gc-sections",
         "-Wl,-z,defs",
+        "-Wl,-soname,libprof_hook.so",
         "-Wl,-z,now",
         "-Wl,-z,norelro",
         "-Wl,-Bsymbolic",

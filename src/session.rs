@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, drain_orphan, write_prologue, write_runtimes};
 use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
-use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target};
+use prof_inject::{By, DetachOptions, Error, Installed, Options, Refusal, Target};
 use prof_os::Pid;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hooks, Target as TargetRecord};
@@ -55,12 +55,21 @@ pub(crate) struct Settings {
     pub timeout: Duration,
     /// Time after which to detach.
     pub duration: Option<Duration>,
+    /// How the hook gets into the target.
+    pub by: By,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let signal = libc::SIGUSR1 as u32;
-        Self { on: true, signal, reports: None, timeout: Duration::from_secs(5), duration: None }
+        Self {
+            on: true,
+            signal,
+            reports: None,
+            timeout: Duration::from_secs(5),
+            duration: None,
+            by: By::Map,
+        }
     }
 }
 
@@ -223,6 +232,7 @@ pub(crate) fn options(record: &RecordArgs, settings: &Settings, path: &Path) -> 
         verify: record.verify_stacks,
         timeout: settings.timeout,
         choice: functions(&record.functions),
+        by: settings.by,
         guard: Some(|pid| Box::new(Cleaner::start(pid))),
         ..Options::default()
     }

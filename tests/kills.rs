@@ -22,7 +22,7 @@ fn places(calls: usize, kills: usize) -> Vec<usize> {
 
 fn prof(scene: &Scene, args: &[&str]) -> Command {
     let mut c = Command::new(Scene::binary());
-    c.args(args).current_dir(scene.path(""));
+    c.args(args).args(common::way(args)).current_dir(scene.path(""));
     c
 }
 

@@ -138,12 +138,11 @@ impl Installed {
     fn patch_all(&mut self) -> Result<()> {
         let deadline = Instant::now() + self.options.timeout;
         let c = self.shared.control();
-        let note = self.hook.plus(self.image.len() as u64);
         inherited::leave(
             &self.mem,
             RemoteAddr(c.ring_addr.load(Relaxed)),
             self.planned.len(),
-            note,
+            self.note,
         )?;
         loop {
             shortage::check(self.target.pid)?;

@@ -6,6 +6,7 @@
 
 use crate::children;
 use crate::handler::restore_handlers;
+use crate::mapped::library;
 use crate::mapped::mapping::{Mapped, Site, unmap_at};
 use crate::mapped::remains;
 use crate::mapped::ring::close_left;
@@ -85,6 +86,7 @@ fn take_out(pid: Pid, options: &DetachOptions, taken_over: bool) -> Result<Detac
     if taken_over && c.state.load(Relaxed) != state::ATTACHED {
         let gadgets = Gadgets::find(pid, &r.mem, &maps::of(pid)?)?;
         await_pending_calls(pid, gadgets, timeout)?;
+        library::await_calls(pid, c.linker_stack.get(), timeout)?;
     }
     // Before the patches are written, a thread can reach the hook only through its handler of signals.
     let entered = c.state.load(Relaxed) != state::SETUP

@@ -304,6 +304,18 @@ pub enum Refusal {
         /// Modules that the target has, as a list.
         there: String,
     },
+    /// The target's dynamic linker can't load the hook.
+    #[error(
+        "the hook can't be loaded into pid {pid} ({comm}) by dlopen: {why}; nothing was changed; `--by map` needs no dynamic linker"
+    )]
+    NoDlopen {
+        /// Process id.
+        pid: Pid,
+        /// Name of the process.
+        comm: String,
+        /// Reason.
+        why: String,
+    },
     /// A module has no function that the user has named.
     #[error(
         "pid {pid} ({comm}): {module} has no function {function} in its symbol tables (C++ names are mangled there: try `nm`)"
@@ -350,16 +362,16 @@ pub enum Error {
         /// Time that prof waited.
         waited: Duration,
     },
-    /// A system call of prof's in the target did not end in time.
+    /// A call of prof's in the target, of the kernel or of a function, did not end in time.
     #[error(
-        "the system call {what} that prof had thread {tid} of pid {pid} make did not end within {} (is this machine short of memory?); the thread goes on when it ends; `prof detach {pid}` takes out what is left of prof then", time(*waited)
+        "the call of {what} that prof had thread {tid} of pid {pid} make did not end within {} (is this machine short of memory?); the thread goes on when it ends; `prof detach {pid}` takes out what is left of prof then", time(*waited)
     )]
     Late {
         /// Process id.
         pid: Pid,
         /// Thread id.
         tid: Pid,
-        /// Name of the system call.
+        /// Name of the system call or the function.
         what: &'static str,
         /// Time that prof waited.
         waited: Duration,

@@ -1,6 +1,6 @@
 //! Takes prof's handler of signals out of the target.
 
-use crate::mapped::mapping::{Kind, is_ours};
+use crate::mapped::ours::{Kind, is_ours};
 use crate::outside::areas;
 use crate::process::sharing::about;
 use crate::recorded::Recorded;

@@ -97,13 +97,16 @@ fn find_note(mem: &RemoteMemory, maps: &[Map]) -> Option<(Box<Header>, RemoteAdd
         let note = m.start.plus(at as u64 * 8);
         let header = remote::header(mem, note.plus(HEADER_AT).0).ok()?;
         let hook = header.hook_addr..header.hook_addr.checked_add(header.hook_len)?;
-        (len >= size_of::<Header>() && sum(body) == expected && hook.contains(&note.0))
+        let place = header.place.get();
+        let place = place.addr..place.addr.checked_add(place.len)?;
+        let is_there = hook.contains(&note.0) || place.contains(&note.0);
+        (len >= size_of::<Header>() && sum(body) == expected && is_there)
             .then(|| (header, note.plus(FUNCTIONS_AT)))
     })
 }
 
 /// Upper bound on the length of the mapping with the hook's data.
-const MOST: u64 = 256 << 10;
+const MOST: u64 = 512 << 10;
 /// Maximum number of mappings that are searched.
 const MAPPINGS: usize = 256;
 /// Number of bytes at a function's start that are searched for a jump.
@@ -120,10 +123,14 @@ pub fn is_copy(pid: Pid) -> bool {
     ring_in(&maps).is_none() && has_hook(&mem, &maps)
 }
 
-/// Returns the mappings that may hold the hook's data, which lies right behind its code.
+/// Returns the mappings that may hold the hook's data, which lies right behind its code; or the note of a hook that is a
+/// library, which lies right behind a guard page.
 fn data(maps: &[Map]) -> impl Iterator<Item = &Map> {
-    let behind_code = |m: &&[Map]| is_nobodys(&m[0]) && m[0].exec && m[0].end == m[1].start;
-    let data = maps.windows(2).filter(behind_code).map(|m| &m[1]);
+    let is_guard = |m: &Map| !m.read && !m.write && m.len() == prof_os::page_size();
+    let behind = move |m: &&[Map]| {
+        is_nobodys(&m[0]) && (m[0].exec || is_guard(&m[0])) && m[0].end == m[1].start
+    };
+    let data = maps.windows(2).filter(behind).map(|m| &m[1]);
     data.filter(|m| is_nobodys(m) && m.read && m.write && m.len() <= MOST).take(MAPPINGS)
 }
 

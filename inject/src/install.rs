@@ -3,13 +3,13 @@
 use crate::hooked::places::{self, Growth};
 use crate::hooked::plan;
 use crate::hooked::search::{self, FunctionChoice};
-use crate::installed::{Installed, Options};
+use crate::installed::{By, Installed, Options};
 use crate::isolated;
 use crate::mapped::fit::fit;
 use crate::mapped::image::HookImage;
 use crate::mapped::mapping::{Mapped, Site};
 use crate::mapped::ring::Ring;
-use crate::mapped::{room, setup};
+use crate::mapped::{library, room, setup};
 use crate::process::code::code as mapped_code;
 use crate::process::elf::{self, Module};
 use crate::process::translated;
@@ -59,6 +59,9 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = HookImage::new()?;
     crate::inherited::check(pid, &mem, &maps, &found)?;
+    if options.by == By::Dlopen {
+        library::check(pid, &mem, &modules)?;
+    }
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
     plan::any_left(target, &planned, &not_hooked)?;
     let mut notes = plan::notes(&planned);
@@ -72,6 +75,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let mut site = Site::new(pid, &mem, gadgets, options.timeout, &mut stops);
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let guard = options.guard.map(|guard| guard(pid));
+    site.by_linker = options.by == By::Dlopen;
     let ring = site.make_ring(geometry, &windows)?;
     drop(guard);
     let mut mapped = Mapped::default();
@@ -84,6 +88,13 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         site.unmap_all(&mut mapped);
         return Err(e);
     }
+    if site.by_linker {
+        notes.push(format!(
+            "the hook is a library that the process's dynamic linker has loaded, at {:#x}",
+            mapped.hook.addr
+        ));
+    }
+    let note = mapped.note(&image);
     let Ring { fd, shared, .. } = ring;
     let mut installed = Installed {
         target: target.clone(),
@@ -103,6 +114,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         gadgets,
         image,
         hook: RemoteAddr(mapped.hook.addr),
+        note,
         done: false,
         lock: None,
     };

@@ -19,6 +19,16 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// How the hook gets into a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// prof maps it, by system calls alone.
+    #[default]
+    Map,
+    /// The target's dynamic linker loads it as a library.
+    Dlopen,
+}
+
 /// Settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -46,6 +56,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Selection of the functions that are hooked.
     pub choice: FunctionChoice,
+    /// How the hook gets into the target.
+    pub by: By,
     /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
     /// ring any more.
     pub guard: Option<fn(Pid) -> Box<dyn Any>>,
@@ -66,6 +78,7 @@ impl Default for Options {
             max_depth: 1024,
             timeout: Duration::from_secs(5),
             choice: FunctionChoice::default(),
+            by: By::Map,
             guard: None,
         }
     }
@@ -106,6 +119,8 @@ pub struct Installed {
     pub(crate) image: HookImage,
     /// Address of the hook's image in the target.
     pub(crate) hook: RemoteAddr,
+    /// Address of the note for forked children.
+    pub(crate) note: RemoteAddr,
     pub(crate) done: bool,
     pub(crate) lock: Option<Lock>,
 }

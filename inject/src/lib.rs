@@ -48,7 +48,7 @@ pub use hooked::probed::begins_with_breakpoint;
 pub use hooked::search::FunctionChoice;
 pub use hooked::user_named::{Named, Role};
 pub use install::install;
-pub use installed::{Installed, Options};
+pub use installed::{By, Installed, Options};
 pub use isolated::isolated;
 pub use launch::{Launched, launch};
 pub use lock::{idle, wait_until_idle};

@@ -103,6 +103,7 @@ impl Scene {
         if args.first() == Some(&"attach") && !args.contains(&"--look") {
             c.args(["--look", "0s"]);
         }
+        c.args(way(&args));
         self.run(c)
     }
 
@@ -180,6 +181,14 @@ impl Drop for Scene {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
+}
+
+/// Returns the arguments that have `prof attach` get its hook into the target as `PROF_TESTS_BY` says, unless `args` say so
+/// themselves, or are another command's.
+pub(crate) fn way(args: &[&str]) -> Vec<String> {
+    let asked = std::env::var("PROF_TESTS_BY").ok();
+    let free = args.first() == Some(&"attach") && !args.iter().any(|a| a.starts_with("--by"));
+    asked.filter(|_| free).map_or(Vec::new(), |by| vec![format!("--by={by}")])
 }
 
 /// Polls a condition; fails if it does not come true within the deadline.

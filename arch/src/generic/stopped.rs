@@ -8,6 +8,18 @@
 
 use crate::blocked::Blocked;
 
+/// A function of libc's that stores the result register below its frame and changes nothing else. A remote call of a
+/// function returns by way of it: on the way to the signal frame's registers the result would be lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeper {
+    /// Name of the function.
+    pub name: &'static str,
+    /// Beginnings of its code, one of which it has.
+    pub code: &'static [&'static [u8]],
+    /// Bytes from where it stores the result to the word that the first function has returned by.
+    pub below: u64,
+}
+
 /// Registers of a stopped thread, as ptrace has them, and what else is known of the thread.
 ///
 /// *A call that is not restarted* is one that the kernel ends with EINTR at a stop although no signal was delivered;
@@ -153,6 +165,28 @@ pub trait StoppedRegs: Copy + Eq + Default {
     /// its first call, `restarted`.
     #[must_use]
     fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self;
+
+    /// How a remote call of a function keeps its result; `None`: this architecture has no such calls.
+    const KEEPER: Option<Keeper> = None;
+
+    /// Returns the registers with which the thread calls the function at `at`, which returns by the word at `sp`; `None`:
+    /// prof makes no such calls on this architecture. The kernel must not take the registers for those of a call that
+    /// the stop has interrupted.
+    #[must_use]
+    fn calling(&self, _at: u64, _sp: u64, _args: [u64; 2]) -> Option<Self> {
+        None
+    }
+
+    /// Returns the registers with which a thread that is about to make a system call makes none, and goes on at `pc`. Asked
+    /// only where there are [calls of functions](Self::calling).
+    #[must_use]
+    fn skipping(&self, _pc: u64) -> Self {
+        *self
+    }
+
+    /// Returns the difference, in bytes, between an address that has the alignment of signal frames and one that the stack
+    /// pointer may have at a function's first instruction.
+    const ENTRY_MISALIGNMENT: u64 = 0;
 
     /// Returns whether the kernel may take a thread that is sent to `gadget` for one whose call is to be restarted
     /// there, because its program counter is on that very instruction.

@@ -6,7 +6,7 @@
 
 use super::syscall::nr;
 use crate::blocked::Timeout;
-use crate::generic::stopped::{Restarts, StoppedRegs};
+use crate::generic::stopped::{Keeper, Restarts, StoppedRegs};
 use crate::registers::Registers;
 
 /// Register set with the general registers (`NT_PRSTATUS`).
@@ -245,6 +245,43 @@ impl StoppedRegs for UserRegs {
         self.rip.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64)
     }
 
+    /// `mcount`, which code that was compiled with `-pg` calls: `sub $56, %rsp; mov %rax, (%rsp)`, in some builds of libc
+    /// behind an `endbr64`. It keeps all registers, for it is called before a function has looked at its arguments.
+    const KEEPER: Option<Keeper> = Some(Keeper {
+        name: "mcount",
+        code: &[
+            &[0x48, 0x83, 0xec, 0x38, 0x48, 0x89, 0x04, 0x24],
+            &[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 0x38, 0x48, 0x89, 0x04, 0x24],
+        ],
+        below: 48,
+    });
+
+    /// At a function's first instruction, the return address stands below a multiple of 16 (System V psABI, 3.2.2).
+    const ENTRY_MISALIGNMENT: u64 = 8;
+
+    /// The frame pointer leads to the word that the function returns by: `mcount` reads the word behind that one.
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2]) -> Option<Self> {
+        // Trap, direction and alignment check: a function must find the direction flag clear, and prof itself never
+        // sets the others.
+        const NOT: u64 = 1 << 8 | 1 << 10 | 1 << 18;
+        Some(UserRegs {
+            rip: at,
+            rsp: sp,
+            rbp: sp,
+            rdi: args[0],
+            rsi: args[1],
+            rax: 0,
+            orig_rax: u64::MAX,
+            eflags: self.eflags & !NOT,
+            ..*self
+        })
+    }
+
+    /// The kernel makes no call with the number -1 (`do_syscall_64` in `arch/x86/entry/syscall_64.c`).
+    fn skipping(&self, pc: u64) -> Self {
+        UserRegs { rip: pc, orig_rax: u64::MAX, ..*self }
+    }
+
     fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         if self.restart_pending() || (!signal_pending && self.wants_reissue()) {
             let again = self.reissued();
@@ -351,6 +388,15 @@ mod tests {
         }
         assert_eq!(epoll.restored_at_stop(true), epoll);
         assert!(!at(3, -4).wants_reissue() && at(42, -4).wants_reissue());
+    }
+
+    #[test]
+    fn a_function_is_called_with_the_flags_that_it_may_count_on() {
+        let regs = UserRegs { eflags: 0x246 | 1 << 10, rbx: 9, ..at(7, -516) };
+        let calling = regs.calling(0x5000, 0x7008, [1, 2]).expect("supported");
+        assert_eq!((calling.rip, calling.rsp, calling.rbp), (0x5000, 0x7008, 0x7008));
+        assert_eq!((calling.rdi, calling.rsi, calling.eflags), (1, 2, 0x246));
+        assert!(!calling.restart_pending() && !calling.in_syscall() && calling.rbx == 9);
     }
 
     #[test]

@@ -7,6 +7,7 @@ fn main() {
         "-nostdlib",
         "-nostartfiles",
         "-Wl,-z,defs",
+        "-Wl,-soname,libprof_hook.so",
         "-Wl,-z,now",
         "-Wl,-z,norelro",
         "-Wl,-Bsymbolic",

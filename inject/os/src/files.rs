@@ -28,6 +28,23 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`].
 pub fn open_below(root: &Path, path: &Path) -> io::Result<File> {
+    reopen(find_below(root, path)?)
+}
+
+/// Finds a directory below the directory `root` as [`open_below`] does, and returns an `O_PATH` descriptor of it.
+///
+/// # Errors
+/// If there is none, or something else; [`ErrorKind::NotADirectory`] then.
+pub fn folder_below(root: &Path, path: &Path) -> io::Result<OwnedFd> {
+    let fd = find_below(root, path)?;
+    match kind(fd.as_fd())? {
+        libc::S_IFDIR => Ok(fd),
+        _ => Err(Error::from_raw_os_error(libc::ENOTDIR)),
+    }
+}
+
+/// Returns an `O_PATH` descriptor of what lies at a path below the directory `root`.
+fn find_below(root: &Path, path: &Path) -> io::Result<OwnedFd> {
     let folder = libc::O_PATH | libc::O_DIRECTORY;
     // Directories on the way, the root first; `..` removes the last.
     let mut way = vec![open_at(None, root, folder)?];
@@ -56,11 +73,11 @@ pub fn open_below(root: &Path, path: &Path) -> io::Result<File> {
                 push(&mut rest, &to);
             }
             libc::S_IFDIR => way.push(fd),
-            _ if rest.is_empty() => return reopen(fd),
+            _ if rest.is_empty() => return Ok(fd),
             _ => return Err(Error::from_raw_os_error(libc::ENOTDIR)),
         }
     }
-    Err(not_regular())
+    way.pop().ok_or_else(not_regular)
 }
 
 /// Reads at most `limit` bytes of a file whose length somebody else controls, such as one in `/proc`.
@@ -166,6 +183,10 @@ mod tests {
         assert_eq!(below("/round").expect_err("a loop").raw_os_error(), Some(libc::ELOOP));
         assert_eq!(below("/absolute").expect_err("outside").kind(), ErrorKind::NotFound);
         assert!(below("/secret/x").is_err() && below("/usr").is_err() && below("").is_err());
+        let folder = |path: &str| folder_below(&root, Path::new(path)).map(|_| ());
+        assert!(folder("/lib").is_ok() && folder("/usr/../..").is_ok());
+        let not = folder("/secret").expect_err("a file").raw_os_error();
+        assert_eq!(not, Some(libc::ENOTDIR));
 
         let fifo = root.join("fifo");
         let name = CString::new(fifo.as_os_str().as_bytes()).expect("no NUL");

@@ -33,11 +33,12 @@ pub(crate) fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         // SAFETY: nothing in the target knows of it yet.
         let stable = unsafe { &mut i.shared.control_mut().stable };
         (stable.bridge, stable.bridge_frame) = (code_at(b.back), b.frame);
-        stable.needs = NEEDS_FOR_BRIDGE;
+        stable.needs = stable.needs.max(NEEDS_FOR_BRIDGE);
     }
     if i.options.dump_signal != 0 {
         // SAFETY: nothing in the target knows of it yet.
-        unsafe { i.shared.control_mut().stable.needs = NEEDS_FOR_DUMP };
+        let stable = unsafe { &mut i.shared.control_mut().stable };
+        stable.needs = stable.needs.max(NEEDS_FOR_DUMP);
     }
     for (index, p) in i.planned.iter().enumerate() {
         let Some(stub) = &p.stub else { continue };
@@ -77,7 +78,13 @@ fn build_stubs(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     let base = RemoteAddr(mapped.hook.addr);
     let segments = i.shared.geometry().segments() as u32;
     let (ring, flag) = (RemoteAddr(mapped.ring.addr), RemoteAddr(mapped.flag.addr));
-    i.mem.write(base, &i.image.at(base, segments, ring, flag))?;
+    if mapped.library == 0 {
+        i.mem.write(base, &i.image.at(base, segments, ring, flag))?;
+    } else {
+        // The dynamic linker has written the rest.
+        let (at, locations) = i.image.locations_at(segments, ring, flag);
+        i.mem.write(base.plus(at), &locations)?;
+    }
     let header = i.image.header_at(base);
     let select = i.shared.control().flags.load(Relaxed) & flags::SELECT != 0;
     let found: Vec<Found> = i.planned.iter().map(|p| p.found.clone()).collect();

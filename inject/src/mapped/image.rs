@@ -9,7 +9,8 @@ use goblin::elf::{Elf, Reloc};
 use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, Locations, MAGIC, RingLocation};
 use std::mem::offset_of;
 
-static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
+/// The hook's library.
+pub(crate) static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 
 /// The hook's memory, from its first to its last segment.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct HookImage {
     relative: Vec<(usize, u64)>,
     /// Offset and length of the executable part.
     pub code: (usize, usize),
+    /// Length of that part without the rest of its last page.
+    instructions: usize,
     /// Offset and length of the writable part.
     pub data: (usize, usize),
 }
@@ -36,14 +39,14 @@ impl HookImage {
         let page = prof_os::page_size() as usize;
         let end = loads().map(|p| p.p_vaddr + p.p_memsz).max().unwrap_or(0) as usize;
         let mut bytes = vec![0; end.next_multiple_of(page)];
-        let (mut code, mut data) = ((0, 0), (0, 0));
+        let (mut code, mut data, mut instructions) = ((0, 0), (0, 0), 0);
         for p in loads() {
             let (from, to, n) = (p.p_offset as usize, p.p_vaddr as usize, p.p_filesz as usize);
             bytes[to..to + n].copy_from_slice(&HOOK[from..from + n]);
             let start = to & !(page - 1);
             let len = (to + p.p_memsz as usize).next_multiple_of(page) - start;
             if p.is_executable() {
-                code = (start, len);
+                (code, instructions) = ((start, len), to + n - start);
             } else if p.is_write() {
                 data = (start, len);
             }
@@ -87,7 +90,7 @@ impl HookImage {
             size_of::<Locations>(),
             "no address of its locations",
         )?;
-        let image = Self { bytes, header, locations, relative, code, data };
+        let image = Self { bytes, header, locations, relative, code, instructions, data };
         let h = image.header_at(RemoteAddr(0));
         if h.magic != MAGIC || h.layout != LAYOUT {
             return Err(broken("its header"));
@@ -126,6 +129,25 @@ impl HookImage {
         put(place + RingLocation::SEGMENTS, &(segments as usize).to_ne_bytes());
         put(offset_of!(Locations, flag), &flag.0.to_ne_bytes());
         b
+    }
+
+    /// Returns offset and bytes of the filled-in [`Locations`] of a hook that is relocated already.
+    #[must_use]
+    pub(crate) fn locations_at(
+        &self,
+        segments: u32,
+        shared: RemoteAddr,
+        flag: RemoteAddr,
+    ) -> (u64, Vec<u8>) {
+        let all = self.at(RemoteAddr(0), segments, shared, flag);
+        (self.locations as u64, all[self.locations..][..size_of::<Locations>()].to_vec())
+    }
+
+    /// Returns offset and length of the code and of the header, which are as in [`HookImage::at`] also if a dynamic linker
+    /// has loaded them.
+    #[must_use]
+    pub(crate) fn essential(&self) -> [(usize, usize); 2] {
+        [(self.code.0, self.instructions), (self.header, size_of::<HookHeader>())]
     }
 
     /// Returns the header of a hook at `base`, with the addresses of its code.

@@ -12,6 +12,8 @@
 use crate::hooked::places::remote_place;
 use crate::mapped::bits;
 use crate::mapped::image::HookImage;
+use crate::mapped::library::LINKER_STACK;
+use crate::mapped::ours::{Kind, left_of, parts_around};
 use crate::mapped::ring::{Ring, grow};
 use crate::process::rings::has_parts;
 use crate::recorded::{Patched, Recorded};
@@ -23,7 +25,7 @@ use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_os::Pid;
-use prof_os::maps::{self, Map};
+use prof_os::maps;
 use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
 use std::fs::File;
 use std::mem::offset_of;
@@ -47,6 +49,10 @@ pub(crate) struct Mapped {
     pub stubs: Vec<Area>,
     /// A page of the hook that stays mapped.
     pub kept: Option<Area>,
+    /// Number of the hook's library, which the dynamic linker loads; 0: prof maps the hook.
+    pub library: u64,
+    /// The stack for calls of the dynamic linker, a part of the place.
+    pub linker_stack: Area,
 }
 
 impl Mapped {
@@ -62,7 +68,22 @@ impl Mapped {
             hook: area(c.hook_addr, c.hook_len),
             stubs: c.stubs.iter().map(SharedArea::get).collect(),
             kept: None,
+            library: c.library.load(Relaxed),
+            linker_stack: c.linker_stack.get(),
         }
+    }
+
+    /// Returns where the note for forked children is: behind the hook, or behind the linker stack.
+    pub(crate) fn note(&self, image: &HookImage) -> RemoteAddr {
+        match self.library {
+            0 => RemoteAddr(self.hook.addr).plus(image.len() as u64),
+            _ => RemoteAddr(self.linker_stack.addr).plus(self.linker_stack.len),
+        }
+    }
+
+    /// Returns the property of the area that contains the hook, or in its place the linker stack.
+    pub(crate) fn place_kind(&self) -> Kind {
+        if self.library == 0 { Kind::Code } else { Kind::Any }
     }
 }
 
@@ -86,6 +107,8 @@ pub(crate) struct Site<'a> {
     pub stops: &'a mut StopTimes,
     /// The functions whose jumps must be out of the code before anything is unmapped.
     pub hooked: &'a [Patched],
+    /// Whether the target's dynamic linker loads the hook.
+    pub by_linker: bool,
     /// The error of the last mapping that could not be unmapped.
     pub failed: Option<Error>,
 }
@@ -98,7 +121,7 @@ impl<'a> Site<'a> {
         timeout: Duration,
         stops: &'a mut StopTimes,
     ) -> Self {
-        Self { pid, mem, gadgets, timeout, stops, hooked: &[], failed: None }
+        Self { pid, mem, gadgets, timeout, stops, hooked: &[], by_linker: false, failed: None }
     }
 
     fn stop<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
@@ -153,6 +176,9 @@ impl<'a> Site<'a> {
             self.map_at(Area { addr, len: page }, bits::NONE, note)?;
         }
         self.map_hook(image, control, m)?;
+        if self.by_linker {
+            self.load(image, control, m)?;
+        }
         self.map_stubs(place, control, m)
     }
 
@@ -203,12 +229,14 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
-    /// Maps the hook and the flag page in one area, with guard pages before, between and behind them.
+    /// Maps the hook, or in its place the linker stack, and the flag page in one area, with guard pages before, between and
+    /// behind them.
     fn map_hook(&mut self, image: &HookImage, control: &mut Control, m: &mut Mapped) -> Result<()> {
         use bits::{EXEC, READ, WRITE};
         let page = prof_os::page_size();
-        // The note for forked children lies behind the hook.
-        let hook_len = image.len() as u64 + inherited::room();
+        // The note for forked children lies behind the hook or the stack.
+        let first = if self.by_linker { LINKER_STACK } else { image.len() as u64 };
+        let hook_len = first + inherited::room();
         let all = hook_len + 4 * page;
         let mut tried = 0;
         loop {
@@ -216,42 +244,60 @@ impl<'a> Site<'a> {
                 return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
             };
             tried += 1;
-            m.hook = Area { addr: addr + page, len: hook_len };
-            m.flag = Area { addr: addr + 2 * page + hook_len, len: page };
-            (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
-            control.flag_addr.store(m.flag.addr, Relaxed);
-            control.flag_len = m.flag.len;
+            let at = Area { addr: addr + page, len: hook_len };
+            self.note_place(at, page, control, m);
             // The area is made executable first and restricted afterwards: where memory can't become executable later
             // (PR_SET_MDWE), it can still be mapped so.
+            let access = if self.by_linker { READ } else { READ | EXEC };
             let note = |a| {
                 control.place.set(a);
                 m.place = a;
             };
-            match self.map_at(Area { addr, len: all }, READ | EXEC, note) {
+            match self.map_at(Area { addr, len: all }, access, note) {
                 Ok(()) => break,
                 Err(e) if is_taken(&e) && tried < TRIES => {}
                 Err(e) => {
                     // Where nothing was mapped, the target may map something of its own.
                     if m.place.len == 0 {
-                        (m.hook, m.flag) = (Area::default(), Area::default());
-                        (control.hook_addr, control.hook_len) = (0, 0);
-                        control.flag_addr.store(0, Relaxed);
-                        control.flag_len = 0;
+                        self.note_place(Area::default(), 0, control, m);
                     }
                     return Err(e);
                 }
             }
         }
-        let hook = m.hook.addr;
-        let behind = hook + hook_len;
-        self.calls(&[
+        let start = m.place.addr + page;
+        let behind = start + hook_len;
+        let writable = match self.by_linker {
+            true => 0,
+            false => image.data.0 as u64,
+        };
+        let mut calls = vec![
             guard(m.place.addr, page),
             guard(behind, m.place.addr + all - behind),
-            protect(hook, image.code.0 as u64, READ),
-            protect(hook + image.data.0 as u64, hook_len - image.data.0 as u64, READ | WRITE),
+            protect(start + writable, hook_len - writable, READ | WRITE),
             protect(m.flag.addr, page, READ | WRITE),
             ("madvise", nr::MADVISE, [m.flag.addr, page, libc::MADV_WIPEONFORK as u64, 0, 0, 0]),
-        ])
+        ];
+        if !self.by_linker {
+            calls.insert(2, protect(start, image.code.0 as u64, READ));
+        }
+        self.calls(&calls)
+    }
+
+    /// Notes, before it is mapped, where the hook or the linker stack will be, and the flag page behind it. An empty area:
+    /// nowhere.
+    fn note_place(&self, at: Area, page: u64, control: &mut Control, m: &mut Mapped) {
+        let flag = if at.len == 0 { 0 } else { at.addr + at.len + page };
+        m.flag = Area { addr: flag, len: page };
+        control.flag_addr.store(m.flag.addr, Relaxed);
+        control.flag_len = m.flag.len;
+        if self.by_linker {
+            m.linker_stack = Area { addr: at.addr, len: LINKER_STACK.min(at.len) };
+            control.linker_stack.set(m.linker_stack);
+        } else {
+            m.hook = at;
+            (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
+        }
     }
 
     /// Maps memory at a certain address, unlocked and left out of core files. Calls `note` with the area beforehand,
@@ -320,6 +366,10 @@ impl<'a> Site<'a> {
         if !gone {
             return false;
         }
+        // The dynamic linker needs the linker stack, which is a part of the place, to unload the hook.
+        if !self.unload(m) {
+            return false;
+        }
         // Hook and flag page are parts of the place, except in builds that had no guard pages.
         let (place, hook, flag) = (
             entry(offset_of!(Stable, place)),
@@ -333,7 +383,8 @@ impl<'a> Site<'a> {
         } else if apart {
             gone &= self.take_back(m.ring, &mut m.hook, Kind::Any, hook);
         } else {
-            gone &= self.take_back(m.ring, &mut m.place, Kind::Code, place);
+            let kind = m.place_kind();
+            gone &= self.take_back(m.ring, &mut m.place, kind, place);
         }
         if apart {
             gone &= self.take_back(m.ring, &mut m.flag, Kind::Any, flag);
@@ -453,66 +504,6 @@ impl<'a> Site<'a> {
             false
         })
     }
-}
-
-/// The property by which an area is recognized as prof's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Some of it is executable.
-    Code,
-    /// The memory is not accessible.
-    Guard,
-    /// Any access is possible.
-    Any,
-}
-
-/// Returns whether prof's area is still mapped. All of it must be private memory without a file and have the property
-/// of its kind; otherwise the target has mapped something else there since.
-pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
-    let end = a.addr.saturating_add(a.len);
-    let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
-    if parts.peek().is_none() {
-        return false;
-    }
-    let (mut at, mut code, mut access) = (a.addr, false, false);
-    for m in parts {
-        if m.shared || m.inode != 0 || !m.name.is_empty() || m.start.0 > at {
-            return false;
-        }
-        at = m.end.0;
-        code |= m.exec;
-        access |= m.read || m.write || m.exec;
-    }
-    let as_it_must_be = match kind {
-        Kind::Code => code,
-        Kind::Guard => !access,
-        Kind::Any => true,
-    };
-    at >= end && as_it_must_be
-}
-
-/// Returns the mapped parts of prof's area outside of the page `kept`. Only private memory without a file counts.
-fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
-    let end = a.addr.saturating_add(a.len);
-    let ours = maps.iter().filter(|m| !m.shared && m.inode == 0 && m.name.is_empty());
-    let clip = |from: u64, to: u64| (from < to).then(|| Area { addr: from, len: to - from });
-    let parts = ours.flat_map(|m| {
-        let (from, to) = (m.start.0.max(a.addr), m.end.0.min(end));
-        [clip(from, to.min(kept.addr)), clip(from.max(kept.addr + kept.len), to)]
-    });
-    parts.flatten().collect()
-}
-
-/// Returns what is mapped of an area: all of it, or its first page if prof was killed before that grew (see
-/// [`fixed`]).
-fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
-    if is_ours(maps, a, kind) {
-        return Some(a);
-    }
-    let first = Area { addr: a.addr, len: prof_os::page_size() };
-    let rest = first.addr + first.len..a.addr.saturating_add(a.len);
-    let alone = maps.iter().all(|m| m.end.0 <= rest.start || rest.end <= m.start.0);
-    (alone && a.len > first.len && is_ours(maps, first, Kind::Code)).then_some(first)
 }
 
 /// Returns whether mmap has failed because the range is already mapped.

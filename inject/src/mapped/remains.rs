@@ -1,6 +1,8 @@
 //! Looks for what a detach has left in a process.
 
-use crate::mapped::mapping::{Kind, Mapped, is_ours};
+use crate::mapped::library_file;
+use crate::mapped::mapping::Mapped;
+use crate::mapped::ours::{Kind, is_ours};
 use crate::process::elf;
 use crate::process::rings::{ring_in, still_open};
 use crate::recorded::{Patched, Recorded};
@@ -37,6 +39,18 @@ pub(crate) fn verify(
     let code = mapped.stubs.iter().chain([&mapped.place, &mapped.hook]);
     for a in code.filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Code)) {
         report.left.push(format!("prof's code at {:#x}", a.addr));
+    }
+    if mapped.library != 0 && maps.iter().any(|m| library_file::is_of(m, mapped.library)) {
+        match mapped.kept {
+            Some(_) => report.notes.push(format!(
+                "the hook's library stays loaded for that handler, at {:#x}",
+                mapped.hook.addr
+            )),
+            None => report.left.push(format!(
+                "the hook's library, loaded at {:#x} and without effect",
+                mapped.hook.addr
+            )),
+        }
     }
     for a in mapped.guards.iter().filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Guard)) {
         report.left.push(format!("a guard page of prof's at {:#x}", a.addr));

@@ -31,18 +31,20 @@ const ROOM: u64 = 256;
 /// Part of [`ROOM`] that the words below the frame may take (see [`Gadgets::below_frame`]).
 const BELOW: u64 = 16;
 /// Time that a call may take. Nothing would be gained by giving up: the thread stays in the kernel until the call ends.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which it is asked why a call takes so long.
 const SOON: Duration = Duration::from_secs(1);
 
 /// A stopped thread that makes system calls for prof. Dropping it puts the thread back.
 #[derive(Debug)]
 pub struct Caller<'a> {
-    thread: Option<Tracee>,
-    mem: &'a RemoteMemory,
-    gadgets: Gadgets,
-    before: UserRegs,
-    mask: syscall::SignalSet,
+    pub(super) thread: Option<Tracee>,
+    pub(super) mem: &'a RemoteMemory,
+    pub(super) gadgets: Gadgets,
+    pub(super) before: UserRegs,
+    /// The call that the thread made first, if the stop has interrupted a restart of it.
+    pub(super) restarted: Option<u64>,
+    pub(super) mask: syscall::SignalSet,
     /// The stack pointer at a call.
     sp: u64,
     room: RemoteAddr,
@@ -112,7 +114,7 @@ impl<'a> Caller<'a> {
         let frame = [&below, &bytes[..frame.len]].concat();
         mem.write_data(RemoteAddr(at.0 - below.len() as u64), &frame)?;
         let thread = Some(thread);
-        Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered, pass })
+        Ok(Self { thread, mem, gadgets, before, restarted, mask, sp, room: low, covered, pass })
     }
 
     /// Writes bytes to which the next call may point, and returns their address. The kernel can always read that

@@ -27,6 +27,13 @@ impl StopTimes {
         self.count(since.elapsed());
     }
 
+    /// Adds other stops.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.longest = self.longest.max(other.longest);
+        self.sum += other.sum;
+        self.count += other.count;
+    }
+
     fn count(&mut self, d: Duration) {
         log::debug!("stop of {} us", d.as_micros());
         self.longest = self.longest.max(d);

@@ -380,6 +380,14 @@ impl Tracee {
         Ok(bytes)
     }
 
+    /// Sets the thread's vector state to what [`vector_state`](Self::vector_state) has returned.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub(crate) fn set_vector_state(&mut self, state: &[u8]) -> Result<()> {
+        self.put(Registers::Set(sigframe::VECTOR_REGSET), state.as_ptr(), state.len())
+    }
+
     /// Returns whether the thread uses registers that a system call would destroy, and that prof's signal frame does
     /// not restore.
     pub fn has_volatile_state(&mut self) -> bool {

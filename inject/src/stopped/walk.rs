@@ -22,6 +22,17 @@ const SEARCH: u64 = 256 << 10;
 /// frame of the handler may lie in front of them; most stacks are no longer than this.
 const SEARCH_SIGNALS: u64 = 8 << 20;
 
+/// A frame of a stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// Address of the instruction that was interrupted, or an address in the call instruction.
+    pub at: RemoteAddr,
+    /// Index of its module.
+    pub module: usize,
+    /// Whether this is the frame of a signal that was delivered to the thread.
+    pub is_signal: bool,
+}
+
 /// Unwinds the stacks of one process.
 #[derive(Debug)]
 pub struct Walker<'a> {
@@ -79,6 +90,31 @@ impl<'a> Walker<'a> {
             }
         }
         marked() || self.search(regs.sp(), &hit)
+    }
+
+    /// Returns all frames of a thread's stack, the innermost first; `None` if call frame information does not lead to its
+    /// end.
+    pub(crate) fn frames(&mut self, regs: &UserRegs) -> Option<Vec<Frame>> {
+        let mut full = FullRegs::from(regs);
+        let (mut exact, mut all) = (true, Vec::new());
+        self.by_code = false;
+        for _ in 0..MAX_FRAMES {
+            let at = if exact { full.pc } else { full.pc.wrapping_sub(1) };
+            let module = self.module_of(full.pc)?;
+            let is_signal = is_sigreturn_code(&self.mem.read_some(RemoteAddr(full.pc), 16));
+            all.push(Frame { at: RemoteAddr(at), module, is_signal });
+            match self.step(&full, exact)? {
+                _ if self.by_code => return None,
+                Some((next, signal)) => (full, exact) = (next, signal),
+                None => return Some(all),
+            }
+        }
+        None
+    }
+
+    /// Returns the modules by whose tables stacks are unwound.
+    pub(crate) fn modules(&self) -> &[Module] {
+        &self.modules
     }
 
     /// Returns whether a sleeping thread is certainly outside of the ranges because no word of its stack points into

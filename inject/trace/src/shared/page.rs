@@ -144,7 +144,7 @@ mod tests {
             function_fields 768 slot_table 808 slots_used_table 824 slot_fields 840 version 872
             place 936 guards 952 doubts 984 modules_seq 988 bridge 992 bridge_frame 1000
             handler 1008 dump_signal 1016 dump_ignored 1020 dump_action_len 1024 dump_action 1032
-            reserved 1096);
+            library 1096 linker_stack 1104 reserved 1120);
         assert_eq!([size_of::<Table>(), size_of::<Area>(), size_of::<SharedArea>()], [16; 3]);
         assert_eq!([size_of::<FunctionFields>(), size_of::<SlotFields>()], [40, 32]);
         assert_eq!(offset_of!(FunctionFields, addr), 36);

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 /// Offset of [`Stable`] in the control page.
 pub const STABLE_AT: usize = 256;
 /// Edition number, raised with every field that is added to [`Stable`].
-pub const EDITION: u32 = 6;
+pub const EDITION: u32 = 7;
 /// Lowest [`EDITION`] of a prof that may detach from what this build has attached to.
 pub const NEEDS: u32 = 5;
 
@@ -22,6 +22,9 @@ pub const NEEDS_FOR_BRIDGE: u32 = 5;
 /// Value instead of [`NEEDS`] if a dump signal is asked for: a prof that does not know of it would leave its handler
 /// installed, and take the handler's code away.
 pub const NEEDS_FOR_DUMP: u32 = 6;
+/// Value instead of [`NEEDS`] if the target's dynamic linker has loaded the hook: a prof that does not know of that would
+/// unmap what the library uses, and leave the library loaded for ever.
+pub const NEEDS_FOR_LIBRARY: u32 = 7;
 
 /// Location of a table in the shared memory.
 #[repr(C)]
@@ -188,8 +191,13 @@ pub struct Stable {
     pub reserved_word: u32,
     /// As [`Stable::old_action`], for the dump signal. Edition 6.
     pub dump_action: [AtomicU64; 8],
+    /// Number in the path of the hook's library, set before the target's dynamic linker is asked to load it; 0: the hook is
+    /// mapped by prof. Edition 7.
+    pub library: AtomicU64,
+    /// Stack on which a thread of the target loads and unloads that library; a part of [`Stable::place`]. Edition 7.
+    pub linker_stack: SharedArea,
     /// Zeroes; space for fields to come.
-    pub reserved: [u64; 23],
+    pub reserved: [u64; 20],
 }
 
 /// Purposes of the signals that prof uses in the target.

@@ -1,0 +1,294 @@
+//! The hook as a library that the target's own dynamic linker loads and unloads (`--by dlopen`), by remote calls of libc's
+//! functions in a moment in which they find every lock free ([`crate::stopped::safe_thread`]).
+//!
+//! The control page has the library's number before its file exists, and the linker's list tells by the path whether it is
+//! loaded. So a prof that takes over from a killed one finds the library, whatever that one has got to know of it.
+
+use crate::mapped::image::HookImage;
+use crate::mapped::library_file::{self, FOLDERS, LibraryFile};
+use crate::mapped::mapping::{Mapped, Site};
+use crate::process::elf::{self, Module};
+use crate::stopped::function_call::RemoteFunction;
+use crate::stopped::memory::WORD;
+use crate::stopped::safe_thread::{Modules, Search};
+use crate::stopped::tracee::Tracee;
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, sandbox};
+use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::native::UserRegs;
+use prof_os::{Pid, maps, process, task};
+use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Bytes of the stack on which a thread of the target loads and unloads the library. glibc's dlopen takes some 8 KiB, with
+/// LD_DEBUG or audit libraries more.
+pub(crate) const LINKER_STACK: u64 = 128 << 10;
+/// Maximum length of the dynamic linker's message.
+const MESSAGE: usize = 512;
+/// Maximum number of entries of the dynamic linker's list.
+const MOST: usize = 8192;
+
+/// Functions of libc.
+#[derive(Clone, Copy, Debug)]
+struct Functions {
+    open: RemoteFunction,
+    close: RemoteFunction,
+    error: RemoteFunction,
+}
+
+impl Functions {
+    fn of(pid: Pid, mem: &RemoteMemory, libc: &Module) -> Option<Self> {
+        let keeper = UserRegs::KEEPER.and_then(|k| {
+            let all = libc.symbols(pid, mem, |name| name == k.name);
+            let at = all.first()?.addr;
+            let is = |code: &&[u8]| mem.read_some(at, code.len()) == **code;
+            k.code.iter().any(is).then_some(at)
+        });
+        let find = |what: &'static str| {
+            let all = libc.symbols(pid, mem, |name| name == what);
+            let s = all.iter().find(|s| !s.indirect && s.size > 0)?;
+            Some(RemoteFunction { what, at: s.addr, keeper })
+        };
+        Some(Self { open: find("dlopen")?, close: find("dlclose")?, error: find("dlerror")? })
+    }
+}
+
+/// Looks whether a process's dynamic linker can load the hook.
+///
+/// # Errors
+/// If it can't, with the reason.
+pub(crate) fn check(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<()> {
+    functions(pid, mem, modules).map(|_| ())
+}
+
+fn refused(pid: Pid, why: String) -> Error {
+    Refusal::NoDlopen { pid, comm: process::comm(pid), why }.into()
+}
+
+fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functions> {
+    let refused = |why: &str| refused(pid, why.into());
+    if UserRegs::default().calling(0, 0, [0; 2]).is_none() {
+        return Err(refused("prof can do that on AMD64 only"));
+    }
+    if sandbox::is_filtered(pid) {
+        return Err(refused(
+            "it has a seccomp filter, and prof does not know which system calls its dynamic linker makes",
+        ));
+    }
+    let known = Modules::of(pid, mem, &maps::of(pid)?, modules).map_err(|why| refused(&why))?;
+    if elf::r_debug(mem, modules) == 0 {
+        return Err(refused("its dynamic linker has no list of modules"));
+    }
+    let libc = &modules[known.libc()];
+    Functions::of(pid, mem, libc).ok_or_else(|| {
+        refused("its libc has no dlopen (glibc has one since 2.34; before, it was in a library of its own)")
+    })
+}
+
+/// An entry of the dynamic linker's list.
+struct Loaded {
+    /// Address of the entry, which glibc's dlopen returns.
+    handle: u64,
+    /// The difference between addresses in memory and in the file.
+    bias: u64,
+}
+
+/// Finds the library with this number in the linker's list, which must not change meanwhile.
+fn find(mem: &RemoteMemory, modules: &[Module], number: u64) -> Option<Loaded> {
+    let word = WORD as u64;
+    let mut at = mem.word(RemoteAddr(elf::r_debug(mem, modules)).plus(word)).ok()?;
+    for _ in 0..MOST {
+        if at == 0 {
+            break;
+        }
+        // The entry begins with `l_addr`, `l_name`, `l_ld` and `l_next`.
+        let [bias, name, _, next] = [0, 1, 2, 3].map(|k| mem.word(RemoteAddr(at).plus(k * word)));
+        let name = mem.read_some(RemoteAddr(name.ok()?), MESSAGE);
+        let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+        if library_file::is_path(&name[..end], number) {
+            return Some(Loaded { handle: at, bias: bias.ok()? });
+        }
+        at = next.ok()?;
+    }
+    None
+}
+
+/// Returns whether the library with this number is mapped.
+pub(crate) fn is_mapped(pid: Pid, number: u64) -> bool {
+    maps::of(pid).is_ok_and(|maps| maps.iter().any(|m| library_file::is_of(m, number)))
+}
+
+impl Site<'_> {
+    /// Has the target's dynamic linker load the hook. The linker stack must be mapped.
+    ///
+    /// # Errors
+    /// If that is not possible. The library may be loaded then, and [`Site::unload`] unloads it.
+    pub(crate) fn load(
+        &mut self,
+        image: &HookImage,
+        control: &mut Control,
+        m: &mut Mapped,
+    ) -> Result<()> {
+        let (pid, mem) = (self.pid, self.mem);
+        let modules = elf::modules(mem, &maps::of(pid)?);
+        let functions = functions(pid, mem, &modules)?;
+        let stack = control.linker_stack.get();
+        let number = library_file::new_number();
+        control.needs = control.needs.max(NEEDS_FOR_LIBRARY);
+        control.library.store(number, Relaxed);
+        m.library = number;
+        let mut why = String::new();
+        for folder in FOLDERS {
+            let file = match LibraryFile::new(pid, folder, number) {
+                Ok(file) => file,
+                Err(e) => {
+                    why = format!("prof can't put the library into its folder {folder}: {e}");
+                    continue;
+                }
+            };
+            let path = format!("{}\0", file.path);
+            let search = Search { pid, mem, gadgets: self.gadgets, timeout: self.timeout };
+            let done = search.run(self.stops, |c, late| {
+                mem.write_data(RemoteAddr(stack.addr), path.as_bytes())?;
+                let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
+                c.call_function(&functions.open, [stack.addr, flags], stack, late)?;
+                let found = find(mem, &modules, number);
+                let said = match found {
+                    Some(_) => None,
+                    None => c.call_function(&functions.error, [0; 2], stack, late)?,
+                };
+                Ok((found, said.map(|at| text(mem, at))))
+            })?;
+            drop(file);
+            match done {
+                Ok((Some(loaded), _)) => return self.enter(image, control, m, &loaded),
+                Ok((None, said)) => {
+                    let said = said.filter(|s| !s.is_empty());
+                    why = said.unwrap_or_else(|| "its dynamic linker did not say why".into());
+                }
+                Err(reason) => {
+                    let time = prof_trace::values::text::time(self.timeout);
+                    return Err(refused(
+                        pid,
+                        format!(
+                            "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}"
+                        ),
+                    ));
+                }
+            }
+        }
+        Err(refused(pid, why))
+    }
+
+    /// Notes where the library is, after a look whether it is what prof has written to the file.
+    fn enter(
+        &mut self,
+        image: &HookImage,
+        control: &mut Control,
+        m: &mut Mapped,
+        loaded: &Loaded,
+    ) -> Result<()> {
+        m.hook = Area { addr: loaded.bias, len: image.len() as u64 };
+        (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
+        let base = RemoteAddr(m.hook.addr);
+        let expected = image.at(base, 0, RemoteAddr(0), RemoteAddr(0));
+        for (from, len) in image.essential() {
+            let there = self.mem.read_some(base.plus(from as u64), len);
+            if there != expected[from..from + len] {
+                let what = format!(
+                    "the dynamic linker has not loaded the hook's library as prof knows it (at {base})"
+                );
+                return Err(Error::Nonsense { pid: self.pid, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the target's dynamic linker unload the hook's library, if it is loaded. Returns whether it is gone, or has to
+    /// stay because of the handler in it.
+    pub(crate) fn unload(&mut self, m: &Mapped) -> bool {
+        let (pid, mem, number, stack) = (self.pid, self.mem, m.library, m.linker_stack);
+        if number == 0 {
+            return true;
+        }
+        library_file::remove_left(pid, number);
+        if m.kept.is_some() || !is_mapped(pid, number) {
+            return true;
+        }
+        let unloaded = self.close(number, stack).and_then(|closed| {
+            match closed {
+                Ok(true) => Ok(()),
+                Ok(false) if again::are_back(mem, self.hooked) => Err(None),
+                Ok(false) => Err(Some("dlclose has left it loaded".to_owned())),
+                Err(why) => Err(Some(why)),
+            }
+            .map_err(|why| Error::Nonsense {
+                pid,
+                what: why.map_or("a jump to prof came back into its code".into(), |why| {
+                    format!("the hook's library stays loaded, without effect: {why}")
+                }),
+            })
+        });
+        unloaded.map_err(|e| self.failed = Some(e)).is_ok()
+    }
+
+    fn close(&mut self, number: u64, stack: Area) -> Result<std::result::Result<bool, String>> {
+        let (pid, mem, hooked) = (self.pid, self.mem, self.hooked);
+        let modules = elf::modules(mem, &maps::of(pid)?);
+        let functions = functions(pid, mem, &modules)?;
+        let search = Search { pid, mem, gadgets: self.gadgets, timeout: self.timeout };
+        search.run(self.stops, |c, late| {
+            let Some(loaded) = find(mem, &modules, number) else {
+                return Ok(!is_mapped(pid, number));
+            };
+            if again::are_back(mem, hooked) {
+                return Ok(false);
+            }
+            c.call_function(&functions.close, [loaded.handle, 0], stack, late)?;
+            Ok(!is_mapped(pid, number))
+        })
+    }
+}
+
+/// Reads a message of the dynamic linker's.
+fn text(mem: &RemoteMemory, at: u64) -> String {
+    let bytes = if at == 0 { Vec::new() } else { mem.read_some(RemoteAddr(at), MESSAGE) };
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Waits until no thread is on the linker stack: one that a killed prof has left in a function goes on by itself.
+///
+/// # Errors
+/// If a thread still is after `timeout`, or can't be stopped.
+pub(crate) fn await_calls(pid: Pid, stack: Area, timeout: Duration) -> Result<()> {
+    if stack.len == 0 {
+        return Ok(());
+    }
+    let range = stack.addr..stack.addr.saturating_add(stack.len);
+    let began = Instant::now();
+    for tid in process::threads(pid)? {
+        while is_on(pid, tid, &range, began + timeout)? {
+            if began.elapsed() >= timeout {
+                return Err(Error::NotStopping { pid, tid, waited: began.elapsed() });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(())
+}
+
+fn is_on(pid: Pid, tid: Pid, stack: &Range<u64>, end: Instant) -> Result<bool> {
+    if let Some(a) = task::asleep(pid, tid) {
+        return Ok(stack.contains(&a.sp.0));
+    }
+    let Some(mut t) = Tracee::seize(pid, tid)? else { return Ok(false) };
+    t.interrupt();
+    if !t.wait_stopped(end)? {
+        return Ok(false);
+    }
+    let sp = t.regs()?.sp();
+    t.detach();
+    Ok(stack.contains(&sp))
+}

@@ -1,0 +1,128 @@
+//! The hook's library as a file that the target can open, in a folder that only prof writes to.
+//!
+//! The file is there only while the target's dynamic linker loads it. Its path is a new one each time: the linker would
+//! take a library of the same path for the one that a killed prof has left.
+
+use crate::mapped::image::HOOK;
+use prof_os::files::folder_below;
+use prof_os::maps::Map;
+use prof_os::{Pid, process};
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
+
+/// Folders in which the file may be, as the target sees them.
+pub(crate) const FOLDERS: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run"];
+/// Name of the file.
+const NAME: &str = "libprof_hook.so";
+
+/// Returns the name of the file's own folder, by the library's number.
+fn folder_name(number: u64) -> String {
+    format!("prof-hook-{number:016x}")
+}
+
+/// Returns whether a mapping is of the library with this number.
+pub(crate) fn is_of(m: &Map, number: u64) -> bool {
+    is_path(&m.name, number)
+}
+
+/// Returns whether a path is that of the library with this number.
+pub(crate) fn is_path(path: &[u8], number: u64) -> bool {
+    let name = format!("/{}/{NAME}", folder_name(number));
+    memchr::memmem::find(path, name.as_bytes()).is_some()
+}
+
+/// Returns a number that no library had before.
+pub(crate) fn new_number() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    // The standard library seeds its hash tables with random numbers.
+    let number = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    number.max(1)
+}
+
+/// The file. Dropping it removes it.
+#[derive(Debug)]
+pub(crate) struct LibraryFile {
+    /// A folder of the target's.
+    folder: OwnedFd,
+    number: u64,
+    /// Path of the file as the target sees it.
+    pub path: String,
+}
+
+impl LibraryFile {
+    /// Writes the library to a folder of the target's, one of [`FOLDERS`].
+    ///
+    /// # Errors
+    /// If the folder can't be written to.
+    pub(crate) fn new(pid: Pid, folder: &str, number: u64) -> io::Result<Self> {
+        let file = Self::at(pid, folder, number)?;
+        let own = file.own_folder();
+        fs::create_dir(&own)?;
+        fs::set_permissions(&own, Permissions::from_mode(0o755))?;
+        let at = own.join(NAME);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW);
+        let mut made = options.open(&at)?;
+        made.write_all(HOOK)?;
+        made.set_permissions(Permissions::from_mode(0o755))?;
+        Ok(file)
+    }
+
+    fn at(pid: Pid, folder: &str, number: u64) -> io::Result<Self> {
+        let root = PathBuf::from(process::folder(pid)).join("root");
+        let path = format!("{folder}/{}/{NAME}", folder_name(number));
+        Ok(Self { folder: folder_below(&root, folder.as_ref())?, number, path })
+    }
+
+    /// Returns the path of the file's own folder as prof sees it.
+    fn own_folder(&self) -> PathBuf {
+        let name = folder_name(self.number);
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()))
+    }
+}
+
+impl Drop for LibraryFile {
+    fn drop(&mut self) {
+        let own = self.own_folder();
+        for removed in [fs::remove_file(own.join(NAME)), fs::remove_dir(&own)] {
+            match removed {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    log::warn!("prof could not remove {} of the target: {e}", self.path);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Removes the file that a killed prof may have left.
+pub(crate) fn remove_left(pid: Pid, number: u64) {
+    for folder in FOLDERS {
+        // Where there is no such folder, there is no file in it.
+        drop(LibraryFile::at(pid, folder, number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_there_until_it_is_dropped() {
+        let number = new_number();
+        assert_ne!(number, new_number());
+        let file = LibraryFile::new(Pid::this(), "/tmp", number).expect("a file");
+        let path = file.path.clone();
+        assert!(is_path(path.as_bytes(), number) && !is_path(path.as_bytes(), number ^ 1));
+        assert_eq!(fs::read(&path).expect("readable"), HOOK);
+        assert!(LibraryFile::new(Pid::this(), "/tmp", number).is_err(), "it is there already");
+        drop(file);
+        assert!(!PathBuf::from(path).parent().expect("a folder").exists());
+        std::mem::forget(LibraryFile::new(Pid::this(), "/tmp", number).expect("a file"));
+        remove_left(Pid::this(), number);
+        drop(LibraryFile::new(Pid::this(), "/tmp", number).expect("it is gone"));
+    }
+}

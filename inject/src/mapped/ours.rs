@@ -1,0 +1,64 @@
+//! Recognizes prof's own mappings among those of a target, which may have mapped something else in their places since.
+
+use prof_os::maps::Map;
+use prof_trace::shared::Area;
+
+/// The property by which an area is recognized as prof's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Some of it is executable.
+    Code,
+    /// The memory is not accessible.
+    Guard,
+    /// Any access is possible.
+    Any,
+}
+
+/// Returns whether prof's area is still mapped. All of it must be private memory without a file and have the property
+/// of its kind; otherwise the target has mapped something else there since.
+pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
+    let end = a.addr.saturating_add(a.len);
+    let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
+    if parts.peek().is_none() {
+        return false;
+    }
+    let (mut at, mut code, mut access) = (a.addr, false, false);
+    for m in parts {
+        if m.shared || m.inode != 0 || !m.name.is_empty() || m.start.0 > at {
+            return false;
+        }
+        at = m.end.0;
+        code |= m.exec;
+        access |= m.read || m.write || m.exec;
+    }
+    let as_it_must_be = match kind {
+        Kind::Code => code,
+        Kind::Guard => !access,
+        Kind::Any => true,
+    };
+    at >= end && as_it_must_be
+}
+
+/// Returns the mapped parts of prof's area outside of the page `kept`. Only private memory without a file counts.
+pub(crate) fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
+    let end = a.addr.saturating_add(a.len);
+    let ours = maps.iter().filter(|m| !m.shared && m.inode == 0 && m.name.is_empty());
+    let clip = |from: u64, to: u64| (from < to).then(|| Area { addr: from, len: to - from });
+    let parts = ours.flat_map(|m| {
+        let (from, to) = (m.start.0.max(a.addr), m.end.0.min(end));
+        [clip(from, to.min(kept.addr)), clip(from.max(kept.addr + kept.len), to)]
+    });
+    parts.flatten().collect()
+}
+
+/// Returns what is mapped of an area: all of it, or its first page if prof was killed before that grew (see
+/// [`crate::mapped::mapping`]).
+pub(crate) fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
+    if is_ours(maps, a, kind) {
+        return Some(a);
+    }
+    let first = Area { addr: a.addr, len: prof_os::page_size() };
+    let rest = first.addr + first.len..a.addr.saturating_add(a.len);
+    let alone = maps.iter().all(|m| m.end.0 <= rest.start || rest.end <= m.start.0);
+    (alone && a.len > first.len && is_ours(maps, first, kind)).then_some(first)
+}

@@ -1,0 +1,148 @@
+//! Calls of functions of libc, made by a thread of the target, safely against the death of prof.
+//!
+//! As with a system call ([`crate::stopped::remote`]), a signal frame with everything that the thread had stands in memory
+//! before its registers change, and the function returns into the target's own `rt_sigreturn`. So a thread that is left
+//! alone at any instant completes the function and goes on where it was. Frame and function are on a stack of prof's own:
+//! nothing has to be known of the thread's. Its signals are blocked meanwhile, by the kernel.
+//!
+//! As long as prof lives, it restores registers and vector state itself, as behind a system call: the kernel then goes on
+//! with the wait that it has interrupted.
+//!
+//! The thread is neither stepped nor stopped by breakpoints, which would outlive prof. prof sees the function's end by the
+//! system call that the signal frame is restored by.
+
+use crate::stopped::gadgets::Sigreturn;
+use crate::stopped::remote::{Caller, PATIENCE, layout};
+use crate::stopped::tracee::{Stop, Tracee};
+use crate::{Error, RemoteAddr, Result};
+use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::native::UserRegs;
+use prof_arch::native::sigframe::{build_sigframe, sigframe_len};
+use prof_arch::native::syscall::{ALL_SIGNALS, nr};
+use prof_trace::shared::Area;
+use std::time::{Duration, Instant};
+
+/// Time for which all other threads may be held while the function runs: a multiple of what it takes.
+const HELD: Duration = Duration::from_millis(20);
+/// Bytes that the frame leaves free at the end of the stack.
+const END: u64 = 256;
+
+/// A function that a thread of the target is to call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemoteFunction {
+    /// The function's name, for messages.
+    pub what: &'static str,
+    /// The function's address.
+    pub at: RemoteAddr,
+    /// Address of the architecture's [`Keeper`](prof_arch::generic::stopped::Keeper), if libc has it.
+    pub keeper: Option<RemoteAddr>,
+}
+
+impl Caller<'_> {
+    /// Has the thread call a function on the stack `stack`; returns the function's result, if there is a way to know it.
+    /// If that takes long, calls `late` once, which lets other threads go that the function may wait for.
+    ///
+    /// # Errors
+    /// If the architecture has no such calls, or the thread dies. [`Error::Late`] if the function does not end; the thread
+    /// still completes it by itself.
+    pub(crate) fn call_function(
+        &mut self,
+        f: &RemoteFunction,
+        args: [u64; 2],
+        stack: Area,
+        late: &mut dyn FnMut(),
+    ) -> Result<Option<u64>> {
+        let pid = self.pid();
+        let none = Error::NoThread(pid);
+        let (Some(t), Sigreturn::Restorer(back)) = (self.thread.as_mut(), self.gadgets.sigreturn)
+        else {
+            return Err(none);
+        };
+        let vector = t.vector_state()?;
+        let mut frame = vec![0; sigframe_len(vector.len())];
+        let words = u64::from(f.keeper.is_some()) * size_of::<usize>() as u64;
+        // Where the first word is that the function returns by.
+        let room = frame.len() as u64 + END + words;
+        let first = (stack.addr + stack.len).checked_sub(room).filter(|a| *a > stack.addr);
+        let Some(first) = first else { return Err(none) };
+        let first = (first & !63) - UserRegs::ENTRY_MISALIGNMENT;
+        let regs = self.before.for_sigframe(false, self.restarted);
+        let built =
+            build_sigframe(&mut frame, first + words, &regs, &vector, layout(), self.mask, back.0);
+        let built = built.map_err(|e| Error::Nonsense {
+            pid,
+            what: format!("thread {} has registers that prof can't keep for it ({e})", t.tid),
+        })?;
+        frame.truncate(built.len);
+        let keeper = f.keeper.map(|k| (k.0 as usize).to_ne_bytes().to_vec()).unwrap_or_default();
+        self.mem.write_data(RemoteAddr(first), &[keeper, frame].concat())?;
+        let Some(regs) = self.before.calling(f.at.0, first, args) else { return Err(none) };
+        t.set_regs(&regs)?;
+        // The restorer takes one word off the stack, its own address.
+        let end = first + words + size_of::<usize>() as u64;
+        // The mask comes behind the registers, as in a system call: should prof die in between, the frame has the old one.
+        let done = t.set_signal_mask(ALL_SIGNALS).and_then(|()| run_until(t, f.what, end, late));
+        let kept = UserRegs::KEEPER.filter(|_| f.keeper.is_some());
+        let result = kept.and_then(|k| self.mem.word(RemoteAddr(first - k.below)).ok());
+        // The kernel would forget what is left of a wait if the frame were restored (`rt_sigreturn`). So the system call is
+        // skipped, and the thread stands in front of it again: without prof it restores the frame after all.
+        let restored = done.and_then(|()| {
+            let regs = t.regs()?;
+            t.set_regs(&regs.skipping(back.0))?;
+            next_stop(t, f.what, Instant::now() + PATIENCE)?;
+            t.set_vector_state(&vector)
+        });
+        if let Err(e) = restored {
+            // The thread is in the midst of the function, so nothing but the frame may put it back.
+            self.thread = None;
+            return Err(e);
+        }
+        Ok(result)
+    }
+}
+
+/// Lets the thread run until it is about to restore a signal frame with the stack pointer at `end`.
+fn run_until(t: &mut Tracee, what: &'static str, end: u64, late: &mut dyn FnMut()) -> Result<()> {
+    let (began, mut held) = (Instant::now(), true);
+    let mut deadline = began + HELD;
+    let mut resume = true;
+    loop {
+        match if resume { next_stop(t, what, deadline) } else { wait(t, what, deadline) } {
+            Ok(()) => resume = true,
+            Err(Error::Late { .. }) if held => {
+                late();
+                (held, deadline, resume) = (false, began + PATIENCE, false);
+                continue;
+            }
+            Err(e) => return Err(e),
+        }
+        let regs = t.regs()?;
+        if regs.syscall_number() == Some(nr::RT_SIGRETURN) && regs.sp() == end {
+            return Ok(());
+        }
+    }
+}
+
+/// Lets the thread run to its next entry or exit of a system call.
+fn next_stop(t: &mut Tracee, what: &'static str, deadline: Instant) -> Result<()> {
+    t.resume(libc::PTRACE_SYSCALL, 0)?;
+    wait(t, what, deadline)
+}
+
+/// Waits for the thread's next entry or exit of a system call.
+fn wait(t: &mut Tracee, what: &'static str, deadline: Instant) -> Result<()> {
+    let late = |e| match e {
+        Error::NotStopping { pid, tid, waited } => Error::Late { pid, tid, what, waited },
+        e => e,
+    };
+    loop {
+        // Of signals, only those arrive here that can't be blocked.
+        let signal = match t.wait(deadline).map_err(late)? {
+            Some(Stop::Syscall) => return Ok(()),
+            Some(Stop::Signal(s)) => s,
+            Some(_) => 0,
+            None => return Err(Error::Gone(t.pid)),
+        };
+        t.resume(libc::PTRACE_SYSCALL, signal)?;
+    }
+}

@@ -1,0 +1,309 @@
+//! The hook as a library that the target's own dynamic linker loads (`--by dlopen`).
+
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::build::{compile, has_compiler, program, program_with};
+use common::killer::killed_at;
+use common::snapshot::Snapshot;
+use common::{DEADLINE, Scene, Target, until};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Number of kills in a run of a test, unless `PROF_KILLS` sets it.
+const KILLS: usize = 20;
+const BY_DLOPEN: [&str; 2] = ["--by", "dlopen"];
+
+fn maps_of_hook(target: &Target) -> usize {
+    target.proc("maps").lines().filter(|l| l.contains("/libprof_hook.so")).count()
+}
+
+/// Waits until no file of the hook's library is left: other tests have such files for a moment.
+fn none_left() {
+    let is_ours = |e: &std::fs::DirEntry| e.file_name().to_string_lossy().starts_with("prof-hook-");
+    until("the library's folders are gone", || {
+        !std::fs::read_dir("/tmp").expect("/tmp").flatten().any(|e| is_ours(&e))
+    });
+}
+
+#[test]
+fn the_figures_are_those_of_a_mapped_hook() {
+    let scene = Scene::new("dlopen-figures");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let mut figures = Vec::new();
+    for way in ["map", "dlopen"] {
+        let recording = scene.attach_with(&target, &["--by", way, "-o", way, "--free-stacks"]);
+        let mapped = maps_of_hook(&target);
+        assert_eq!(mapped > 0, way == "dlopen", "{mapped}");
+        let maps = target.proc("maps");
+        let mut files = maps.lines().filter(|l| l.contains("/libprof_hook.so"));
+        assert!(files.all(|l| l.ends_with(" (deleted)")), "the file is still there: {maps}");
+        target.ask("alloc 100");
+        target.ask("free 90");
+        scene.detach(&target);
+        before.assert_same(&Snapshot::of(&target));
+        let r = scene.finished(&recording);
+        assert_eq!(r.number("/recording/lost_events"), 0);
+        let group = &r.asked_by("toggled_block")[0];
+        figures.push(["allocations", "live_count", "live_bytes"].map(|f| group.number(f)));
+        target.ask("free 10");
+    }
+    // The oldest of those that were freed is from before the attach.
+    assert_eq!(figures[0], [100, 11, 1408]);
+    assert_eq!(figures[0], figures[1]);
+    target.quit();
+}
+
+/// The target is busy in the allocator, in stdio, in the dynamic linker, in a signal handler and in fork.
+#[test]
+fn beside_threads_that_are_busy() {
+    let scene = Scene::new("dlopen-busy");
+    let mut target = Target::start(&program("busy.c"), &[]);
+    // The arenas, and what the linker keeps.
+    target.ask("go");
+    target.ask("progress");
+    target.ask("park");
+    let linked = target.ask("linked");
+    for k in 0..10 {
+        target.ask("go");
+        let name = format!("{k}.prof");
+        let recording = scene.attach_with(&target, &[&BY_DLOPEN[..], &["-o", &name]].concat());
+        assert!(maps_of_hook(&target) > 0);
+        target.ask("alloc 10");
+        target.ask("progress");
+        scene.detach(&target);
+        target.ask("progress");
+        target.ask("park");
+        assert_eq!(target.ask("linked"), linked);
+        let after = Snapshot::of(&target);
+        assert!(after.foreign().is_empty() && maps_of_hook(&target) == 0, "{:?}", after.foreign());
+        let r = scene.finished(&recording);
+        let calls = r.asked_by("busy_block")[0].number("allocations");
+        assert_eq!(calls, 10);
+        target.ask("free 10");
+    }
+    none_left();
+    target.quit();
+}
+
+fn prof(scene: &Scene, args: &[&str]) -> Command {
+    let mut c = Command::new(Scene::binary());
+    c.args(args).current_dir(scene.path(""));
+    c
+}
+
+/// Returns the system calls at which to kill: evenly spaced, and others each time.
+fn places(calls: usize) -> Vec<usize> {
+    let wanted = std::env::var("PROF_KILLS").ok().and_then(|v| v.parse().ok());
+    let step = (calls / wanted.unwrap_or(KILLS)).max(1);
+    (1 + std::process::id() as usize % step..=calls).step_by(step).collect()
+}
+
+/// Detaches after a kill: that succeeds, or finds nothing to do, and the target works as before.
+#[track_caller]
+fn clean_up(scene: &Scene, target: &mut Target, linked: &str, place: usize) {
+    target.ask("progress");
+    let out = scene.prof(&["detach", &target.pid.to_string()]);
+    let nothing = out.stderr.contains("is not being recorded");
+    assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
+    target.ask("progress");
+    target.ask("park");
+    let begun = Instant::now();
+    loop {
+        let after = Snapshot::of(target);
+        if after.foreign().is_empty() && maps_of_hook(target) == 0 {
+            break;
+        }
+        assert!(begun.elapsed() < DEADLINE / 6, "at call {place}: {:?}", after.foreign());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(target.ask("linked"), linked, "after a kill at call {place}");
+    none_left();
+    target.ask("go");
+}
+
+fn busy() -> (Target, String) {
+    let mut target = Target::start(&program("busy.c"), &[]);
+    target.ask("go");
+    target.ask("progress");
+    target.ask("park");
+    let linked = target.ask("linked");
+    target.ask("go");
+    (target, linked)
+}
+
+#[test]
+fn kills_of_attach_do_no_harm() {
+    let scene = Scene::new("dlopen-killed-attach");
+    let (mut target, linked) = busy();
+    let pid = target.pid.to_string();
+    let run = |at| {
+        let _ = std::fs::remove_file(scene.path("k.prof"));
+        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB", "--look", "0s"];
+        let options = [&options[..], &["--timeout", "60s"], &BY_DLOPEN].concat();
+        killed_at(prof(&scene, &options), at)
+    };
+    let (calls, _) = run(None);
+    assert!(maps_of_hook(&target) > 0);
+    clean_up(&scene, &mut target, &linked, 0);
+    let mut killed = 0;
+    for place in places(calls) {
+        killed += usize::from(run(Some(place)).1);
+        clean_up(&scene, &mut target, &linked, place);
+    }
+    println!("killed {killed} times in {calls} calls");
+    assert!(killed > KILLS / 3, "{killed}");
+    target.quit();
+}
+
+#[test]
+fn kills_of_detach_do_no_harm() {
+    let scene = Scene::new("dlopen-killed-detach");
+    let (mut target, linked) = busy();
+    let pid = target.pid.to_string();
+    let run = |at| {
+        let _ = std::fs::remove_file(scene.path("k.prof"));
+        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"];
+        scene.prof(&[&options[..], &BY_DLOPEN].concat()).ok("attach");
+        killed_at(prof(&scene, &["detach", &pid, "--timeout", "60s"]), at)
+    };
+    let (calls, _) = run(None);
+    clean_up(&scene, &mut target, &linked, 0);
+    let mut killed = 0;
+    for place in places(calls) {
+        killed += usize::from(run(Some(place)).1);
+        clean_up(&scene, &mut target, &linked, place);
+    }
+    println!("killed {killed} times in {calls} calls");
+    assert!(killed > KILLS / 3, "{killed}");
+    target.quit();
+}
+
+#[test]
+fn exceptions_pass_through_named_functions() {
+    let scene = Scene::new("dlopen-named");
+    let program = program_with("thrown.cpp", &["-O2"]);
+    let name = program.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut target = Target::start(&program, &[]);
+    let commands = ["go", "cancel", "registers"];
+    let answers = commands.map(|c| target.ask(c));
+    let before = Snapshot::of(&target);
+    let pool = format!("--alloc-fn={name}:pool_new(1)");
+    let wait = format!("--alloc-fn={name}:pool_wait(1)");
+    scene.attach_with(&target, &[&pool, &wait, "--by", "dlopen"]);
+    for (command, answer) in commands.iter().zip(&answers) {
+        assert_eq!(target.ask(command), *answer);
+    }
+    scene.detach(&target);
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}
+
+/// Returns the mappings of a process, except for the heap.
+fn mappings(pid: i32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let others = maps.lines().filter(|l| !l.ends_with("[heap]"));
+    others.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// A child has the library, too, and prof is taken out of it by its own dynamic linker: with its parent, or alone.
+#[test]
+fn children_are_rid_of_it() {
+    let scene = Scene::new("dlopen-children");
+    let mut target = Target::start(&program("prefork.c"), &[]);
+    let fork = |target: &mut Target| -> i32 {
+        target.ask("fork")["done ".len()..].trim().parse().expect("a pid")
+    };
+    let clean = mappings(fork(&mut target));
+    scene.attach_with(&target, &BY_DLOPEN);
+    let children = [fork(&mut target), fork(&mut target), fork(&mut target)];
+    let has_hook = |c: i32| mappings(c).iter().any(|l| l.contains("/libprof_hook.so"));
+    assert!(children.iter().all(|c| has_hook(*c)));
+    scene.prof(&["detach", &children[0].to_string()]).ok("detach of a child");
+    assert!(!has_hook(children[0]) && has_hook(children[1]) && has_hook(target.pid));
+    let out = scene.prof(&["detach", &target.pid.to_string(), "--children"]).ok("detach");
+    assert!(out.stderr.contains("2 children forked while it was recorded"), "{out:?}");
+    for c in children {
+        assert_eq!(mappings(c), clean, "{c}: {out:?}");
+        works(c);
+    }
+    target.quit();
+}
+
+/// Checks that a child allocates on request, and confirms it.
+fn works(child: i32) {
+    let name = || std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+    let pid = nix::unistd::Pid::from_raw(child);
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).expect("the child lives");
+    until("a child works", || name().trim() == "works");
+}
+
+/// Tools that ask the dynamic linker, or read the maps, know the hook by its name.
+#[test]
+fn a_debugger_lists_it() {
+    if !common::installed("gdb") {
+        return common::skip("dlopen-gdb", "there is no gdb");
+    }
+    let scene = Scene::new("dlopen-gdb");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    scene.attach_with(&target, &BY_DLOPEN);
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-nx", "-batch", "-ex", "info sharedlibrary", "-p", &target.pid.to_string()]);
+    let out = scene.run(gdb).ok("gdb");
+    assert!(out.stdout.contains("/libprof_hook.so"), "{out:?}");
+    target.ask("alloc 10");
+    scene.detach(&target);
+    target.quit();
+}
+
+/// Processes whose dynamic linker can't do it are told so, and nothing is left in them.
+#[test]
+fn what_can_not_load_it_is_refused() {
+    let scene = Scene::new("dlopen-refused");
+    let refused = |program: &Path, why: &str| {
+        let mut target = Target::start(program, &[]);
+        let before = Snapshot::of(&target);
+        let pid = target.pid.to_string();
+        let out = scene.prof(&["attach", &pid, "--by", "dlopen"]);
+        assert!(out.code != 0 && out.stderr.contains(why), "{out:?}");
+        assert!(out.stderr.contains("--by map"), "{out:?}");
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+    };
+    refused(&program_with("toggle.c", &["-O1", "-static"]), "it has no dynamic linker");
+    if has_compiler("musl-gcc") {
+        let musl = compile("musl-gcc", "toggle.c", &["-O1"]).expect("a program for musl");
+        refused(&musl, "is not glibc");
+    }
+}
+
+/// A thread that is always inside the dynamic linker makes a refusal, not a hang.
+#[test]
+fn a_thread_in_the_dynamic_linker_is_not_waited_for_too_long() {
+    let scene = Scene::new("dlopen-inside");
+    let mut target = Target::start(&program("lists.c"), &[]);
+    target.send("walk");
+    target.expect("walking");
+    let before = Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["attach", &pid, "--by", "dlopen", "--timeout", "1s"]);
+    assert!(out.code != 0 && out.stderr.contains("in the dynamic linker"), "{out:?}");
+    until("the process is as before", || before.differences(&Snapshot::of(&target)).is_empty());
+    target.send("on");
+    target.expect("done");
+    scene.attach_with(&target, &BY_DLOPEN);
+    // The library has to stay while the thread is there, without effect; the next detach takes it out.
+    target.send("walk");
+    target.expect("walking");
+    let out = scene.prof(&["detach", &pid, "--timeout", "1s"]);
+    assert!(out.code != 0 && out.stderr.contains("without effect"), "{out:?}");
+    target.send("on");
+    target.expect("done");
+    scene.prof(&["detach", &pid]).ok("the second detach");
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}
