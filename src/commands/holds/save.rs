@@ -96,9 +96,10 @@ fn encode(looked: &Looked<'_>, name: &str) -> Result<File> {
 }
 
 /// Refuses a scan for which the recording's file system has no room.
+#[allow(clippy::useless_conversion, reason = "the fields have 32 bits on some systems")]
 fn has_room(recording: &Path, len: u64) -> Result<()> {
     let Ok(s) = nix::sys::statvfs::statvfs(recording) else { return Ok(()) };
-    let free = s.blocks_available().saturating_mul(s.fragment_size());
+    let free = u64::from(s.blocks_available()).saturating_mul(u64::from(s.fragment_size()));
     if len.saturating_add(SPARE) <= free {
         return Ok(());
     }
