@@ -2,6 +2,7 @@
 
 use super::process::ProcessSeen;
 use super::resident::Resident;
+use super::scans::{ScanAt, is_scan_part};
 use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
@@ -84,23 +85,6 @@ impl Memories {
         }
         self.last = Some(m);
     }
-}
-
-/// A scan of the target's memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScanAt {
-    /// Ticks when the pointers were read.
-    pub ticks: u64,
-    /// Name that a user has given the scan; empty: it has none.
-    pub name: String,
-    /// Number of live blocks.
-    pub blocks: u64,
-    /// Whether blocks from before the attach are among them.
-    pub census: bool,
-    /// Location of its first chunk.
-    pub head: SymbolsAt,
-    /// Kind and location of its other chunks.
-    pub parts: Vec<(u16, SymbolsAt)>,
 }
 
 /// Everything in a recording except its events.
@@ -190,11 +174,6 @@ pub(crate) struct CallsAt {
     pub at: SymbolsAt,
     /// Ticks that no call of this or a later chunk is older than, but for those that are late.
     pub since: u64,
-}
-
-/// Returns whether a chunk is a scan's, but not its first: it is read when the scan is asked for.
-fn is_scan_part(kind: u16) -> bool {
-    matches!(kind, kind::SCAN_ROOTS | kind::SCAN_BLOCKS | kind::SCAN_POINTERS)
 }
 
 impl Meta {
@@ -319,18 +298,6 @@ impl Meta {
         }
         let groups = std::mem::take(&mut all.groups);
         *all = Stripped { groups, ..new };
-    }
-
-    fn add_scan(&mut self, s: Scan, head: SymbolsAt) {
-        let (ticks, name, blocks, census) = (s.ticks, s.name, s.blocks, s.census != 0);
-        self.scans.push(ScanAt { ticks, name, blocks, census, head, parts: Vec::new() });
-    }
-
-    /// Notes where a part of a scan is: it belongs to the scan that has begun last, or to none.
-    fn add_scan_part(&mut self, kind: u16, place: SymbolsAt) {
-        if let Some(scan) = self.scans.last_mut() {
-            scan.parts.push((kind, place));
-        }
     }
 
     fn add_calls(&mut self, all: Calls, at: SymbolsAt) {

@@ -11,6 +11,7 @@ mod merge;
 mod meta;
 mod process;
 mod resident;
+mod scans;
 mod stream;
 
 pub(crate) use calls::CallReader;
@@ -22,8 +23,9 @@ pub(crate) use held::{Payload, Waiting};
 pub use ids::IdMap;
 pub(crate) use merge::Merge;
 pub use merge::{Op, OpKind};
-pub use meta::{Kernel, Memories, Meta, Part, Pc, ScanAt, SymbolsAt};
+pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
 pub use process::{ProcessSeen, Sample, WorkerSeen};
 pub use resident::{Reading, Resident};
+pub use scans::ScanAt;
 pub(crate) use stream::{BATCH, EVENT_UNIT};
 pub use stream::{LoadOptions, Sink, Stream, Tail};

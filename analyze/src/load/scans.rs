@@ -1,0 +1,41 @@
+//! Notes where the scans of a recording are, which are read when somebody asks for them.
+
+use super::meta::{Meta, SymbolsAt};
+use prof_trace::records::{Scan, kind};
+
+/// A scan of the target's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanAt {
+    /// Ticks when the pointers were read.
+    pub ticks: u64,
+    /// Name that a user has given the scan; empty: it has none.
+    pub name: String,
+    /// Number of live blocks.
+    pub blocks: u64,
+    /// Whether blocks from before the attach are among them.
+    pub census: bool,
+    /// Location of its first chunk.
+    pub head: SymbolsAt,
+    /// Kind and location of its other chunks.
+    pub parts: Vec<(u16, SymbolsAt)>,
+}
+
+/// Returns whether a chunk is a scan's, but not its first: it is read when the scan is asked for.
+pub(super) fn is_scan_part(kind: u16) -> bool {
+    matches!(kind, kind::SCAN_ROOTS | kind::SCAN_BLOCKS | kind::SCAN_POINTERS)
+}
+
+impl Meta {
+    /// Notes a scan that begins.
+    pub(super) fn add_scan(&mut self, s: Scan, head: SymbolsAt) {
+        let (ticks, name, blocks, census) = (s.ticks, s.name, s.blocks, s.census != 0);
+        self.scans.push(ScanAt { ticks, name, blocks, census, head, parts: Vec::new() });
+    }
+
+    /// Notes where a part of a scan is: it belongs to the scan that has begun last, or to none.
+    pub(super) fn add_scan_part(&mut self, kind: u16, place: SymbolsAt) {
+        if let Some(scan) = self.scans.last_mut() {
+            scan.parts.push((kind, place));
+        }
+    }
+}
