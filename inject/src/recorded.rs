@@ -305,7 +305,7 @@ pub fn mark(pid: Pid, name: &str) -> Result<Option<u64>> {
     Recorded::open(pid)?.mark(name)
 }
 
-/// What became of a scan that a collector was to write.
+/// Answer of a collector that was asked to write a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanAnswer {
     /// The scan is in the recording.

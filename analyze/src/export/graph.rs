@@ -55,13 +55,13 @@ pub trait Graph {
     /// Calls `take` with each node, in the order of their numbers.
     ///
     /// # Errors
-    /// Those of `take`.
+    /// Returns the first error of `take`.
     fn each_node(&self, take: TakeNode<'_>) -> io::Result<()>;
 
     /// Calls `take` with each pointer.
     ///
     /// # Errors
-    /// Those of `take`.
+    /// Returns the first error of `take`.
     fn each_pointer(&self, take: TakePointer<'_>) -> io::Result<()>;
 }
 

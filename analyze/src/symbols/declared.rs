@@ -1,4 +1,4 @@
-//! Where variables are declared, by debug information.
+//! Finds where variables are declared, by debug information.
 
 use super::elf::ObjectFile;
 use gimli::{
@@ -47,7 +47,7 @@ pub(super) fn declared(image: &ObjectFile, wanted: &BTreeSet<u64>) -> HashMap<u6
     while found.len() < wanted.len() {
         let Ok(Some(header)) = units.next() else { break };
         let Ok(unit) = dwarf.unit(header) else { continue };
-        // What was found before an error stays.
+        // An error ends the search of this unit, and keeps what was found in it.
         let _ = search(&dwarf, &unit, wanted, &mut found);
     }
     found

@@ -20,7 +20,7 @@ const CLASSES: usize = 16_384;
 /// Pointers of blocks, and of roots, at most: indices of pointers have 32 bits.
 const MOST: usize = 1 << 30;
 
-/// What a caller knows of a heap that it saves.
+/// A caller of [`Heap::save`] knows what the roots, classes and stacks of the heap are called.
 pub trait Naming {
     /// Returns a root with its name.
     fn root(&self, root: &Root) -> ScanRoot;
@@ -35,7 +35,7 @@ impl Heap {
     /// name, figures and whether a census was taken; this sets the rest.
     ///
     /// # Errors
-    /// Those of `put`.
+    /// Returns the first error of `put`.
     pub fn save<E>(
         &self,
         mut head: Scan,
@@ -142,7 +142,7 @@ pub struct Saved {
 pub enum Unusable {
     /// Chunks are missing: it was not written to its end, or some are damaged.
     Incomplete,
-    /// Its chunks contradict each other.
+    /// The chunks of the scan contradict each other.
     Malformed,
 }
 

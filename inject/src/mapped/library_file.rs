@@ -101,7 +101,7 @@ impl Drop for LibraryFile {
 /// Removes the file that a killed prof may have left.
 pub(crate) fn remove_left(pid: Pid, number: u64) {
     for folder in FOLDERS {
-        // Where there is no such folder, there is no file in it.
+        // The file can't be in a folder that does not exist, so this error means nothing.
         drop(LibraryFile::at(pid, folder, number));
     }
 }

@@ -142,7 +142,7 @@ const FIRST_ONLY: f64 = 0.5;
 /// Longest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What is known of the modules of a process, for judging stacks.
+/// The modules of a process, as far as stacks are judged by them.
 pub(crate) struct Modules {
     libc: usize,
     linker: usize,

@@ -15,7 +15,7 @@ pub(super) fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
     let c = shared.control();
     let ring = std::iter::once((c.ring_addr.load(Relaxed), c.ring_len.load(Relaxed)));
     let others = c.stubs.iter().chain(&c.guards).chain([&c.place]).map(SharedArea::get);
-    // What the target's dynamic linker has loaded is prof's, too.
+    // The hook is prof's also where the target's dynamic linker has loaded it.
     let library = (c.library.load(Relaxed) != 0).then_some((c.hook_addr, c.hook_len));
     ring.chain(others.map(|a| (a.addr, a.len))).chain(library).filter(|a| a.1 > 0)
 }
