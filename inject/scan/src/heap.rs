@@ -420,7 +420,8 @@ impl<'a> Builder<'a> {
         for ((node, class), n) in self.classes {
             let known = &mut self.nodes[node as usize].class;
             let table = self.heap.edges.tables[class as usize];
-            // Of two that are equally frequent the lower one is chosen, so that the answer is always the same.
+            // Of two that are equally frequent the one at the higher address is chosen, so that the order in which a map
+            // lists them does not matter.
             if known.is_none_or(|(t, m)| (n, t) > (m, table)) {
                 *known = Some((table, n));
             }
