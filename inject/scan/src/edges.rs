@@ -1,72 +1,20 @@
 //! All pointers to blocks: from blocks, and from the roots.
 
 use crate::freed::Freed;
-use crate::table::Table;
 use crate::word::{Pointers, WORD, word};
-use prof_os::Pid;
+use prof_graph::{Edges, NONE, Root, RootEdge, Table};
 use prof_os::maps::Map;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// No class.
-pub(crate) const NONE: u32 = u32::MAX;
 /// Pointers of blocks, and of roots, that are kept at most: indices of pointers have 32 bits.
 const MOST: usize = 1 << 30;
-
-/// A place outside of all recorded blocks that points to a block.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Root {
-    /// The data of a program or library: the address of a word in it.
-    Global(u64),
-    /// The stack of a thread, with libc's thread-local variables, where they lie behind the stack.
-    Stack(Pid),
-    /// A thread's registers.
-    Registers(Pid),
-    /// Thread-local variables that lie in a mapping of their own.
-    ThreadLocal(Pid),
-    /// Another mapping, by its first address: memory from before the attach, or that no allocator has handed out.
-    Mapping(u64),
-    /// The kernel: an epoll descriptor or a timer.
-    Kernel,
-    /// A root of a scan that was saved, by its number there.
-    Saved(u32),
-}
-
-/// A pointer from a root to a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RootEdge {
-    /// Index of the root.
-    pub root: u32,
-    /// Index of the block.
-    pub to: u32,
-    /// Address of the word; 0: it is in a register, or the kernel's.
-    pub at: u64,
-}
 
 /// The mappings with the roots that their words belong to.
 #[derive(Debug, Default)]
 pub(crate) struct RootPlaces {
     /// Mappings, in order, each with its root; `None`: each word is a root of its own.
     maps: Vec<(Range<u64>, Option<u32>)>,
-}
-
-/// The pointers to the blocks of a table.
-#[derive(Debug)]
-pub(crate) struct Edges {
-    /// For each block where its pointers begin in `to`, and behind them where the last one's end.
-    pub starts: Vec<u32>,
-    /// The blocks that are pointed to, without repetitions for each block.
-    pub to: Vec<u32>,
-    /// The roots.
-    pub roots: Vec<Root>,
-    /// The pointers of the roots.
-    pub of_roots: Vec<RootEdge>,
-    /// For each block the index of its class, or [`NONE`]; empty: no block has one.
-    pub classes: Vec<u32>,
-    /// The first words of blocks that are addresses of data that is never written to: of tables of virtual functions.
-    pub tables: Vec<u64>,
-    /// Number of pointers for which there was no room.
-    pub left_out: u64,
 }
 
 /// Collects pointers from memory that is read in the order of its addresses.
@@ -296,12 +244,12 @@ fn is_data(maps: &[Map], i: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table;
+    use prof_os::Pid;
 
     #[test]
     fn pointers_belong_to_the_block_or_the_root_in_which_they_stand() {
         let base = 0x10_0000u64;
-        let t = table::of([(base, 32), (base + 32, 64), (base + 0x100, 16)]);
+        let t = Table::from_iter([(base, 32), (base + 32, 64), (base + 0x100, 16)]);
         let mut bytes = vec![0u8; 0x200];
         let mut put = |at: u64, w: u64| {
             bytes[at as usize..at as usize + WORD].copy_from_slice(&(w as usize).to_ne_bytes());

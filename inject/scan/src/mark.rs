@@ -4,10 +4,9 @@
 //! pointers there is no room is read once more when it is reached, so the memory that marking takes does not depend on
 //! the number of pointers.
 
-use crate::bits::Bits;
 use crate::freed::Freed;
-use crate::table::Table;
 use crate::word::{Pointers, WORD, word};
+use prof_graph::{Bits, Table};
 use std::ops::Range;
 
 /// A flag of a list: it is a single pointer, or the last one of a part.
@@ -320,7 +319,6 @@ impl<'a> Marker<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table;
     use std::collections::HashMap;
 
     const PLAIN: Pointers = Pointers { mask: u64::MAX, unaligned: false };
@@ -341,7 +339,7 @@ mod tests {
 
         /// Reads the memory in pieces of this many bytes, in this order.
         fn run(&self, piece: usize, order: &[usize], keep: usize, pointers: Pointers) -> Vec<u64> {
-            let t = table::of(self.blocks.clone());
+            let t = Table::from_iter(self.blocks.clone());
             let mut m = Marker::new(&t, pointers).keeping(keep);
             let freed = Freed::default();
             let pieces: Vec<&[u8]> = self.bytes.chunks(piece).collect();
@@ -457,7 +455,7 @@ mod tests {
     fn what_lies_in_freed_memory_holds_nothing_unless_it_is_a_root_for_certain() {
         let mut w = World { bytes: vec![0; 4096], blocks: vec![(BASE + 256, 64)] };
         w.put(BASE + 32, BASE + 256);
-        let t = table::of(w.blocks.clone());
+        let t = Table::from_iter(w.blocks.clone());
         let mut freed = Freed::from(BASE);
         freed.add(BASE + 32, 8);
         let mut m = Marker::new(&t, PLAIN);
@@ -476,7 +474,7 @@ mod tests {
             World { bytes: vec![0; 4096], blocks: vec![(BASE + 256, 64), (BASE + 512, 64)] };
         w.put(BASE + 32, BASE + 256);
         w.put(BASE + 264, BASE + 512);
-        let t = table::of(w.blocks.clone());
+        let t = Table::from_iter(w.blocks.clone());
         let mut freed = Freed::from(BASE);
         freed.add(BASE + 32, 8);
         for (used, expected) in [(BASE..BASE + 32, false), (BASE + 32..BASE + 40, true)] {

@@ -1,16 +1,15 @@
 //! One pass: which blocks are reached, by what memory and registers held while it was read.
 
-use crate::bits::Bits;
 use crate::error::{Boxed, Error};
 use crate::freed::Freed;
 use crate::kernel::Kept;
 use crate::mark::{Marker, Words};
 use crate::memory::Places;
 use crate::ranges;
-use crate::table::{Keys, Table};
 use crate::threads::Threads;
 use crate::throttle::Throttle;
 use crate::word::{Pointers, WORD};
+use prof_graph::{Bits, Keys, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::Pid;

@@ -1,17 +1,16 @@
 //! Reads all pointers of a process once, for a [`Heap`].
 
-use crate::edges::{Collector, Root};
+use crate::edges::Collector;
 use crate::error::Error;
 use crate::freed::Freed;
-use crate::heap::Heap;
 use crate::kernel::Kept;
 use crate::memory::Places;
 use crate::pass::{Blocks, Scanner};
 use crate::prove::Stop;
 use crate::ranges;
-use crate::table::{Keys, Table};
 use crate::threads::{Threads, has_guard};
 use crate::word::WORD;
+use prof_graph::{Heap, Keys, Root, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::clock::thread_ns;
@@ -68,7 +67,8 @@ impl Scanner {
         let edges = collector.finish();
         // Blocks that were freed, and those at their addresses, were not what was read.
         let changed = blocks.catch_up()?;
-        Ok(Heap::new(table, edges, &changed, |address| blocks.get(address)))
+        let changed = changed.iter().map(|(address, _)| *address);
+        Ok(Heap::new(table, edges, changed, |at| blocks.get(at).map(|b| (b.group, b.size))))
     }
 
     fn survey_stopped(

@@ -1,6 +1,6 @@
 //! Machine words, and how they are taken for pointers.
 
-use crate::table::Table;
+use prof_graph::Table;
 
 /// A machine word: a pointer of the target, which is of the same kind as prof.
 pub(crate) const WORD: usize = size_of::<usize>();

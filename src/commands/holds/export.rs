@@ -9,7 +9,7 @@ use crate::part::Part;
 use anyhow::{Context, Result};
 use prof_analyze::export::graph::{self, Graph, GraphNode, GraphPointer, TakeNode, TakePointer};
 use prof_analyze::live::Names;
-use prof_scan::{Heap, Root};
+use prof_graph::{Heap, Root};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufWriter, Write};

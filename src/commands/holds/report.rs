@@ -8,8 +8,8 @@ use crate::term::one_line as printable;
 use prof_analyze::live::{NamedStack, Names};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_analyze::symbols::demangle;
+use prof_graph::{Heap, Held, Holder, Root, Sum};
 use prof_os::Pid;
-use prof_scan::{Heap, Held, Holder, Root, Sum};
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -204,7 +204,7 @@ impl HoldsData {
         let stacks = maker.stacks();
         nodes.extend(stacks.iter().map(|s| s.stack));
         let paths: Vec<_> = options.paths.iter().map(|w| (*w, maker.path(*w))).collect();
-        let of_path = |p: &Option<prof_scan::Path>| -> Vec<u32> {
+        let of_path = |p: &Option<prof_graph::Path>| -> Vec<u32> {
             let blocks = p.iter().flat_map(|p| p.blocks.iter());
             blocks.filter_map(|b| heap.stack_of(b.start)).collect()
         };
@@ -526,7 +526,7 @@ impl Maker<'_> {
         }
     }
 
-    fn path(&self, wanted: Wanted) -> Option<prof_scan::Path> {
+    fn path(&self, wanted: Wanted) -> Option<prof_graph::Path> {
         match wanted {
             Wanted::Stack(s) => self.heap.path(|_, stack| stack == s),
             Wanted::Block(at) => {
@@ -539,7 +539,7 @@ impl Maker<'_> {
     fn chain(
         &mut self,
         wanted: Wanted,
-        path: Option<prof_scan::Path>,
+        path: Option<prof_graph::Path>,
         roots: &HashMap<Root, RootData>,
     ) -> PathData {
         let to = match wanted {

@@ -3,9 +3,9 @@
 use crate::term::one_line;
 use prof_analyze::Analysis;
 use prof_analyze::symbols::Variables;
+use prof_graph::Root;
 use prof_os::maps::{self, Map};
 use prof_os::{Pid, process};
-use prof_scan::Root;
 use prof_trace::records::{ScanRoot, root_kind};
 use serde::Serialize;
 use std::collections::HashMap;

@@ -267,7 +267,6 @@ impl Saved {
 mod tests {
     use super::*;
     use crate::heap::Sum;
-    use crate::table;
     use prof_trace::records::root_kind;
 
     struct Plain;
@@ -291,7 +290,7 @@ mod tests {
     fn heap() -> Heap {
         let n = 100_000u32;
         let blocks = (0..n).map(|i| (0x100_0000 + u64::from(i) * 32, 24));
-        let t = table::of(std::iter::once((0x1000, 900_000)).chain(blocks));
+        let t = std::iter::once((0x1000, 900_000)).chain(blocks).collect();
         let mut starts = vec![n - 2; n as usize + 2];
         starts[0] = 0;
         let mut stacks = vec![5; n as usize + 1];

@@ -3,8 +3,7 @@
 //! The algorithm is the simple one of Lengauer and Tarjan, "A fast algorithm for finding dominators in a flowgraph" (TOPLAS
 //! 1979), which takes O(m log n) steps for any graph. Nothing recurses, as a list of ten million blocks is as deep as long.
 
-/// No node.
-pub(crate) const NONE: u32 = u32::MAX;
+use crate::edges::NONE;
 
 /// A graph whose nodes are numbers, with node 0 as its root.
 pub(crate) trait Successors {

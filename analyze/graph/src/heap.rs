@@ -1,8 +1,8 @@
 //! The blocks of a process with the pointers between them: what holds them, and what they hold.
 
-use crate::dominators::{Dominators, NONE, Successors};
-use crate::edges::{self, Edges, Root, RootEdge};
-use crate::pass::Block;
+use crate::bits::Bits;
+use crate::dominators::{Dominators, Successors};
+use crate::edges::{Edges, NONE, Root, RootEdge};
 use crate::table::Table;
 use std::collections::HashMap;
 use std::ops::{AddAssign, Range};
@@ -91,22 +91,24 @@ pub struct Path {
 }
 
 impl Heap {
-    /// Makes the graph of what was read. Blocks that `get` does not know any more, and those that have changed, don't count.
-    pub(crate) fn new(
+    /// Makes the graph of what was read. `get` returns the stack and the size of the block at an address. Blocks that it
+    /// does not know any more, and those at the addresses in `changed`, don't count.
+    #[must_use]
+    pub fn new(
         table: Table,
         edges: Edges,
-        changed: &[(u64, u64)],
-        get: impl Fn(u64) -> Option<Block>,
+        changed: impl IntoIterator<Item = u64>,
+        get: impl Fn(u64) -> Option<(u32, u64)>,
     ) -> Self {
         let n = table.len();
         let (mut stacks, mut sizes) = (vec![NONE; n], vec![0; n]);
         for i in 0..n {
-            if let Some(b) = get(table.block(i as u32).0) {
-                (stacks[i], sizes[i]) = (b.group, b.size);
+            if let Some(known) = get(table.block(i as u32).0) {
+                (stacks[i], sizes[i]) = known;
             }
         }
-        for (at, _) in changed {
-            if let Some(i) = table.starting_at(*at) {
+        for at in changed {
+            if let Some(i) = table.starting_at(at) {
                 (stacks[i as usize], sizes[i as usize]) = (NONE, 0);
             }
         }
@@ -222,7 +224,7 @@ impl Heap {
 
     /// Returns what is reached from the roots without passing through some nodes.
     fn reached(&self, graph: &Graph<'_>, passes_not: impl Fn(u32) -> bool) -> Sum {
-        let mut seen = crate::bits::Bits::new(graph.nodes());
+        let mut seen = Bits::new(graph.nodes());
         let (mut work, mut all) = (vec![0], Sum::default());
         seen.set(0);
         while let Some(node) = work.pop() {
@@ -409,8 +411,8 @@ impl<'a> Builder<'a> {
 
     fn count(&mut self, node: u32, block: usize) -> u32 {
         self.nodes[node as usize].own += self.heap.sum(block);
-        let class = self.heap.edges.classes.get(block).copied().unwrap_or(edges::NONE);
-        if class != edges::NONE {
+        let class = self.heap.edges.classes.get(block).copied().unwrap_or(NONE);
+        if class != NONE {
             *self.classes.entry((node, class)).or_default() += 1;
         }
         node
@@ -441,13 +443,12 @@ impl<'a> Builder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table;
     use std::collections::BTreeSet;
 
     /// A heap of blocks of 16 bytes each, with pointers between them and from roots; a block's stack is its number modulo
     /// this.
     fn heap(n: u32, edges: &[(u32, u32)], roots: &[(u64, u32)], stacks: u32) -> Heap {
-        let t = table::of((0..n).map(|i| (u64::from(i) * 16 + 0x1000, 16)));
+        let t = (0..n).map(|i| (u64::from(i) * 16 + 0x1000, 16)).collect();
         let mut sorted = edges.to_vec();
         sorted.sort_unstable();
         let starts = (0..=n).map(|b| sorted.partition_point(|e| e.0 < b) as u32).collect();
@@ -471,10 +472,7 @@ mod tests {
             tables: Vec::new(),
             left_out: 0,
         };
-        Heap::new(t, edges, &[], |address| {
-            let group = ((address - 0x1000) / 16) as u32 % stacks;
-            Some(Block { address, size: 10, time: 0, group })
-        })
+        Heap::new(t, edges, [], |address| Some((((address - 0x1000) / 16) as u32 % stacks, 10)))
     }
 
     /// Returns what is reached without some roots and some blocks.

@@ -25,7 +25,7 @@ const NONE: u32 = u32::MAX;
 
 /// Blocks by address, before they are a table.
 #[derive(Debug, Default)]
-pub(crate) struct Keys {
+pub struct Keys {
     keys: Vec<u64>,
     large: Vec<(u64, u64)>,
     beyond: u64,
@@ -33,7 +33,8 @@ pub(crate) struct Keys {
 
 impl Keys {
     /// Adds a block.
-    pub(crate) fn push(&mut self, address: u64, size: u64) {
+    #[inline]
+    pub fn push(&mut self, address: u64, size: u64) {
         if address == 0 || address >= ADDRESSES {
             self.beyond += 1;
             return;
@@ -68,7 +69,7 @@ struct Page {
 
 /// Blocks that don't overlap, by address. It takes 8 bytes a block, 4 bits, and 40 bytes a page where there are many.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub struct Table {
     /// The start of each block, and its size as far as that fits, in order.
     keys: Vec<u64>,
     /// Starts and sizes of large blocks, in order.
@@ -91,7 +92,7 @@ impl Table {
     /// Creates the table. A block that begins inside another is left out: its memory counts as the other's, and a pointer
     /// to it keeps the other, so that this proves nothing that is not so.
     #[must_use]
-    pub(crate) fn new(blocks: Keys) -> Self {
+    pub fn new(blocks: Keys) -> Self {
         let Keys { mut keys, mut large, beyond } = blocks;
         keys.sort_unstable();
         large.sort_unstable();
@@ -116,7 +117,7 @@ impl Table {
 
     /// Creates the table of some of the blocks of another.
     #[must_use]
-    pub(crate) fn of_some(all: &Self, wanted: impl Fn(u32) -> bool) -> Self {
+    pub fn of_some(all: &Self, wanted: impl Fn(u32) -> bool) -> Self {
         let n = (0..all.len() as u32).filter(|i| wanted(*i)).count();
         let mut t = Self { keys: Vec::with_capacity(n), ..Self::default() };
         let mut adjoined = Bits::new(n);
@@ -193,6 +194,7 @@ impl Table {
         from as u32
     }
 
+    #[inline]
     fn home(&self, area: u64) -> usize {
         // A table of one slot has no bits.
         (area.wrapping_mul(0x9e37_79b9_7f4a_7c15).checked_shr(self.shift)).unwrap_or(0) as usize
@@ -213,6 +215,7 @@ impl Table {
         }
     }
 
+    #[inline]
     fn size_of(&self, key: u64) -> u64 {
         if key & LARGE != LARGE {
             return key & LARGE;
@@ -221,41 +224,53 @@ impl Table {
         at.map_or(LARGE, |i| self.large[i].1)
     }
 
+    #[inline]
     fn end_of(&self, key: u64) -> u64 {
         (key >> SIZE).saturating_add(self.size_of(key).max(1))
     }
 
+    #[inline]
     fn is_adjoined(&self, i: u32) -> bool {
         self.adjoined.as_ref().is_some_and(|a| a.has(i as usize))
     }
 
     /// Returns the number of blocks.
+    #[inline]
     #[must_use]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Returns whether there are no blocks.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
     /// Returns the number of blocks that were left out, as they begin inside others.
     #[must_use]
-    pub(crate) fn nested(&self) -> u64 {
+    pub fn nested(&self) -> u64 {
         self.nested
     }
 
     /// Returns the first address of a block, and the first one behind it.
+    #[inline]
     #[must_use]
-    pub(crate) fn block(&self, i: u32) -> (u64, u64) {
+    pub fn block(&self, i: u32) -> (u64, u64) {
         let key = self.keys[i as usize];
         (key >> SIZE, self.end_of(key))
     }
 
     /// Returns the lowest address, and the number of bytes above it, in which addresses may be of blocks.
-    pub(crate) fn window(&self) -> (u64, u64) {
+    #[inline]
+    #[must_use]
+    pub fn window(&self) -> (u64, u64) {
         (self.low, self.span)
     }
 
     /// Has the processor fetch what [`Self::find`] will look at first.
     #[inline]
-    pub(crate) fn prefetch(&self, address: u64) {
+    pub fn prefetch(&self, address: u64) {
         if let Some(c) = self.area_of(address).filter(|c| c.pages != NONE) {
             let page = c.pages as usize + (address >> PAGE) as usize % PAGES;
             if let Some(page) = self.pages.get(page) {
@@ -268,7 +283,7 @@ impl Table {
     /// begins there: loops that go backwards, and stacks that grow downwards, are held by it.
     #[inline]
     #[must_use]
-    pub(crate) fn find(&self, address: u64) -> Option<u32> {
+    pub fn find(&self, address: u64) -> Option<u32> {
         if address.wrapping_sub(self.low) >= self.span {
             return None;
         }
@@ -298,6 +313,7 @@ impl Table {
 
     /// Returns the number of blocks that start at an address or before, of which those in front of `first` do, and those
     /// from `next` on do not.
+    #[inline]
     fn starts(&self, first: u32, next: u32, address: u64) -> u32 {
         let keys = &self.keys[first as usize..next as usize];
         first + keys.partition_point(|k| k >> SIZE <= address) as u32
@@ -318,12 +334,13 @@ impl Table {
 
     /// Returns the block that begins at an address.
     #[must_use]
-    pub(crate) fn starting_at(&self, address: u64) -> Option<u32> {
+    pub fn starting_at(&self, address: u64) -> Option<u32> {
         self.find(address).filter(|i| self.keys[*i as usize] >> SIZE == address)
     }
 
     /// Returns the index of the first block that ends behind an address.
-    pub(crate) fn first_behind(&self, address: u64) -> usize {
+    #[must_use]
+    pub fn first_behind(&self, address: u64) -> usize {
         let n = self.keys.partition_point(|k| k >> SIZE <= address);
         match n.checked_sub(1) {
             Some(i) if self.end_of(self.keys[i]) > address => i,
@@ -332,16 +349,22 @@ impl Table {
     }
 }
 
-#[cfg(test)]
-pub(crate) fn of(blocks: impl IntoIterator<Item = (u64, u64)>) -> Table {
-    let mut keys = Keys::default();
-    blocks.into_iter().for_each(|(a, s)| keys.push(a, s));
-    Table::new(keys)
+impl FromIterator<(u64, u64)> for Table {
+    /// Creates the table of blocks with these addresses and sizes.
+    fn from_iter<T: IntoIterator<Item = (u64, u64)>>(blocks: T) -> Self {
+        let mut keys = Keys::default();
+        blocks.into_iter().for_each(|(address, size)| keys.push(address, size));
+        Self::new(keys)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of(blocks: impl IntoIterator<Item = (u64, u64)>) -> Table {
+        blocks.into_iter().collect()
+    }
 
     fn naive(blocks: &[(u64, u64)], address: u64) -> Option<u64> {
         let inside = |b: &&(u64, u64)| b.0 <= address && address < b.0 + b.1.max(1);

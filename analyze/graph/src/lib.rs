@@ -1,0 +1,22 @@
+//! Blocks of memory with the pointers between them: who holds what, and how much would go with whom.
+//!
+//! * [`Table`] finds the block that an address points into;
+//! * [`Heap`] is blocks, [`Edges`] and [`Root`]s of a moment, and [`Heap::held`] the tree of what each holder retains;
+//! * [`Heap::save`] encodes them for a recording, and [`Saved`] decodes them.
+//!
+//! Nothing here reads a process: `prof-scan` does that.
+
+mod bits;
+mod dominators;
+mod edges;
+mod heap;
+mod parts;
+mod saved;
+mod table;
+
+pub use bits::Bits;
+pub use edges::{Edges, NONE, Root, RootEdge};
+pub use heap::{Heap, Held, Holder, Node, Path, Sum};
+pub use parts::HeapBlock;
+pub use saved::{Naming, Saved, Unusable};
+pub use table::{Keys, Table};
