@@ -10,7 +10,7 @@ use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
-use prof_analyze::rewrite::{Cull, CullOptions};
+use prof_analyze::rewrite::{Aggregate, AggregateOptions, Cull, CullOptions};
 use prof_collect::{Collector, Limits};
 use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
@@ -19,6 +19,7 @@ use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_trace::records::End;
 use prof_trace::shared::{MEMFD_NAME, Shared};
+use prof_trace::sieve::Sieve;
 use prof_trace::values::text::{duration, time};
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -325,19 +326,27 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
 impl CollectArgs {
     /// Makes the collector that writes the recording to `out`.
     fn collector(&self, shared: Shared<'static>, out: File) -> Result<Collector<'static>> {
-        let cull = match self.cull_ns {
-            Some(threshold_ns) => {
-                let options = CullOptions { threshold_ns, pending: self.cull_pending };
-                let cull = Cull::of(&out, options);
-                Some(cull.with_context(|| format!("cannot read {}", self.path.display()))?)
+        let sieve: Option<Box<dyn Sieve>> = match (self.cull_ns, self.aggregate_ns) {
+            (None, None) => None,
+            (cull, aggregate) => {
+                let target = prof_analyze::rewrite::target_of(&out)
+                    .with_context(|| format!("cannot read {}", self.path.display()))?;
+                let pending = self.cull_pending;
+                let cull = cull.map(|threshold_ns| CullOptions { threshold_ns, pending });
+                Some(match (cull, aggregate) {
+                    (Some(options), _) => Box::new(Cull::new(&target, options)),
+                    (None, every_ns) => {
+                        let every_ns = every_ns.unwrap_or_default();
+                        Box::new(Aggregate::new(&target, AggregateOptions { every_ns }))
+                    }
+                })
             }
-            None => None,
         };
         let mut collector = Collector::new(self.pid, shared, out)?;
         collector.set_compress(self.compress);
         collector.set_limits(Limits { max_disk: self.max_disk, keep_free: self.keep_free });
-        if let Some(cull) = cull {
-            collector.set_sieve(Box::new(cull));
+        if let Some(sieve) = sieve {
+            collector.set_sieve(sieve);
         }
         Ok(collector)
     }

@@ -231,7 +231,11 @@ pub(crate) fn options(record: &RecordArgs, settings: &Settings, path: &Path) -> 
         capture: record.capture(),
         verify: record.verify_stacks,
         timeout: settings.timeout,
-        choice: functions(&record.functions),
+        choice: prof_inject::FunctionChoice {
+            // A recording of figures by stack has no mappings.
+            mappings: !record.functions.no_maps && !record.bounds.aggregate,
+            ..functions(&record.functions)
+        },
         by: settings.by,
         guard: Some(|pid| Box::new(Cleaner::start(pid))),
         ..Options::default()

@@ -23,6 +23,7 @@
 //! A recording is untrusted input: if it is cut off, damaged or made up, the result is an [`Error`], or the figures of
 //! its whole part with a [`Note`], but never a panic.
 
+mod aggregate;
 pub mod allocator;
 pub mod analysis;
 pub mod answers;

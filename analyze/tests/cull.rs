@@ -11,7 +11,7 @@ use prof_trace::chunk::{self, Next};
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Events, Pass, kind};
-use prof_trace::sieve::{Sieve, Sieved};
+use prof_trace::sieve::{Figures, Sieve, Sieved};
 
 /// Writes what a sieve lets through.
 struct Out(Maker);
@@ -24,6 +24,11 @@ impl Sieved for Out {
     fn events(&mut self, thread: u32, events: &[Event]) {
         self.0.events(thread, events);
     }
+}
+
+fn put(out: &mut Out, record: &Figures) {
+    let (kind, payload) = record.encode();
+    out.0.put(kind, &payload);
 }
 
 /// Makes the recording that a collector would have made of the same events. With `told`, it writes its figures after
@@ -43,7 +48,7 @@ fn culled(all: &[u8], threshold_ns: u64, pending: u64, told: bool) -> Temp {
             kind::PASS => {
                 cull.pass(&Pass::decode(payload).expect("a pass"), &mut out);
                 for record in told.then(|| cull.figures()).into_iter().flatten() {
-                    out.0.put(kind::STRIPPED, &record.encode());
+                    put(&mut out, &record);
                 }
             }
             kind::END | kind::COUNTERS => last.push((k, payload.to_vec())),
@@ -52,7 +57,7 @@ fn culled(all: &[u8], threshold_ns: u64, pending: u64, told: bool) -> Temp {
     }
     cull.finish(&mut out);
     for record in cull.figures() {
-        out.0.put(kind::STRIPPED, &record.encode());
+        put(&mut out, &record);
     }
     for (k, payload) in last {
         out.0.put(k, &payload);
@@ -145,9 +150,7 @@ fn a_recording_that_is_made_says_what_its_figures_count() {
     let cull = |told: bool| {
         let mut cull = Cull::new(&target(), CullOptions { threshold_ns: 1000, pending: 1 << 20 });
         let mut out = Out(Maker::new());
-        let first = cull.figures().remove(0);
-        let none = prof_trace::records::Stripped { totals: Vec::new(), ..first };
-        out.0.put(kind::STRIPPED, &none.encode());
+        out.0.put(kind::STRIPPED, &cull.about().encode());
         let bytes = {
             let mut m = Maker::new();
             m.events(
@@ -168,7 +171,7 @@ fn a_recording_that_is_made_says_what_its_figures_count() {
             cull.pass(&Pass { number, ticks, clock_ns: ticks, ..Pass::default() }, &mut out);
         }
         for record in told.then(|| cull.figures()).into_iter().flatten() {
-            out.0.put(kind::STRIPPED, &record.encode());
+            put(&mut out, &record);
         }
         open(&out.0.file())
     };

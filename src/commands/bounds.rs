@@ -1,7 +1,7 @@
 //! Options that bound what a recording takes of the disk.
 
 use clap::{Args, ValueEnum};
-use prof_analyze::rewrite::CullOptions;
+use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_collect::{Limits, Room};
 use prof_trace::values::parse::{duration, size};
 use prof_trace::values::text::bytes;
@@ -24,10 +24,23 @@ pub(crate) struct BoundArgs {
     /// Memory of the collector for blocks of which it is not known yet; if it is full, the oldest are written
     #[arg(long, help_heading = "Bounds", value_name = "SIZE", value_parser = size, requires = "cull", default_value = "64MiB")]
     pub cull_pending: u64,
+    /// Record no blocks, but for each call stack what it holds and has had: live, peak, allocated, temporary, sizes and
+    /// lifetimes
+    #[arg(long, help_heading = "Bounds", conflicts_with_all = ["cull", "sample", "sample_rate"])]
+    pub aggregate: bool,
+    /// With --aggregate, write these figures at this interval; at a longer one, if they would become more than 1 GiB in
+    /// 30 days
+    #[arg(long, help_heading = "Bounds", value_name = "TIME", value_parser = duration, requires = "aggregate", default_value = "10s")]
+    pub every: u64,
 }
 
 /// Default of `--cull-pending`.
 pub(crate) const CULL_PENDING: u64 = 64 << 20;
+
+/// Default of `--every`.
+const EVERY_NS: u64 = 10_000_000_000;
+/// Least value of `--every`.
+const LEAST_EVERY_NS: u64 = 100_000_000;
 
 impl Default for BoundArgs {
     fn default() -> Self {
@@ -37,6 +50,8 @@ impl Default for BoundArgs {
             on_limit: OnLimit::Stop,
             cull: None,
             cull_pending: CULL_PENDING,
+            aggregate: false,
+            every: EVERY_NS,
         }
     }
 }
@@ -53,11 +68,19 @@ impl BoundArgs {
         self.cull.filter(|ns| *ns > 0).map(|threshold_ns| CullOptions { threshold_ns, pending })
     }
 
+    /// Returns how figures by stack are written in place of blocks.
+    pub(crate) fn aggregate(&self) -> Option<AggregateOptions> {
+        self.aggregate.then_some(AggregateOptions { every_ns: self.every })
+    }
+
     /// Checks for values that leave no room for a recording.
     ///
     /// # Errors
     /// A message that says what is wrong.
     pub(crate) fn check(&self) -> Result<(), String> {
+        if self.every < LEAST_EVERY_NS {
+            return Err("--every: give at least 100ms".into());
+        }
         match self.max_disk {
             Some(n) if n < Limits::LEAST => Err(format!(
                 "--max-disk {} leaves no room for a recording; give at least {}",

@@ -3,7 +3,7 @@
 use super::bounds::CULL_PENDING;
 use crate::reports::{DumpFormat, Reports, Template};
 use clap::{Args, ValueEnum};
-use prof_analyze::rewrite::CullOptions;
+use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_collect::{Limits, Room};
 use prof_os::Pid;
 use prof_trace::pack::Compress;
@@ -49,6 +49,9 @@ pub(crate) struct CollectArgs {
     /// Memory for blocks of which that is not known yet
     #[arg(long, default_value_t = CULL_PENDING)]
     pub cull_pending: u64,
+    /// Interval in nanoseconds at which figures by stack are written in place of blocks
+    #[arg(long)]
+    pub aggregate_ns: Option<u64>,
     /// Signal at which a report is written
     #[arg(long)]
     pub dump_signal: Option<u32>,
@@ -81,6 +84,8 @@ pub(crate) struct Writing {
     pub limits: Limits,
     /// Selects blocks that are not written.
     pub cull: Option<CullOptions>,
+    /// Figures by stack that are written in place of blocks.
+    pub aggregate: Option<AggregateOptions>,
     /// Reports that are written at a signal.
     pub reports: Option<Reports>,
 }
@@ -106,6 +111,9 @@ impl Writing {
             command.args(["--cull-ns", &cull.threshold_ns.to_string()]);
             command.args(["--cull-pending", &cull.pending.to_string()]);
         }
+        if let Some(aggregate) = self.aggregate {
+            command.args(["--aggregate-ns", &aggregate.every_ns.to_string()]);
+        }
         if let Some(Reports { signal, to, format }) = &self.reports {
             command.args(["--dump-signal", &signal.to_string()]);
             command.arg(format!("{REPORT_FILE}{}", to.text));
@@ -124,6 +132,8 @@ pub(crate) struct Told {
     pub limits: Limits,
     /// Selects blocks that are not written.
     pub cull: Option<CullOptions>,
+    /// Figures by stack that are written in place of blocks.
+    pub aggregate: Option<AggregateOptions>,
     /// Signal at which a report is written, and its path with words in braces.
     pub reports: Option<(u32, PathBuf)>,
 }
@@ -148,13 +158,14 @@ impl Told {
             (Some(threshold_ns), Some(pending)) => Some(CullOptions { threshold_ns, pending }),
             _ => None,
         };
+        let aggregate = number("--aggregate-ns")?.map(|every_ns| AggregateOptions { every_ns });
         let keep_free = value("--keep-free")?.parse().ok()?;
         let template = words.iter().find_map(|w| w.strip_prefix(REPORT_FILE));
         let to = |t: &str| Path::new(value("--report-folder").unwrap_or(&"")).join(t);
         let signal = number("--dump-signal")?.and_then(|s| u32::try_from(s).ok());
         let reports = signal.zip(template.map(to));
         let limits = Limits { max_disk: number("--max-disk")?, keep_free };
-        Some(Self { limits, cull, reports })
+        Some(Self { limits, cull, aggregate, reports })
     }
 }
 
@@ -184,13 +195,18 @@ mod tests {
             let to = Template { folder: "/a b".into(), text: "--{n}".into() };
             let reports = cull.map(|_| Reports { signal: 12, to, format: DumpFormat::Json });
             let told = cull.map(|_| (12, PathBuf::from("/a b/--{n}")));
-            Writing { compress: Compress::Fast, limits, cull, reports }.tell(&mut command);
+            let aggregate = cull.is_none().then_some(AggregateOptions { every_ns: 1 << 33 });
+            Writing { compress: Compress::Fast, limits, cull, aggregate, reports }
+                .tell(&mut command);
             let mut words = b"prof\0".to_vec();
             for arg in command.get_args() {
                 words.extend_from_slice(arg.as_encoded_bytes());
                 words.push(0);
             }
-            assert_eq!(Told::from_words(&words), Some(Told { limits, cull, reports: told }));
+            assert_eq!(
+                Told::from_words(&words),
+                Some(Told { limits, cull, aggregate, reports: told })
+            );
         }
         for bad in
             [&b""[..], b"sh\0-c\0", b"prof\0collect\0", b"prof\0collect\0--keep-free", b"\xff"]

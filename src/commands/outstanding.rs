@@ -98,6 +98,10 @@ fn looks(
     while count.is_none_or(|n| printed < n) {
         let grows = watched.grows();
         let read = follower.poll().context("cannot follow the recording")?;
+        if !options.combined {
+            watched::want_blocks(&follower, watched.pid)
+                .context("--combined-only needs no blocks")?;
+        }
         let ended = read.finished || !grows;
         if super::attach::is_interrupted() {
             break;

@@ -118,6 +118,7 @@ impl RecordArgs {
             compress: self.compress,
             limits: self.bounds.limits(),
             cull: self.bounds.cull(),
+            aggregate: self.bounds.aggregate(),
             reports: None,
         }
     }

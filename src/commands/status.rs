@@ -16,7 +16,7 @@ use crate::signals::signal_name;
 use crate::term::one_line;
 use anyhow::Result;
 use clap::Args;
-use prof_analyze::rewrite::CullOptions;
+use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Limits, Peek, Probe, Room, all_recorded};
@@ -278,6 +278,9 @@ impl Status {
         if let Some(cull) = self.told.as_ref().and_then(|t| t.cull) {
             line("cull", culled(&cull));
         }
+        if let Some(aggregate) = self.told.as_ref().and_then(|t| t.aggregate) {
+            line("aggregate", aggregated(&aggregate));
+        }
         if let Some(marks) = self.summary.as_ref().and_then(|s| marks(&s.marks)) {
             line("marks", marks);
         }
@@ -454,6 +457,9 @@ impl Status {
             v["max_disk"] = told.limits.max_disk.into();
             v["keep_free"] = told.limits.keep_free.to_string().into();
             v["on_limit"] = "stop".into();
+            if let Some(aggregate) = told.aggregate {
+                v["aggregate_ns"] = aggregate.every_ns.into();
+            }
             if let Some(cull) = told.cull {
                 v["cull_ns"] = cull.threshold_ns.into();
                 v["cull_pending"] = cull.pending.into();
@@ -509,6 +515,14 @@ fn culled(cull: &CullOptions) -> String {
         "blocks that lived shorter than {} are counted, but not written; up to {} of memory for those of which that is not known yet",
         text::duration(cull.threshold_ns),
         text::bytes(cull.pending)
+    )
+}
+
+/// Describes a recording of figures alone.
+fn aggregated(aggregate: &AggregateOptions) -> String {
+    let every = text::duration(aggregate.every_ns);
+    format!(
+        "figures by stack are written every {every} (less often, if they are many), and no blocks"
     )
 }
 

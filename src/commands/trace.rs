@@ -169,6 +169,7 @@ fn take_as_it_is(args: &TraceArgs, filter: &mut Filter) -> Result<()> {
         (r.compress != plain.compress, "--compress"),
         (r.bounds.limits() != plain.bounds.limits(), "--max-disk or --keep-free"),
         (r.bounds.cull().is_some(), "--cull"),
+        (r.bounds.aggregate, "--aggregate"),
         (
             *f != FunctionArgs::default(),
             "options for functions (--obj, --alloc-fn, --no-maps and others)",
@@ -204,6 +205,7 @@ fn trace(
         term::say("the recording is a sample: only the blocks in it have lines");
     }
     watched::say_what_is_culled(&follower);
+    watched::want_blocks(&follower, watched.pid)?;
     let begin = follower.now_ns();
     let until = args.duration.map(|d| begin.saturating_add(d.as_nanos() as u64));
     let mut trace = Trace::new(follower, names, options);

@@ -58,12 +58,27 @@ impl Watch {
 
 /// Says what a look at a recording that grows does not see, as short-lived blocks are only counted (`--cull`).
 pub(super) fn say_what_is_culled(follower: &Follower) {
-    if let Some(s) = follower.meta().stripped.as_ref().filter(|s| s.how != Stripped::LATER) {
+    let culled = |s: &&Stripped| matches!(s.how, Stripped::CULLED | Stripped::CULLED_TO_THE_END);
+    if let Some(s) = follower.meta().stripped.as_ref().filter(culled) {
         let time = text::duration(s.threshold_ns);
         term::say(&format!(
             "the recording has only blocks that are older than {time} (--cull), and tells of them that much later"
         ));
     }
+}
+
+/// Returns an error if a recording that grows has figures by stack, and no blocks.
+///
+/// # Errors
+/// A message that says so.
+pub(super) fn want_blocks(follower: &Follower, pid: Pid) -> Result<()> {
+    if !follower.meta().is_aggregated() {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "this asks for single blocks, and the recording of process {pid} has only figures by stack (--aggregate): \
+         `prof detach {pid}`, and attach without --aggregate"
+    )))
 }
 
 /// A process whose recording is looked at.

@@ -2,6 +2,7 @@
 
 use super::{Analysis, Source};
 use crate::Error;
+use crate::aggregate::{Summed, step};
 use crate::heap::{Block, Course, Group, Replay, Totals, Watch, restore};
 use crate::load::{Kernel, LoadOptions, MapEvent, Meta, Op, OpKind, Sink, Stream, open_file};
 use crate::query::{Span, Timeline, by_course, resident};
@@ -13,6 +14,8 @@ use std::path::Path;
 pub struct Follower<W: Watch = ()> {
     stream: Stream,
     replay: Replay<W>,
+    /// The figures of a recording without events.
+    summed: Option<Box<Summed>>,
 }
 
 /// Bytes that are read before [`Follower::poll_until`] asks whether to go on.
@@ -87,7 +90,7 @@ impl Follower {
         let mut replay = Replay::default();
         let target = &stream.meta().target;
         replay.begin(&target.capture(), target.early);
-        Ok(Self { stream, replay })
+        Ok(Self { stream, replay, summed: None })
     }
 }
 
@@ -98,7 +101,7 @@ impl<W: Watch> Follower<W> {
     /// As [`Follower::open`].
     pub fn observed(path: &Path, watch: W) -> Result<Self, Error> {
         let stream = Stream::open(path, &LoadOptions::default())?;
-        Ok(Self { stream, replay: Replay::new(watch) })
+        Ok(Self { stream, replay: Replay::new(watch), summed: None })
     }
 
     /// Returns the observer of single blocks.
@@ -132,6 +135,7 @@ impl<W: Watch> Follower<W> {
             }
         }
         self.stream.pass_on(ticks, &mut self.replay)?;
+        self.add_steps()?;
         Ok(true)
     }
 
@@ -145,6 +149,7 @@ impl<W: Watch> Follower<W> {
         if finished {
             self.stream.finish(&mut self.replay)?;
         }
+        self.add_steps()?;
         Ok(self.progress(finished))
     }
 
@@ -160,6 +165,7 @@ impl<W: Watch> Follower<W> {
         if finished {
             self.stream.finish(&mut sink)?;
         }
+        self.add_steps()?;
         Ok(self.progress(finished))
     }
 
@@ -168,13 +174,39 @@ impl<W: Watch> Follower<W> {
         self.stream.bytes_left()
     }
 
+    /// Adds the figures that were read since the last call, of a recording without events.
+    fn add_steps(&mut self) -> Result<(), Error> {
+        let meta = self.stream.meta();
+        if !meta.is_aggregated() {
+            return Ok(());
+        }
+        let summed = self.summed.get_or_insert_default();
+        let new = meta.steps.get(summed.read..).unwrap_or_default();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let file = open_file(self.stream.path())?;
+        for at in new {
+            match step(&file, at) {
+                Some(step) => summed.add(&step),
+                None => summed.read += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the figures of all blocks.
+    fn totals(&self) -> Totals {
+        self.summed.as_ref().map_or_else(|| self.replay.totals(), |s| s.totals)
+    }
+
     fn progress(&self, finished: bool) -> Progress {
         let counters = &self.stream.meta().counters;
         Progress {
             events: self.stream.events().max(counters.events),
             lost: counters.lost,
             bytes: self.stream.bytes_read(),
-            totals: self.replay.totals(),
+            totals: self.totals(),
             finished,
         }
     }
@@ -190,12 +222,12 @@ impl<W: Watch> Follower<W> {
     }
 
     fn end_ticks(&self) -> u64 {
-        self.meta().end_ticks(self.replay.totals().last_ticks)
+        self.meta().end_ticks(self.totals().last_ticks)
     }
 
     /// Returns the figures of all blocks over time.
     pub fn course(&self) -> Course {
-        self.replay.course()
+        self.summed.as_ref().map_or_else(|| self.replay.course(), |s| s.steps.course())
     }
 
     /// Returns the figures of all blocks in columns of time. It takes a pass over the live blocks, and no other.
@@ -212,22 +244,26 @@ impl<W: Watch> Follower<W> {
 
     /// Returns the figures by stack.
     pub fn groups(&self) -> Vec<Group> {
-        self.replay.groups()
+        self.summed.as_ref().map_or_else(|| self.replay.groups(), |s| s.groups.clone())
     }
 
     /// Returns the figures by stack without the ages of their blocks: it does not pass over the live blocks.
     pub fn ageless_groups(&self) -> Vec<Group> {
-        self.replay.ageless_groups()
+        self.summed.as_ref().map_or_else(|| self.replay.ageless_groups(), |s| s.groups.clone())
     }
 
     /// Returns the number of stacks that have had blocks.
     pub fn groups_len(&self) -> usize {
-        self.replay.nodes().len()
+        self.summed.as_ref().map_or_else(|| self.replay.nodes().len(), |s| s.groups.len())
     }
 
     /// Returns the stack node of a group, given its index in [`Self::groups`]; 0 if there is none.
     pub fn node_of(&self, group: u32) -> u32 {
-        self.replay.nodes().get(group as usize).copied().unwrap_or(0)
+        let at = group as usize;
+        match &self.summed {
+            Some(s) => s.groups.get(at).map_or(0, |g| g.node),
+            None => self.replay.nodes().get(at).copied().unwrap_or(0),
+        }
     }
 
     /// Returns the live blocks with their addresses, in no particular order. Their groups are indices into
@@ -259,8 +295,8 @@ impl<W: Watch> Follower<W> {
     pub fn analysis(&self) -> Result<Analysis, Error> {
         let file = open_file(self.stream.path())?;
         let source = Source::of(&self.stream, file);
-        let (mut totals, mut groups) = (self.replay.totals(), self.groups());
-        if let Some(s) = &source.meta.stripped {
+        let (mut totals, mut groups) = (self.totals(), self.groups());
+        if let Some(s) = source.meta.stripped.as_ref().filter(|_| self.summed.is_none()) {
             restore(s, &mut totals, &mut groups);
         }
         Ok(Analysis::new(source, totals, groups))

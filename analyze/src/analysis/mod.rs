@@ -70,6 +70,13 @@ pub enum Note {
         /// Number of blocks removed.
         blocks: u64,
     },
+    /// The recording has figures by stack, and no blocks.
+    Aggregated {
+        /// Until when the figures count, in nanoseconds since the start, if that is not the end; 0: there are none yet.
+        until_ns: Option<u64>,
+        /// No more figures will come: the collector was killed, or could not write them.
+        killed: bool,
+    },
     /// Short-lived blocks are counted, but not recorded.
     Culled {
         /// Upper bound of their lifetimes, in nanoseconds.
@@ -142,6 +149,7 @@ impl fmt::Display for Note {
                 number(*blocks),
                 duration(*below_ns)
             ),
+            Note::Aggregated { until_ns, killed } => aggregated(f, *until_ns, *killed),
             Note::Culled { below_ns, blocks, early, until_ns, killed } => {
                 culled(f, *below_ns, (*blocks, *early), *until_ns, *killed)?;
                 if *killed { cut_short(f, *below_ns, until_ns.unwrap_or(0)) } else { Ok(()) }
@@ -205,6 +213,23 @@ fn culled(
              in it",
             duration(ns)
         ),
+    }
+}
+
+/// Says what a recording made with `--aggregate` has, and until when.
+fn aggregated(f: &mut fmt::Formatter<'_>, until_ns: Option<u64>, killed: bool) -> fmt::Result {
+    write!(
+        f,
+        "figures by stack alone were recorded (--aggregate): moments are those at which figures were written, and \
+         there are no single blocks"
+    )?;
+    if killed {
+        write!(f, "; the collector was killed")?;
+    }
+    match until_ns {
+        None => Ok(()),
+        Some(0) => write!(f, "; no figures are written yet"),
+        Some(ns) => write!(f, "; the figures are those at {}", duration(ns)),
     }
 }
 
@@ -345,7 +370,9 @@ impl Analysis {
         let mut replay: Replay = Replay::default();
         read_all(&mut stream, &mut replay)?;
         let (mut totals, mut groups) = (replay.totals(), replay.groups());
-        if let Some(s) = &stream.meta().stripped {
+        if let Some(sum) = crate::aggregate::sum(&file, stream.meta()) {
+            (totals, groups) = (sum.totals, sum.groups);
+        } else if let Some(s) = &stream.meta().stripped {
             restore(s, &mut totals, &mut groups);
         }
         Ok(Self::new(Source::new(stream, file), totals, groups))
@@ -355,6 +382,11 @@ impl Analysis {
         let notes = notes(&source, &totals);
         let symbols = Arc::default();
         Self { source: Arc::new(source), totals, groups, notes, at: None, left_out: None, symbols }
+    }
+
+    /// Returns the file of the recording.
+    pub(crate) fn file(&self) -> &File {
+        &self.source.file
     }
 
     pub(crate) fn add_note(&mut self, note: Note) {
@@ -519,6 +551,12 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
         let until = if s.totals.is_empty() { 0 } else { meta.clock.ns(totals.last_ticks).max(1) };
         notes.push(match s.how {
             Stripped::LATER => Note::Stripped { below_ns, blocks },
+            Stripped::AGGREGATED => {
+                let last = meta.steps.last().map_or(0, |s| meta.clock.ns(s.end).max(1));
+                let killed = meta.end.is_some() || !crate::symbols::is_target(&meta.target);
+                Note::Aggregated { until_ns: Some(last), killed }
+            }
+            Stripped::AGGREGATED_TO_THE_END => Note::Aggregated { until_ns: None, killed: false },
             Stripped::CULLED_TO_THE_END => {
                 Note::Culled { below_ns, blocks, early, until_ns: None, killed: false }
             }

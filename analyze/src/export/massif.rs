@@ -3,6 +3,7 @@
 use super::profile::{base, label};
 use super::{ExportError, Profile, Source, one_line};
 use crate::analysis::Analysis;
+use crate::index::ScanError;
 use crate::symbols::Frame;
 use std::io::{self, Write};
 
@@ -27,26 +28,22 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     at.push(peak_at);
     at.sort_unstable();
     at.dedup();
-    // Bytes live at each snapshot, all events of that moment included.
-    let mut live = vec![0u64; at.len()];
-    source.query.in_order(source.until(), |e| {
-        let i = at.partition_point(|t| *t < e.time());
-        if let Some(l) = live.get_mut(i) {
-            *l = if e.begins() { l.wrapping_add(e.size) } else { l.wrapping_sub(e.size) };
-        }
-    })?;
+    let peak = source.query.analysis(Some(peak_at))?;
+    let mut live = live_at(source, &at)?;
+    if let Some(at) = at.iter().position(|t| *t == peak_at) {
+        // Of a recording without events, this is the end of the step beside the peak.
+        live[at] = peak.totals().figures.live_bytes;
+    }
     let command = meta.target.command();
     writeln!(out, "desc: recorded by prof {}", one_line(&meta.target.prof_version))?;
     writeln!(out, "cmd: {}\ntime_unit: ms", one_line(&command))?;
-    let mut bytes = 0u64;
-    for (i, (t, step)) in at.iter().zip(&live).enumerate() {
-        bytes = bytes.wrapping_add(*step);
+    for (i, (t, bytes)) in at.iter().zip(&live).enumerate() {
         let ms = meta.clock.ns(*t) / 1_000_000;
         writeln!(out, "#-----------\nsnapshot={i}\n#-----------\ntime={ms}")?;
         writeln!(out, "mem_heap_B={bytes}\nmem_heap_extra_B=0\nmem_stacks_B=0")?;
         if *t == peak_at {
             writeln!(out, "heap_tree=peak")?;
-            tree(&source.query.analysis(Some(peak_at))?, out)?;
+            tree(&peak, out)?;
         } else if i + 1 == at.len() {
             writeln!(out, "heap_tree=detailed")?;
             tree(&end, out)?;
@@ -55,6 +52,26 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
         }
     }
     Ok(())
+}
+
+/// Returns the bytes live at each of the moments, all events of that moment included.
+fn live_at(source: &Source<'_>, at: &[u64]) -> Result<Vec<u64>, ScanError> {
+    if source.index.analysis().meta().is_aggregated() {
+        return source.query.live_at(at);
+    }
+    let mut live = vec![0u64; at.len()];
+    source.query.in_order(source.until(), |e| {
+        let i = at.partition_point(|t| *t < e.time());
+        if let Some(l) = live.get_mut(i) {
+            *l = if e.begins() { l.wrapping_add(e.size) } else { l.wrapping_sub(e.size) };
+        }
+    })?;
+    let mut bytes = 0u64;
+    for l in &mut live {
+        bytes = bytes.wrapping_add(*l);
+        *l = bytes;
+    }
+    Ok(live)
 }
 
 /// Writes the stacks as a tree from the innermost frame outwards, as Massif does.

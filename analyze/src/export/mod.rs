@@ -249,6 +249,12 @@ impl Source<'_> {
         if format.needs_every_block() && !self.index.analysis().capture().is_everything() {
             return Err(ExportError::Partial);
         }
+        use Format::{Csv, Dhat, Heaptrack, Json, JsonObjects, Parquet, Replay};
+        let lists_blocks =
+            matches!(format, Csv | Dhat | Heaptrack | Json | JsonObjects | Parquet | Replay);
+        if lists_blocks && self.has_blocks() && self.index.analysis().meta().is_aggregated() {
+            return Err(ScanError::NoBlocks.into());
+        }
         let what = self.held.map_or(What::Heap, |h| h.what);
         match format {
             Format::Massif | Format::Dhat | Format::Replay if what != What::Heap => {

@@ -2,7 +2,7 @@
 
 use super::Source;
 use crate::index::{Column, ScanError};
-use crate::query::Selection;
+use crate::query::{Selection, Span};
 
 /// With more blocks than these, events are not sorted.
 const MANY: u64 = 2 << 20;
@@ -25,6 +25,11 @@ impl Timeline {
         let analysis = source.index.analysis();
         let clock = &analysis.meta().clock;
         let end_ns = source.at.map_or(analysis.duration_ns(), |t| clock.ns(t)).max(1);
+        if analysis.meta().is_aggregated() {
+            let span = Span { from_ns: 0, to_ns: end_ns, width: parts };
+            let t = source.query.timeline(&span, false)?;
+            return Ok(Self { end_ns, most: t.live_bytes.max, last: t.live_bytes.last });
+        }
         if source.index.rows() > MANY {
             return Self::by_steps(source, parts, end_ns);
         }

@@ -171,6 +171,17 @@ impl Course {
         self.now.blocks.end(blocks);
     }
 
+    /// Returns the extents of live bytes and blocks, and begins anew with the present ones.
+    pub(crate) fn restart(&mut self, (bytes, blocks): (u64, u64)) -> (Extent, Extent) {
+        self.end_bucket(Counts::default(), (bytes, blocks));
+        let mut all = self.buckets.first().copied().unwrap_or(self.now);
+        self.buckets.iter().skip(1).chain([&self.now]).for_each(|b| all.follow(b));
+        let (now, buckets) = (self.now.still(), std::mem::take(&mut self.buckets));
+        *self = Self { now, buckets, ..Self::default() };
+        self.buckets.clear();
+        (all.bytes, all.blocks)
+    }
+
     /// Makes one bucket of two.
     fn fold(&mut self) {
         let pairs = self.buckets.len() / 2;

@@ -15,4 +15,6 @@ pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 pub(crate) use live::{Live, Value};
 pub use replay::{BlockStats, End, Fate, Group, Replay, Totals, Watch};
-pub(crate) use stripped::{restore, to_records};
+pub(crate) use stripped::{
+    figures as figures_of, restore, to_figures, to_records, to_totals, totals_of,
+};

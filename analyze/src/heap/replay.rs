@@ -37,7 +37,7 @@ pub struct BlockStats {
 impl BlockStats {
     // A made-up recording can have sizes up to 2^56, so sums wrap.
     #[inline(always)]
-    fn gain(&mut self, size: u64) -> bool {
+    pub(crate) fn gain(&mut self, size: u64) -> bool {
         self.allocated_bytes = self.allocated_bytes.wrapping_add(size);
         self.live_count += 1;
         self.live_bytes = self.live_bytes.wrapping_add(size);
@@ -48,7 +48,7 @@ impl BlockStats {
     }
 
     #[inline(always)]
-    fn lose(&mut self, size: u64) {
+    pub(crate) fn lose(&mut self, size: u64) {
         self.live_count -= 1;
         self.live_bytes = self.live_bytes.wrapping_sub(size);
     }
@@ -140,6 +140,10 @@ pub trait Watch {
 
     /// Called when a noted block begins; an earlier block at its address has ended.
     fn begin(&mut self, op: &Op);
+
+    /// Called when any block begins, with the index of its group.
+    #[inline(always)]
+    fn starts(&mut self, _group: u32, _op: &Op) {}
 
     /// Called when a block ends.
     fn end(&mut self, addr: u64, block: &Block, end: End);
@@ -302,6 +306,24 @@ impl<W: Watch> Replay<W> {
         groups
     }
 
+    /// Returns a group without the age of its oldest block, of a recording that is no sample; `None` if there is none.
+    pub(crate) fn ageless_group(&self, group: u32) -> Option<Group> {
+        let at = group as usize;
+        let (mut figures, t) = (*self.figures.get(at)?, self.times.get(at)?);
+        if self.partial {
+            figures.temporary = 0;
+        }
+        let (first, last, peak_ticks) = (t.first, t.last, t.peak);
+        Some(Group { node: self.nodes[at], figures, first, last, peak_ticks, ..Group::default() })
+    }
+
+    /// Returns the number of frees of known blocks, least and most live bytes, and least and most live blocks since the
+    /// last call.
+    pub(crate) fn take_course(&mut self) -> [u64; 5] {
+        let (bytes, blocks) = self.course.restart(self.now());
+        [self.freed, bytes.min, bytes.max, blocks.min, blocks.max]
+    }
+
     /// Returns the figures of all blocks over time, up to the last operation.
     pub fn course(&self) -> Course {
         let mut course = self.course.clone();
@@ -397,6 +419,7 @@ impl<W: Watch> Replay<W> {
         if block.is_noted() {
             self.watch.begin(op);
         }
+        self.watch.starts(group, op);
         let f = &mut self.figures[group as usize];
         f.allocations += !again as u64;
         f.reallocations += again as u64;

@@ -13,7 +13,8 @@ const _: () = assert!(GROUP == 4 + 2 * FIGURES);
 /// Number of groups in a record, so that it fits into a chunk: a value takes up to ten bytes.
 const GROUPS: usize = 200_000;
 
-fn figures(f: &BlockStats) -> [u64; FIGURES] {
+/// Returns the figures in their order in records.
+pub(crate) fn figures(f: &BlockStats) -> [u64; FIGURES] {
     let BlockStats {
         live_count,
         live_bytes,
@@ -36,7 +37,8 @@ fn figures(f: &BlockStats) -> [u64; FIGURES] {
     ]
 }
 
-fn to_figures(n: &[u64; FIGURES]) -> BlockStats {
+/// Returns the figures of a record.
+pub(crate) fn to_figures(n: &[u64; FIGURES]) -> BlockStats {
     let [
         live_count,
         live_bytes,
@@ -105,14 +107,39 @@ fn to_errors(n: &[u64; FIGURES]) -> Errors {
     }
 }
 
-/// Makes records with all figures, each with a part of the groups.
-pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) -> Vec<Stripped> {
-    let t = totals;
+/// Returns the figures of all blocks as a record has them.
+pub(crate) fn totals_of(t: &Totals) -> Vec<u64> {
     let mut all = figures(&t.figures).to_vec();
     all.extend(errors(&t.errors));
     let counts = [t.frees, t.unknown_frees, t.implied_frees];
     all.extend(counts);
     all.extend([t.peak_ticks, t.last_ticks, t.nonsense]);
+    all
+}
+
+/// Returns the figures of all blocks of a record; `None` if it has none.
+pub(crate) fn to_totals(n: &[u64]) -> Option<Totals> {
+    let n = n.first_chunk::<TOTALS>()?;
+    let (f, rest) = n.split_first_chunk::<FIGURES>()?;
+    let (e, rest) = rest.split_first_chunk::<FIGURES>()?;
+    let [frees, unknown_frees, implied_frees, peak_ticks, last_ticks, nonsense] = *rest else {
+        return None;
+    };
+    Some(Totals {
+        figures: to_figures(f),
+        errors: to_errors(e),
+        frees,
+        unknown_frees,
+        implied_frees,
+        peak_ticks,
+        last_ticks,
+        nonsense,
+    })
+}
+
+/// Makes records with all figures, each with a part of the groups.
+pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) -> Vec<Stripped> {
+    let all = totals_of(totals);
     let record = |groups: &[Group]| {
         let mut numbers = Vec::with_capacity(groups.len() * GROUP);
         for g in groups {
@@ -130,22 +157,8 @@ pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) ->
 
 /// Replaces the figures of the remaining blocks by those of all blocks. Groups without remaining blocks come last.
 pub(crate) fn restore(s: &Stripped, totals: &mut Totals, groups: &mut Vec<Group>) {
-    let Some(n) = s.totals.first_chunk::<TOTALS>() else { return };
-    let (f, rest) = n.split_first_chunk::<FIGURES>().unwrap_or((&[0; FIGURES], &[]));
-    let (e, rest) = rest.split_first_chunk::<FIGURES>().unwrap_or((&[0; FIGURES], &[]));
-    let [frees, unknown_frees, implied_frees, peak_ticks, last_ticks, nonsense] = *rest else {
-        return;
-    };
-    *totals = Totals {
-        figures: to_figures(f),
-        errors: to_errors(e),
-        frees,
-        unknown_frees,
-        implied_frees,
-        peak_ticks,
-        last_ticks,
-        nonsense,
-    };
+    let Some(all) = to_totals(&s.totals) else { return };
+    *totals = all;
     let mut places: HashMap<u32, usize> =
         groups.iter().enumerate().map(|(i, g)| (g.node, i)).collect();
     for n in s.groups.as_chunks::<GROUP>().0 {

@@ -188,9 +188,12 @@ pub(super) fn build(
     let writer = Writer::new(out, HEADER, stream.event_bytes());
     let (read, replayed, written) = run(&mut stream, writer);
     read?;
-    let Replayed { mut totals, mut groups, chains, before, course } = replayed;
+    let Replayed { mut totals, mut groups, chains, before, mut course } = replayed;
     let mut writer = written;
-    if let Some(s) = &stream.meta().stripped {
+    if let Some(sum) = crate::aggregate::sum(&file, stream.meta()) {
+        course = sum.steps.course();
+        (totals, groups) = (sum.totals, sum.groups);
+    } else if let Some(s) = &stream.meta().stripped {
         crate::heap::restore(s, &mut totals, &mut groups);
     }
     let thread_numbers = (0..).map_while(|thread_index| stream.thread_of(thread_index)).collect();

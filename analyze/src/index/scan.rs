@@ -12,6 +12,12 @@ pub enum ScanError {
     /// A block of rows could not be read, or is damaged.
     #[error("the index {0} is damaged or can't be read; remove it, and it is made anew")]
     Damaged(PathBuf),
+    /// The recording has figures by stack, and no single blocks.
+    #[error(
+        "this asks for single blocks, and the recording has only figures by stack (--aggregate); a recording made \
+         with --cull has the blocks that live long"
+    )]
+    NoBlocks,
     /// The [job](crate::Job) that the query is part of was cancelled.
     #[error("cancelled")]
     Cancelled,
@@ -31,6 +37,7 @@ impl Index {
         state: impl Fn() -> S + Sync,
         work: impl Fn(&mut S, &mut Block<'_>) -> Option<()> + Sync,
     ) -> Result<Vec<S>, ScanError> {
+        self.has_blocks()?;
         let next = AtomicUsize::new(0);
         let step = Step::begin("going through the index", self.blocks.len() as u64);
         let failed = AtomicBool::new(false);
@@ -84,6 +91,7 @@ impl Index {
         &self,
         mut work: impl FnMut(&mut Block<'_>) -> Option<()>,
     ) -> Result<(), ScanError> {
+        self.has_blocks()?;
         let mut buffer = Vec::new();
         let step = Step::begin("going through the index", self.blocks.len() as u64);
         for place in self.blocks.iter().copied().enumerate() {
@@ -112,6 +120,7 @@ impl Index {
         number: u64,
         work: impl FnOnce(&mut Block<'_>) -> Option<()>,
     ) -> Result<bool, ScanError> {
+        self.has_blocks()?;
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         let Some(&at) = self.blocks.get(number) else { return Ok(false) };
         let block = Block::open(&self.store, (number, at), Vec::new());
@@ -119,6 +128,11 @@ impl Index {
             Some(()) => Ok(true),
             None => Err(self.damaged()),
         }
+    }
+
+    /// Returns an error if the recording has no single blocks: to find none would be taken for an answer.
+    fn has_blocks(&self) -> Result<(), ScanError> {
+        if self.analysis.meta().is_aggregated() { Err(ScanError::NoBlocks) } else { Ok(()) }
     }
 
     fn damaged(&self) -> ScanError {

@@ -5,6 +5,7 @@ mod text;
 
 use crate::index::{Column, ScanError};
 use crate::load::ScanAt;
+use crate::query::{self, Filter, Query};
 use crate::report::Head;
 use crate::style::printable;
 use crate::{Error, Index};
@@ -252,6 +253,26 @@ impl Info {
 /// Counts the blocks by lifetime.
 fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, ScanError> {
     const OTHERS: usize = LIFETIMES.len();
+    let class = |i: usize| LifetimeData {
+        below_ns: LIFETIMES.get(i).copied(),
+        live: i == OTHERS + 1,
+        ..LifetimeData::default()
+    };
+    if index.analysis().meta().is_aggregated() {
+        let query = Query::new(index, &Filter::default()).map_err(|_| ScanError::NoBlocks)?;
+        let spread = query.spread(None)?;
+        let mut all: Vec<LifetimeData> = (0..OTHERS + 2).map(class).collect();
+        for (i, t) in spread.lifetimes.iter().enumerate() {
+            // Its classes are these, and finer ones.
+            let at = match query::LIFETIMES.get(i) {
+                Some(limit) => LIFETIMES.partition_point(|l| l < limit),
+                None => OTHERS + i - query::LIFETIMES.len(),
+            };
+            all[at].count += t.count;
+            all[at].bytes = all[at].bytes.saturating_add(t.bytes);
+        }
+        return Ok(all);
+    }
     let clock = &index.analysis().meta().clock;
     let state = || ([(0u64, 0u64); OTHERS + 2], [const { Vec::new() }; 3]);
     let states = index.scan(state, |(sums, columns), block| {
@@ -273,13 +294,7 @@ fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, ScanError> {
         }
         Some(())
     })?;
-    let mut all: Vec<LifetimeData> = (0..OTHERS + 2)
-        .map(|i| LifetimeData {
-            below_ns: LIFETIMES.get(i).copied(),
-            live: i == OTHERS + 1,
-            ..LifetimeData::default()
-        })
-        .collect();
+    let mut all: Vec<LifetimeData> = (0..OTHERS + 2).map(class).collect();
     for (sums, _) in states {
         for (a, (count, bytes)) in all.iter_mut().zip(sums) {
             a.count += count;

@@ -60,6 +60,16 @@ impl Info {
                 bytes(c.bytes)
             )?;
         }
+        self.kinds(out)?;
+        self.lifetimes(out)?;
+        self.threads(out)?;
+        self.modules(out)
+    }
+
+    fn kinds(&self, out: &mut String) -> fmt::Result {
+        if self.events.iter().all(|e| e.count == 0) {
+            return Ok(());
+        }
         writeln!(out, "\n{:<15} {:>12} {:>12} {:>9}", "events", "number", "in the file", "each")?;
         for e in self.events.iter().filter(|e| e.count > 0) {
             let each = e.bytes as f64 / e.count as f64;
@@ -71,9 +81,7 @@ impl Info {
                 bytes(e.bytes)
             )?;
         }
-        self.lifetimes(out)?;
-        self.threads(out)?;
-        self.modules(out)
+        Ok(())
     }
 
     fn lifetimes(&self, out: &mut String) -> fmt::Result {
@@ -96,6 +104,9 @@ impl Info {
 
     fn threads(&self, out: &mut String) -> fmt::Result {
         let n = self.threads.len();
+        if n == 0 {
+            return Ok(());
+        }
         writeln!(out, "\n{:<12} {:>12}  name", count(n as u64, "thread", "threads"), "events")?;
         let mut all: Vec<_> = self.threads.iter().collect();
         all.sort_by_key(|t| (std::cmp::Reverse(t.events), t.number));

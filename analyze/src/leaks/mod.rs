@@ -12,6 +12,7 @@ mod parts;
 mod proved;
 mod rows;
 mod series;
+mod steps;
 mod text;
 mod turnover;
 
@@ -251,7 +252,11 @@ impl Leaks {
             / (series::MOMENTS - 1) as f64;
         let per_hour = |step: f64| if step_ns > 0.0 { (step / step_ns * 3600e9) as u64 } else { 0 };
         let resident = resident_growth(meta, start, end);
-        let mut judged: Vec<Row> = rows::rows(index, query, &moments, resident)?
+        let rows = match meta.is_aggregated() {
+            true => steps::rows(index, query, &moments)?,
+            false => rows::rows(index, query, &moments, resident)?,
+        };
+        let mut judged: Vec<Row> = rows
             .into_iter()
             .map(|j| {
                 let bytes = j.series.held[series::MOMENTS - 1];
@@ -277,10 +282,11 @@ impl Leaks {
         let duration_ns = meta.clock.between(start, start.saturating_add(recorded_ticks));
         let seen_per_hour = seen_per_hour(meta.points_per_byte(start, end), duration_ns);
         // Mappings that can't be read are no reason to say nothing of blocks.
-        let growing_mappings = match Maps::of(analysis).ok().filter(|_| query.is_all()) {
-            Some(maps) => growing(index, &maps)?,
-            None => Vec::new(),
-        };
+        let growing_mappings =
+            match Maps::of(analysis).ok().filter(|_| query.is_all() && !meta.is_aggregated()) {
+                Some(maps) => growing(index, &maps)?,
+                None => Vec::new(),
+            };
         Ok(Self {
             version: 1,
             head,

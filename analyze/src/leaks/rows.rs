@@ -67,7 +67,7 @@ pub(super) fn rows(
     Ok(rows)
 }
 
-fn is_early(s: &Series, moments: &Moments) -> bool {
+pub(super) fn is_early(s: &Series, moments: &Moments) -> bool {
     s.first < moments.at[MOMENTS / 2]
 }
 

@@ -9,7 +9,7 @@ use prof_trace::pcs::CUT;
 use prof_trace::records::{
     Allocators, Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, MARKS, Mappings,
     Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Scan,
-    Stripped, Symbols, Target, Thread, Toggle, kind,
+    Step, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -106,6 +106,8 @@ pub struct Meta {
     pub stripped: Option<Stripped>,
     /// Place of each stack's figures in those, by node.
     stripped_at: HashMap<u64, usize>,
+    /// Location of the figures of a recording without events, in their order.
+    pub(crate) steps: Vec<StepAt>,
     /// The target's mappings, at first and at last.
     pub memory: Memories,
     /// The scans of the target's memory, in the order in which they were made.
@@ -166,6 +168,14 @@ pub struct Meta {
     pub(super) new_calls: Vec<(u32, Call)>,
     /// Ticks of the pass before the one that was read last.
     pass_before: u64,
+}
+
+/// Location of the figures of a recording without events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepAt {
+    pub at: SymbolsAt,
+    /// Ticks up to which events are counted.
+    pub end: u64,
 }
 
 /// Location of a chunk of calls.
@@ -244,6 +254,9 @@ impl Meta {
             }),
             kind::FRAMES => Frames::decode(payload).map(|_| self.frames.push(place)),
             kind::STRIPPED => Stripped::decode(payload).map(|s| self.strip(s)),
+            kind::STEP => {
+                Step::decode(payload).map(|s| self.steps.push(StepAt { at: place, end: s.end }))
+            }
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
             kind::SCAN => Scan::decode(payload).map(|s| self.add_scan(s, place)),
             kind if is_scan_part(kind) => {
@@ -315,6 +328,14 @@ impl Meta {
         if d.bytes > 0 && self.distances.len() < DISTANCES {
             self.distances.push((d.ticks, d.bytes));
         }
+    }
+
+    /// Returns whether the recording has figures by stack in place of events (`--aggregate`).
+    #[must_use]
+    pub fn is_aggregated(&self) -> bool {
+        self.stripped.as_ref().is_some_and(|s| {
+            matches!(s.how, Stripped::AGGREGATED | Stripped::AGGREGATED_TO_THE_END)
+        })
     }
 
     /// Returns whether the recording is one of the kernel's own memory, as `prof kernel` makes it.

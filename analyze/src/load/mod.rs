@@ -23,6 +23,7 @@ pub(crate) use held::{Payload, Waiting};
 pub use ids::IdMap;
 pub(crate) use merge::Merge;
 pub use merge::{Op, OpKind};
+pub(crate) use meta::StepAt;
 pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
 pub use process::{ProcessSeen, Sample, WorkerSeen};
 pub use resident::{Reading, Resident};

@@ -1,5 +1,6 @@
 //! Computes the figures of the selected blocks.
 
+use super::aggregated::Figured;
 use super::plan::{Query, Selection, Suppressed};
 use crate::analysis::{Analysis, LeftOut};
 use crate::heap::{BlockStats, Estimates, Group, Totals};
@@ -7,8 +8,8 @@ use crate::index::{Block, Column, ScanError, flags};
 
 /// Sums of a class.
 #[derive(Clone, Copy, Default)]
-struct Sum {
-    figures: BlockStats,
+pub(super) struct Sum {
+    pub figures: BlockStats,
     frees: u64,
     implied: u64,
     first: u64,
@@ -16,7 +17,7 @@ struct Sum {
     oldest: u64,
 }
 
-const NOTHING: Sum = Sum {
+pub(super) const NOTHING: Sum = Sum {
     figures: BlockStats {
         live_count: 0,
         live_bytes: 0,
@@ -61,6 +62,15 @@ impl Sum {
         }
     }
 
+    /// Adds what a recording without blocks knows of a group. Each reallocation has ended a block, of this stack or another.
+    pub(super) fn group(&mut self, g: &Group) {
+        let f = g.figures;
+        let begun = f.allocations.wrapping_add(f.reallocations);
+        let frees = begun.wrapping_sub(f.live_count).saturating_sub(f.reallocations);
+        let (first, last) = (g.first, g.last);
+        self.add(&Self { figures: f, frees, first, last, ..NOTHING });
+    }
+
     fn add(&mut self, other: &Self) {
         let (f, o) = (&mut self.figures, &other.figures);
         f.allocations += o.allocations;
@@ -79,7 +89,7 @@ impl Sum {
 
 /// Live blocks and bytes as time advances, and their peaks.
 #[derive(Clone, Copy, Default)]
-struct Level {
+pub(super) struct Level {
     count: u64,
     bytes: u64,
     peak_count: u64,
@@ -88,6 +98,28 @@ struct Level {
 }
 
 impl Level {
+    /// Changes live blocks and bytes, modulo 2^64.
+    pub(super) fn shift(&mut self, blocks: u64, bytes: u64) {
+        self.count = self.count.wrapping_add(blocks);
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+
+    /// Takes the present blocks and bytes for a moment's.
+    pub(super) fn note(&mut self, time: u64) {
+        if self.bytes > self.peak_bytes {
+            self.raise(self.count, self.bytes, time);
+        }
+        self.peak_count = self.peak_count.max(self.count);
+    }
+
+    /// Raises the peaks to these, which were reached, if they are not higher.
+    pub(super) fn raise(&mut self, blocks: u64, bytes: u64, time: u64) {
+        self.peak_count = self.peak_count.max(blocks);
+        if bytes >= self.peak_bytes {
+            (self.peak_bytes, self.peak_at) = (bytes, time);
+        }
+    }
+
     #[inline(always)]
     fn step(&mut self, begins: bool, size: u64, time: u64) {
         if !begins {
@@ -144,6 +176,10 @@ struct Classes {
     /// Live bytes and blocks of all classes together.
     all: Level,
     estimates: Option<Estimates>,
+    /// The figures of all blocks, if a recording without blocks has told them.
+    totals: Option<Totals>,
+    /// The moment that the figures describe.
+    at: u64,
 }
 
 impl Classes {
@@ -205,10 +241,13 @@ impl Query<'_> {
         if partial {
             totals.figures.temporary = 0;
         }
+        if let Some(told) = classes.totals {
+            totals = told;
+        }
         if let Some(e) = &classes.estimates {
             (totals.frees, totals.peak_ticks, totals.errors) = e.totals(&mut totals.figures);
         }
-        let mut analysis = whole.with_figures(totals, groups, at);
+        let mut analysis = whole.with_figures(totals, groups, at.map(|at| at.min(classes.at)));
         if let Some(s) = &self.suppressed {
             analysis.set_suppressed(self.suppressed(s, at)?);
         }
@@ -258,14 +297,21 @@ impl Query<'_> {
         if let Some(groups) = self.kept(by, count, at) {
             return Ok((groups, matches!(by, By::Stacks)));
         }
-        if analysis.capture().is_sampled() {
+        if analysis.capture().is_sampled() || self.is_aggregated() {
             // Estimates need the order of time, and samples are few.
             return Ok((self.by(by, count, at)?, true));
         }
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
         let sums = self.scan_sums(by, count, until)?;
         let levels = vec![Level::default(); count];
-        let classes = Classes { sums, levels, all: Level::default(), estimates: None };
+        let classes = Classes {
+            sums,
+            levels,
+            all: Level::default(),
+            estimates: None,
+            totals: None,
+            at: until,
+        };
         let partial = !analysis.capture().is_everything();
         Ok(((0..count).filter_map(|i| classes.group(i, partial)).collect(), false))
     }
@@ -275,7 +321,8 @@ impl Query<'_> {
     fn kept(&self, by: By<'_>, count: usize, at: Option<u64>) -> Option<Vec<Group>> {
         let analysis = self.index.analysis();
         // The kept figures of stripped recordings count blocks that no filter finds any more.
-        let whole = self.is_all() || analysis.meta().stripped.is_none();
+        let stripped = analysis.meta().stripped.is_some() && !self.is_aggregated();
+        let whole = self.is_all() || !stripped;
         if at.is_some() || !self.is_of_stacks() || !whole {
             return None;
         }
@@ -300,9 +347,13 @@ impl Query<'_> {
     }
 
     fn collect_by(&self, by: By<'_>, count: usize, until: u64) -> Result<Classes, ScanError> {
+        if self.is_aggregated() {
+            let Figured { sums, levels, all, totals, at } = self.figured(by, count, until)?;
+            return Ok(Classes { sums, levels, all, estimates: None, totals, at });
+        }
         let sums = self.scan_sums(by, count, until)?;
         let (levels, all, estimates) = self.levels(by, count, until)?;
-        Ok(Classes { sums, levels, all, estimates })
+        Ok(Classes { sums, levels, all, estimates, totals: None, at: until })
     }
 
     fn scan_sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, ScanError> {

@@ -8,6 +8,7 @@
 //! * [`Query::timeline`]: the figures over time;
 //! * [`Query::in_order`]: their beginnings and ends, in the order of time.
 
+mod aggregated;
 mod block_stats;
 mod chains;
 mod fields;

@@ -160,6 +160,14 @@ impl<'a> Query<'a> {
                 None => ids,
             });
         }
+        if q.is_aggregated() && (!q.is_of_stacks() || filter.asks_for_chains()) {
+            let given: Vec<String> = filter.given().iter().map(|(n, _)| format!("--{n}")).collect();
+            return Err(QueryError::Missing(format!(
+                "{}: {}; filters of stacks alone can be used",
+                given.join(" "),
+                ScanError::NoBlocks
+            )));
+        }
         if filter.asks_for_chains() {
             q.chains = Some(Arc::new(chains::find(index, filter)?));
         }
@@ -260,7 +268,7 @@ impl<'a> Query<'a> {
     }
 
     /// Returns whether blocks of a group can be selected.
-    pub(super) fn has_group(&self, group: usize) -> bool {
+    pub(crate) fn has_group(&self, group: usize) -> bool {
         self.groups.as_ref().is_none_or(|g| g.get(group) == Some(&true))
     }
 

@@ -122,6 +122,9 @@ impl Query<'_> {
     pub fn spread(&self, at: Option<u64>) -> Result<Spread, ScanError> {
         let capture = self.index.analysis().capture();
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        if self.is_aggregated() {
+            return self.aggregated_spread(until);
+        }
         let states = self.index.scan(State::default, |s, block| self.spread_of(s, block, until))?;
         let mut all = State::default();
         for s in states {

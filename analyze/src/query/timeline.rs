@@ -164,11 +164,12 @@ impl Query<'_> {
         let (clock, end) = (&analysis.meta().clock, analysis.end_ticks());
         let edges = span.edges(clock, end);
         let mut timeline = match self.of_course(&edges, exact) {
+            _ if self.is_aggregated() => self.aggregated_timeline(&edges)?,
             Some(t) => t,
             None if analysis.capture().is_sampled() => self.by_steps::<f64>(&edges)?,
             None => self.by_steps::<u64>(&edges)?,
         };
-        if exact && timeline.within_ns > 0 {
+        if exact && timeline.within_ns > 0 && !self.is_aggregated() {
             self.put_in_order(&edges, &mut timeline)?;
         }
         timeline.edges_ns = (0..edges.len()).map(|i| span.edge_ns(i)).collect();
@@ -329,6 +330,9 @@ impl Query<'_> {
     ) -> Result<Vec<Vec<u64>>, ScanError> {
         let analysis = self.index.analysis();
         let edges = span.edges(&analysis.meta().clock, analysis.end_ticks());
+        if self.is_aggregated() {
+            return self.aggregated_timelines(&edges, by, count);
+        }
         let steps = Steps::new(&edges, analysis.meta().target.start_ticks, analysis.end_ticks());
         let (capture, width) = (analysis.capture(), edges.len() - 1);
         let state =

@@ -306,7 +306,8 @@ impl Stats {
 
     fn top(&self, style: Style, out: &mut String) -> fmt::Result {
         let sizes = [("count", &self.top_sizes_by_count), ("bytes", &self.top_sizes_by_bytes)];
-        for (key, sizes) in sizes {
+        // A recording of figures alone has none.
+        for (key, sizes) in sizes.into_iter().filter(|(_, s)| !s.is_empty()) {
             title(style, &format!("top sizes by {key}"), out)?;
             let mut table = Table::new(vec!["COUNT", "BYTES", "SIZE"]);
             for s in sizes {

@@ -9,20 +9,14 @@ use super::kept::{Kept, NOWHERE};
 use super::out::Passes;
 use crate::heap::{Block, End, Fate, Group, Live, Replay, Value, Watch, to_records};
 use crate::load::{Merge, Op, OpKind, Payload, Sink, Waiting};
-use prof_trace::chunk::{self, Next};
 use prof_trace::event::{Codec, Event};
-use prof_trace::records::{self, Pass, Target, kind};
-use prof_trace::sieve::{Sieve, Sieved};
+use prof_trace::records::{self, Pass, Target};
+use prof_trace::sieve::{Figures, Sieve, Sieved};
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 
 /// Number of operations that are replayed at a time.
 const BATCH: usize = 4096;
-/// Number of bytes at a recording's front that surely contain its target.
-const FRONT: usize = 1 << 22;
 /// No entry of the queue.
 const NONE: u32 = u32::MAX;
 
@@ -83,23 +77,6 @@ impl Cull {
         }
     }
 
-    /// Creates one for a recording that has begun.
-    ///
-    /// # Errors
-    /// If the file can't be read, or does not begin with the record of its target.
-    pub fn of(file: &File, options: CullOptions) -> io::Result<Self> {
-        let len = usize::try_from(file.metadata()?.len()).unwrap_or(FRONT).min(FRONT);
-        let mut front = vec![0; len];
-        file.read_exact_at(&mut front, 0)?;
-        let first = front.get(chunk::file_header().len()..).map(chunk::next);
-        let target = match first {
-            Some(Next::Chunk(kind::TARGET, payload, _)) => Target::decode(payload),
-            _ => None,
-        };
-        let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it has no record of its target");
-        Ok(Self::new(&target.ok_or_else(wrong)?, options))
-    }
-
     /// Replays the events from before `limit`, or all, and passes on what is old enough by then.
     fn replay(&mut self, limit: Option<u64>, to: &mut dyn Sieved) {
         let Self { merge, batch, replay, kept, passes, thread_numbers, .. } = self;
@@ -146,7 +123,15 @@ impl Sieve for Cull {
         self.finished = true;
     }
 
-    fn figures(&mut self) -> Vec<records::Stripped> {
+    fn about(&self) -> records::Stripped {
+        records::Stripped {
+            threshold_ns: self.options.threshold_ns,
+            how: records::Stripped::CULLED,
+            ..records::Stripped::default()
+        }
+    }
+
+    fn figures(&mut self) -> Vec<Figures> {
         let (queue, told) = (&self.replay.watch, &mut self.told);
         let mut groups = self.replay.ageless_groups();
         groups.retain(|g| told.insert(g.node, *g) != Some(*g));
@@ -162,7 +147,8 @@ impl Sieve for Cull {
             early: queue.early,
             ..records::Stripped::default()
         };
-        to_records(&about, &self.replay.totals(), &groups)
+        let records = to_records(&about, &self.replay.totals(), &groups);
+        records.into_iter().map(Figures::Whole).collect()
     }
 }
 

@@ -231,7 +231,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         let meta = analysis.meta();
         if meta.stripped.is_some() {
             return Err(RewriteError::Different(format!(
-                "{} has figures of blocks that are not in it (--cull, prof strip), which can't be added up; --pid names \
+                "{} has figures of blocks that are not in it (--cull, --aggregate, prof strip), which can't be added up; --pid names \
                  one process",
                 path.display()
             )));

@@ -2,7 +2,9 @@
 //! needed to read a recording on another machine, [`mod@extract`] takes the added files out, [`mod@join`] makes
 //! one of several processes' recordings.
 
+mod aggregate;
 mod anonymous;
+mod begun;
 mod cull;
 mod extract;
 mod join;
@@ -16,7 +18,9 @@ use crate::index::ScanError;
 use crate::query::QueryError;
 use std::io;
 
+pub use aggregate::{Aggregate, AggregateOptions};
 pub use anonymous::Anonymize;
+pub use begun::target_of;
 pub use cull::{Cull, CullOptions};
 pub use extract::{ExtractOptions, Extracted, extract};
 pub use join::{JOINED, JoinOptions, Joined, is_joined, join, target};

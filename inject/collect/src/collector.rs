@@ -246,8 +246,8 @@ impl<'a> Collector<'a> {
 
     /// Sets what decides which events are written.
     pub fn set_sieve(&mut self, sieve: Box<dyn Sieve>) {
+        self.tree.remember_all(sieve.most_nodes());
         self.out.set_sieve(sieve);
-        self.tree.remember_all();
     }
 
     /// Reads the target's memory statistics before anything is recorded: recorded blocks can't account for what is

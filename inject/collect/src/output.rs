@@ -8,7 +8,7 @@ use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Compress, MAX_EVENTS, Packed, Packer};
-use prof_trace::records::{Calls, Hooks, Pass, Runtimes, Stripped, Target, kind};
+use prof_trace::records::{Calls, Hooks, Pass, Runtimes, Target, kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::sieve::{Sieve, Sieved};
 use prof_trace::wire::{Reader, Writer};
@@ -96,6 +96,29 @@ struct Sifted {
     sieve: Box<dyn Sieve>,
     written: Instant,
     due: Duration,
+    /// When the process's figures and the hook's counters were written last, of a recording of figures alone.
+    noted: [Option<Instant>; 2],
+}
+
+impl Sifted {
+    /// Returns whether a recording of figures alone leaves out a chunk, as such chunks are many in the long run.
+    fn leaves_out(&mut self, kind: u16) -> bool {
+        if !self.sieve.has_only_figures() {
+            return false;
+        }
+        let noted = match kind {
+            kind::THREAD | kind::MAPPINGS => return true,
+            kind::PROCESS => &mut self.noted[0],
+            kind::COUNTERS => &mut self.noted[1],
+            _ => return false,
+        };
+        let every = self.sieve.every().unwrap_or(FIGURES[0]);
+        let is_early = noted.is_some_and(|at| at.elapsed() < every);
+        if !is_early {
+            *noted = Some(Instant::now());
+        }
+        is_early
+    }
 }
 
 /// Shortest and longest interval between two records of the figures of what is left out.
@@ -147,15 +170,23 @@ impl Output {
     }
 
     /// Sets what decides which events are written. It must see all of them.
-    pub(crate) fn set_sieve(&mut self, mut sieve: Box<dyn Sieve>) {
+    pub(crate) fn set_sieve(&mut self, sieve: Box<dyn Sieve>) {
         // A reader must know from the start on that not all blocks are here.
-        let about = sieve.figures();
-        for s in about {
-            let none = Stripped { totals: Vec::new(), groups: Vec::new(), ..s };
-            self.put(kind::STRIPPED, &none.encode());
+        if sieve.has_only_figures() {
+            // The first look at the mappings would seem to be the last one.
+            let all = std::mem::take(&mut self.meta);
+            let mut at = 0;
+            while let Next::Chunk(kind, payload, n) = chunk::next(&all[at..]) {
+                at += n;
+                if kind != kind::MAPPINGS {
+                    chunk::put(&mut self.meta, kind, payload);
+                }
+            }
         }
+        self.put(kind::STRIPPED, &sieve.about().encode());
         self.flush();
-        self.sieve = Some(Sifted { sieve, written: Instant::now(), due: FIGURES[0] });
+        let due = sieve.every().unwrap_or(FIGURES[0]);
+        self.sieve = Some(Sifted { sieve, written: Instant::now(), due, noted: [None; 2] });
     }
 
     /// Writes what the sieve has held back, and its figures: no more events follow.
@@ -169,11 +200,15 @@ impl Output {
     fn put_figures(&mut self, s: &mut Sifted) {
         let before = self.meta.len();
         for record in s.sieve.figures() {
-            self.put(kind::STRIPPED, &record.encode());
+            let (kind, payload) = record.encode();
+            self.put(kind, &payload);
         }
         let took = (self.meta.len() - before) as u64;
+        s.sieve.wrote(took);
         s.written = Instant::now();
-        s.due = Duration::from_millis(took * 1000 / FIGURES_RATE).clamp(FIGURES[0], FIGURES[1]);
+        s.due = s.sieve.every().unwrap_or_else(|| {
+            Duration::from_millis(took * 1000 / FIGURES_RATE).clamp(FIGURES[0], FIGURES[1])
+        });
     }
 
     /// Returns the file.
@@ -244,7 +279,10 @@ impl Output {
             self.sieve = Some(s);
             return;
         }
-        if matches!(kind, kind::NODE_RUN | kind::MAPPINGS | kind::STRIPPED)
+        if self.sieve.as_mut().is_some_and(|s| s.leaves_out(kind)) {
+            return;
+        }
+        if matches!(kind, kind::NODE_RUN | kind::MAPPINGS | kind::STRIPPED | kind::STEP)
             && self.compress != Compress::None
             && !self.hurry
             && payload.len() >= WORTH_IT

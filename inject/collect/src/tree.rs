@@ -139,6 +139,8 @@ pub(crate) struct Tree {
     ours: Vec<(u64, u64)>,
     /// The IDs of all nodes, by parent and code address, if each is to have only one.
     all: Option<HashMap<u64, u32>>,
+    /// Greatest number of these.
+    most: usize,
 }
 
 impl Tree {
@@ -154,12 +156,15 @@ impl Tree {
             new_modules: Vec::new(),
             ours: Vec::new(),
             all: None,
+            most: usize::MAX,
         }
     }
 
     /// Gives no node a second ID from now on, at the cost of memory for all of them: so figures by stack can be kept.
-    pub(crate) fn remember_all(&mut self) {
+    /// When there are `most` nodes, further ones are cut off: their parents stand for them.
+    pub(crate) fn remember_all(&mut self, most: usize) {
         self.all.get_or_insert_default();
+        self.most = most;
     }
 
     /// Continues a recording whose nodes have IDs up to `last`.
@@ -185,7 +190,7 @@ impl Tree {
 
     #[inline(always)]
     fn child(&mut self, shared: &Shared, parent: Node, pc: PcId) -> Node {
-        if parent.depth >= MAX_DEPTH {
+        if parent.is_cut || parent.depth >= MAX_DEPTH {
             return Node { is_cut: true, ..parent };
         }
         // It is 0 when all IDs are used up.
@@ -205,6 +210,10 @@ impl Tree {
                 // Calls that are recorded inside of a hooked function have prof's own code in their stacks.
                 self.nodes.rename(hash, parent.id);
                 return Node { hash, depth: parent.depth + 1, ..parent };
+            }
+            if self.all.as_ref().is_some_and(|all| all.len() >= self.most) {
+                self.nodes.rename(hash, 0);
+                return Node { is_cut: true, ..parent };
             }
             self.last = new;
             if let Some(all) = &mut self.all {
@@ -313,6 +322,24 @@ mod tests {
         let got: Vec<_> = (1..7).map(|i| names.get(SegmentNode(i)).id).collect();
         assert_eq!(got, [1, 2, 1, 3, 1, 4]);
         assert_eq!(announced(&tree), [1, 0, 1, 2, 0, 2, 3, 0, 3, 4, 0, 2]);
+    }
+
+    #[test]
+    fn a_full_tree_takes_callers_for_new_stacks_and_says_so() {
+        let ring = crate::ring_copy::empty();
+        let (mut tree, mut names) = (Tree::new(), Names::default());
+        tree.remember_all(3);
+        tree.define(&ring, &mut names, SegmentNode(0), [1, 2, 3].map(PcId));
+        // The node of 4 has no room; 3 is known below 2, but not below 4.
+        for _ in 0..2 {
+            tree.define(&ring, &mut names, SegmentNode(2), [4, 3, 0].map(PcId));
+        }
+        tree.define(&ring, &mut names, SegmentNode(2), [3, 0, 0].map(PcId));
+        let of = |i| (names.get(SegmentNode(i)).id, names.get(SegmentNode(i)).is_cut);
+        let got: Vec<_> = (1..9).map(of).collect();
+        let cut = (2, true);
+        assert_eq!(got, [(1, false), (2, false), (3, false), cut, cut, cut, cut, (3, false)]);
+        assert_eq!(announced(&tree).len(), 9);
     }
 
     #[test]

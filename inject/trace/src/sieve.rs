@@ -4,7 +4,8 @@
 //! collector hands it a [`Sieve`].
 
 use crate::event::{Codec, Event};
-use crate::records::{Pass, Stripped};
+use crate::records::{Pass, Step, Stripped, kind};
+use core::time::Duration;
 use std::vec::Vec;
 
 /// Takes all events of a recording that is made, and passes on those that it is to have.
@@ -18,9 +19,48 @@ pub trait Sieve: core::fmt::Debug + Send {
     /// Passes everything that is still held back to `to`: no more events follow.
     fn finish(&mut self, to: &mut dyn Sieved);
 
-    /// Returns the figures of all blocks up to now, in records that replace earlier ones. Stacks whose figures are the
-    /// same as at the last call are left out.
-    fn figures(&mut self) -> Vec<Stripped>;
+    /// Returns the record that says, at the front of a recording, that not all blocks are in it.
+    fn about(&self) -> Stripped;
+
+    /// Returns the figures of all blocks up to now. Stacks whose figures are the same as at the last call are left out.
+    fn figures(&mut self) -> Vec<Figures>;
+
+    /// Takes the number of bytes that the last figures took in the recording.
+    fn wrote(&mut self, _bytes: u64) {}
+
+    /// Returns at which interval figures are written; `None`: at one that the recorder chooses.
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the greatest number of stack nodes that it has room for.
+    fn most_nodes(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Returns whether the recording has nothing but figures: neither threads nor mappings.
+    fn has_only_figures(&self) -> bool {
+        false
+    }
+}
+
+/// A record with the figures of all blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Figures {
+    /// Figures that replace earlier ones.
+    Whole(Stripped),
+    /// What has changed since earlier ones.
+    Step(Step),
+}
+
+impl Figures {
+    /// Returns kind and payload of the chunk.
+    pub fn encode(&self) -> (u16, Vec<u8>) {
+        match self {
+            Self::Whole(s) => (kind::STRIPPED, s.encode()),
+            Self::Step(s) => (kind::STEP, s.encode()),
+        }
+    }
 }
 
 /// Receives what a [`Sieve`] lets through, in the order in which it is to be written.

@@ -251,6 +251,13 @@ impl Ledger {
             return Err(self.late());
         }
         let meta = self.follower.meta();
+        if meta.is_aggregated() {
+            return Err(refused(format!(
+                "the recording of process {pid} has only figures by stack, and no blocks (--aggregate): `prof detach \
+                 {pid}`, and attach without --aggregate",
+                pid = self.pid
+            )));
+        }
         if meta.stripped.is_some() {
             return Err(refused(format!(
                 "the recording of process {pid} has events only when they are some time old (--cull), so that a block \

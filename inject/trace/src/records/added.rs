@@ -52,4 +52,8 @@ impl Stripped {
     pub const CULLED: u64 = 1;
     /// As [`Self::CULLED`], and the figures are those of the whole recording.
     pub const CULLED_TO_THE_END: u64 = 2;
+    /// No block is written; the figures are in [`Step`](super::Step)s.
+    pub const AGGREGATED: u64 = 3;
+    /// As [`Self::AGGREGATED`], and the figures are those of the whole recording.
+    pub const AGGREGATED_TO_THE_END: u64 = 4;
 }

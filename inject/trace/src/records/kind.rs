@@ -33,8 +33,9 @@ pub const SCAN: u16 = 29;
 pub const SCAN_ROOTS: u16 = 30;
 pub const SCAN_BLOCKS: u16 = 31;
 pub const SCAN_POINTERS: u16 = 32;
+pub const STEP: u16 = 33;
 
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "target",
     "pass",
     "events",
@@ -67,6 +68,7 @@ const NAMES: [&str; 32] = [
     "scan roots",
     "scan blocks",
     "scan pointers",
+    "step",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

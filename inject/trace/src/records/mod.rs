@@ -13,6 +13,7 @@ mod mappings;
 mod memory;
 mod scan;
 mod stacks;
+mod steps;
 mod target;
 
 pub use crate::call::CallKind;
@@ -25,6 +26,7 @@ pub use mappings::*;
 pub use memory::*;
 pub use scan::*;
 pub use stacks::*;
+pub use steps::*;
 pub use target::*;
 
 #[cfg(test)]

@@ -1,0 +1,106 @@
+//! Recordings of figures by stack alone: their figures are the program's own, and what needs blocks says so.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target, until};
+use std::collections::HashMap;
+
+#[test]
+fn figures_alone_are_exact_and_every_command_on_stacks_takes_them() {
+    let scene = Scene::new("aggregate");
+    let mut target = Target::start(&program("counts.c"), &[]);
+    let recording = scene.path("a.prof");
+    let file = recording.to_str().expect("a path");
+    scene.attach_with(&target, &["-o", file, "--aggregate", "--every", "100ms"]);
+    let pid = target.pid.to_string();
+    let status = scene.prof(&["status", &pid]).ok("status").stdout;
+    assert!(status.contains("aggregate  figures by stack are written every 100.0 ms"), "{status}");
+    let answer = target.ask("go");
+    let own: HashMap<&str, u64> = answer
+        .split(' ')
+        .filter_map(|w| w.split_once('='))
+        .map(|(k, v)| (k, v.parse().expect("a number")))
+        .collect();
+    until("the figures are written", || {
+        scene.report(&recording).total("allocations") == own["allocations"]
+    });
+    let trace = scene.prof(&["trace", &pid]);
+    assert!(trace.code == 3 && trace.stderr.contains("--aggregate"), "{trace:?}");
+    let live = scene.prof(&["leaks", &pid, "--live", "1s", "1"]);
+    assert!(live.code == 3 && live.stderr.contains("--combined-only"), "{live:?}");
+    let args = ["leaks", &pid, "--live", "1s", "1", "--combined-only"];
+    let live = scene.prof(&args).ok("leaks --live").stdout;
+    assert!(live.contains("50000 bytes in 500 allocations"), "{live}");
+    let reach = scene.prof(&["reach", &pid]);
+    assert!(reach.code != 0 && reach.stderr.contains("--aggregate"), "{reach:?}");
+    scene.detach(&target);
+    let r = scene.finished(&recording);
+    for (theirs, ours) in [
+        ("live_bytes", "live_bytes"),
+        ("live_count", "live_count"),
+        ("peak", "peak_bytes"),
+        ("allocations", "allocations"),
+        ("frees", "frees"),
+        ("reallocations", "reallocations"),
+        ("allocated", "allocated_bytes"),
+    ] {
+        assert_eq!(r.total(ours), own[theirs], "{ours}; {answer}; {:#}", r.brief());
+    }
+    assert_eq!(r.total("temporary"), 1, "{:#}", r.brief());
+    let plain = r.marked("counts.c", "plain");
+    plain.assert_live(500, 50_000);
+    let of = |name| plain.number(name);
+    let peak = (of("peak_count"), of("peak_bytes"), of("allocated_bytes"));
+    assert_eq!(peak, (1000, 100_000, 100_000), "{}", plain.numbers());
+    for args in [
+        &["report", file, "--histogram"][..],
+        &["report", file, "--stats"],
+        &["report", file, "--group-by", "function"],
+        &["report", file, "--tree"],
+        &["report", file, "--peak"],
+        &["report", file, "--function", "plain"],
+        &["leaks", file, "--all"],
+        &["diff", file, file],
+        &["info", file],
+        &["export", "folded", file],
+        &["export", "massif", file],
+        &["export", "html", file],
+        &["export", "speedscope", file],
+        &["export", "firefox", file],
+        &["export", "flamegraph", file],
+    ] {
+        let out = scene.prof(args).ok(&args.join(" ")).stdout;
+        assert!(out.contains("plain") || !matches!(args[0], "export" | "leaks"), "{args:?}: {out}");
+    }
+    for args in [
+        &["report", file, "--threads"][..],
+        &["report", file, "--min-size", "1"],
+        &["export", "csv", file],
+        &["export", "heaptrack", file],
+        &["strip", file, "--threshold", "1s", "-o", "never.prof"],
+    ] {
+        let out = scene.prof(args);
+        assert!(out.code != 0 && out.stderr.contains("--aggregate"), "{args:?}: {out:?}");
+    }
+    target.quit();
+}
+
+#[test]
+fn a_killed_collector_leaves_the_figures_up_to_then() {
+    let scene = Scene::new("aggregate-killed");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let recording = scene.path("a.prof");
+    let file = recording.to_str().expect("a path");
+    scene.attach_with(&target, &["-o", file, "--aggregate", "--every", "100ms"]);
+    target.ask("alloc 100");
+    until("the figures are written", || scene.report(&recording).total("allocations") == 100);
+    let collector = nix::unistd::Pid::from_raw(common::writers(&recording)[0]);
+    nix::sys::signal::kill(collector, nix::sys::signal::Signal::SIGKILL).expect("signal");
+    scene.prof(&["detach", &target.pid.to_string()]);
+    let out = scene.prof(&["report", file, "--top", "1"]).ok("report").stdout;
+    assert!(out.contains("the collector was killed; the figures are those at"), "{out}");
+    assert_eq!(scene.report(&recording).total("allocations"), 100);
+    target.ask("free 100");
+    target.quit();
+}
