@@ -8,6 +8,7 @@
 //! * [`stacks`]: the named stacks of a recording;
 //! * [`answers`]: sorted, paged and pruned answers for pages that show parts of a recording;
 //! * [`live`]: looks at recordings that grow;
+//! * [`holds`]: who holds the live blocks, and how much would go with whom;
 //! * [`maps`]: the mappings of a process over time;
 //! * [`leaks`]: which stacks leak, by what they held over time;
 //! * [`diff`]: what grew and what shrank;
@@ -35,6 +36,7 @@ pub mod export;
 pub mod fragmentation;
 pub mod heap;
 mod history;
+pub mod holds;
 pub mod index;
 pub mod info;
 mod job;

@@ -3,12 +3,12 @@
 mod prove;
 
 use super::input::{InputArgs, Locate};
-use super::reach::scan::ScanData;
 use super::report::{Format, given, print};
 use crate::failure::{FAILED, usage};
 use crate::term;
 use anyhow::Result;
 use clap::Args;
+use prof_analyze::holds::ScanData;
 use prof_analyze::leaks::{Class, LeakOptions, Leaks, Limit, parse_limit};
 use prof_analyze::live::Order;
 use prof_analyze::report::Style;

@@ -5,6 +5,9 @@
 
 use crate::edges::NONE;
 
+/// Nodes between two looks at whether the work is cancelled: a few milliseconds.
+pub(crate) const OFTEN: usize = 1 << 16;
+
 /// A graph whose nodes are numbers, with node 0 as its root.
 pub(crate) trait Successors {
     /// Returns the number of nodes.
@@ -32,11 +35,13 @@ pub(crate) struct Dominators {
 }
 
 impl Dominators {
-    /// Computes the tree. It takes some 32 bytes a node and 4 an edge meanwhile, and leaves 8 bytes a node.
+    /// Computes the tree; `None`: it was cancelled. It takes some 32 bytes a node and 4 an edge meanwhile, and leaves 8
+    /// bytes a node.
     #[must_use]
-    pub(crate) fn of(graph: &impl Successors) -> Self {
-        let (order, numbers, parents) = depth_first(graph);
-        let (starts, from) = predecessors(graph, &order, &numbers);
+    pub(crate) fn of(graph: &impl Successors, cancelled: &dyn Fn() -> bool) -> Option<Self> {
+        let is_over = |i: usize| i.is_multiple_of(OFTEN) && cancelled();
+        let (order, numbers, parents) = depth_first(graph, is_over)?;
+        let (starts, from) = predecessors(graph, &order, &numbers, is_over)?;
         drop(numbers);
         let n = order.len();
         let mut forest = Forest::new(n);
@@ -44,6 +49,9 @@ impl Dominators {
         // The nodes whose semidominator a node is, as lists.
         let (mut first, mut next) = (vec![NONE; n], vec![NONE; n]);
         for w in (1..n as u32).rev() {
+            if is_over(w as usize) {
+                return None;
+            }
             let range = starts[w as usize] as usize..starts[w as usize + 1] as usize;
             let mut semi = w;
             for v in &from[range] {
@@ -67,13 +75,15 @@ impl Dominators {
                 immediate[w] = immediate[immediate[w] as usize];
             }
         }
-        Self { order, immediate }
+        Some(Self { order, immediate })
     }
 }
 
+type Preorder = (Vec<u32>, Vec<u32>, Vec<u32>);
+
 /// Returns the nodes in preorder, the place of each node in it ([`NONE`]: it is not reached), and the places of their
 /// parents.
-fn depth_first(graph: &impl Successors) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
+fn depth_first(graph: &impl Successors, is_over: impl Fn(usize) -> bool) -> Option<Preorder> {
     let mut numbers = vec![NONE; graph.nodes()];
     let (mut order, mut parents) = (vec![0], vec![0]);
     numbers[0] = 0;
@@ -85,17 +95,25 @@ fn depth_first(graph: &impl Successors) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
         };
         *index += 1;
         if numbers[next as usize] == NONE {
+            if is_over(order.len()) {
+                return None;
+            }
             parents.push(numbers[*node as usize]);
             numbers[next as usize] = order.len() as u32;
             order.push(next);
             path.push((next, 0));
         }
     }
-    (order, numbers, parents)
+    Some((order, numbers, parents))
 }
 
 /// Returns the predecessors of the nodes, all by places in the preorder: where those of each place begin, and all of them.
-fn predecessors(graph: &impl Successors, order: &[u32], numbers: &[u32]) -> (Vec<u32>, Vec<u32>) {
+fn predecessors(
+    graph: &impl Successors,
+    order: &[u32],
+    numbers: &[u32],
+    is_over: impl Fn(usize) -> bool,
+) -> Option<(Vec<u32>, Vec<u32>)> {
     let mut starts = vec![0u32; order.len() + 2];
     for node in order {
         graph.each(*node, |to| starts[numbers[to as usize] as usize + 2] += 1);
@@ -105,6 +123,9 @@ fn predecessors(graph: &impl Successors, order: &[u32], numbers: &[u32]) -> (Vec
     }
     let mut from = vec![0; starts.last().map_or(0, |n| *n as usize)];
     for (i, node) in order.iter().enumerate() {
+        if is_over(i) {
+            return None;
+        }
         graph.each(*node, |to| {
             let at = &mut starts[numbers[to as usize] as usize + 1];
             from[*at as usize] = i as u32;
@@ -112,7 +133,7 @@ fn predecessors(graph: &impl Successors, order: &[u32], numbers: &[u32]) -> (Vec
         });
     }
     starts.pop();
-    (starts, from)
+    Some((starts, from))
 }
 
 /// The forest of the nodes that were visited, with path compression.
@@ -195,7 +216,7 @@ mod tests {
     }
 
     fn computed(graph: &Lists) -> BTreeMap<u32, u32> {
-        let d = Dominators::of(graph);
+        let d = Dominators::of(graph, &|| false).expect("a tree");
         assert!(d.immediate.iter().enumerate().skip(1).all(|(i, k)| (*k as usize) < i));
         let pairs = d.order.iter().zip(&d.immediate).skip(1);
         pairs.map(|(node, k)| (*node, d.order[*k as usize])).collect()
@@ -225,10 +246,11 @@ mod tests {
     fn a_list_as_long_as_a_heap_and_a_root_alone_have_trees() {
         let n = 1_000_000u32;
         let graph = Lists((1..=n).map(|k| if k < n { vec![k] } else { vec![0] }).collect());
-        let d = Dominators::of(&graph);
+        let d = Dominators::of(&graph, &|| false).expect("a tree");
         assert_eq!(d.order.len(), n as usize);
         assert!(d.immediate.iter().skip(1).enumerate().all(|(i, k)| *k == i as u32));
-        let alone = Dominators::of(&Lists(vec![vec![], vec![0]]));
+        let alone = Dominators::of(&Lists(vec![vec![], vec![0]]), &|| false).expect("a tree");
         assert_eq!((alone.order, alone.immediate), (vec![0], vec![0]));
+        assert!(Dominators::of(&graph, &|| true).is_none());
     }
 }

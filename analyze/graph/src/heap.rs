@@ -1,7 +1,7 @@
 //! The blocks of a process with the pointers between them: what holds them, and what they hold.
 
 use crate::bits::Bits;
-use crate::dominators::{Dominators, Successors};
+use crate::dominators::{Dominators, OFTEN, Successors};
 use crate::edges::{Edges, NONE, Root, RootEdge};
 use crate::table::Table;
 use std::collections::HashMap;
@@ -192,12 +192,21 @@ impl Heap {
     /// Computes the tree of holders, with what each retains.
     #[must_use]
     pub fn held(&self) -> Held {
+        self.held_unless(&|| false).unwrap_or_default()
+    }
+
+    /// Computes the tree of holders, unless that is cancelled meanwhile.
+    #[must_use]
+    pub fn held_unless(&self, cancelled: &dyn Fn() -> bool) -> Option<Held> {
         let graph = Graph(self);
-        let tree = Dominators::of(&graph);
+        let tree = Dominators::of(&graph, cancelled)?;
         let mut builder = Builder::new(self);
         // For each place in the preorder its node in the tree that is shown.
         let mut nodes = vec![0u32; tree.order.len()];
         for (i, node) in tree.order.iter().enumerate().skip(1) {
+            if i.is_multiple_of(OFTEN) && cancelled() {
+                return None;
+            }
             let above = nodes[tree.immediate[i] as usize];
             nodes[i] = match graph.block(*node) {
                 None => builder.root(node - 1),
@@ -209,36 +218,76 @@ impl Heap {
         let reached = held.nodes.first().map(|n| n.retained).unwrap_or_default();
         held.unreachable =
             Sum { bytes: all.bytes - reached.bytes, blocks: all.blocks - reached.blocks };
-        held
+        Some(held)
     }
 
-    /// Returns what would go if all blocks of some stacks were gone: those blocks, and what only they hold together.
+    /// Returns what would go if all blocks of a stack were gone: those blocks, and what only they hold together. `None`:
+    /// the work was cancelled.
     #[must_use]
-    pub fn retained_by(&self, held: &Held, is_gone: impl Fn(u32) -> bool) -> Sum {
-        let graph = Graph(self);
-        let gone = |node: u32| graph.block(node).is_some_and(|b| is_gone(self.stacks[b as usize]));
+    pub fn retained_by(
+        &self,
+        held: &Held,
+        stack: u32,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Option<Sum> {
         let with = held.nodes.first().map(|n| n.retained).unwrap_or_default();
-        let without = self.reached(&graph, gone);
-        Sum { bytes: with.bytes - without.bytes, blocks: with.blocks - without.blocks }
+        let (_, without) = self.reached(Some(Holder::Stack(stack)), cancelled)?;
+        Some(Sum { bytes: with.bytes - without.bytes, blocks: with.blocks - without.blocks })
     }
 
-    /// Returns what is reached from the roots without passing through some nodes.
-    fn reached(&self, graph: &Graph<'_>, passes_not: impl Fn(u32) -> bool) -> Sum {
+    /// Returns the numbers of the blocks that roots lead to, and their sum: of all, or of those that would be left without
+    /// a holder. `None`: the work was cancelled.
+    #[must_use]
+    pub fn reached(
+        &self,
+        without: Option<Holder>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Option<(Bits, Sum)> {
+        let graph = Graph(self);
+        let is_gone = |node: u32| match without {
+            None => false,
+            Some(Holder::All) => true,
+            Some(Holder::Root(root)) => node == root + 1,
+            Some(Holder::Stack(s)) => {
+                graph.block(node).is_some_and(|b| self.stacks[b as usize] == s)
+            }
+        };
         let mut seen = Bits::new(graph.nodes());
-        let (mut work, mut all) = (vec![0], Sum::default());
+        let (mut blocks, mut all) = (Bits::new(self.table.len()), Sum::default());
+        let (mut work, mut steps) = (vec![0], 0usize);
         seen.set(0);
         while let Some(node) = work.pop() {
+            steps += 1;
+            if steps.is_multiple_of(OFTEN) && cancelled() {
+                return None;
+            }
             if let Some(b) = graph.block(node) {
                 all += self.sum(b as usize);
+                blocks.set(b as usize);
             }
             graph.each(node, |next| {
-                if !seen.has(next as usize) && !passes_not(next) {
+                if !seen.has(next as usize) && !is_gone(next) {
                     seen.set(next as usize);
                     work.push(next);
                 }
             });
         }
-        all
+        Some((blocks, all))
+    }
+
+    /// Returns the number of the live block that begins at an address, and its stack.
+    #[must_use]
+    pub fn starting_at(&self, address: u64) -> Option<(u32, u32)> {
+        let block = self.table.starting_at(address)?;
+        let stack = self.stacks[block as usize];
+        (stack != NONE).then_some((block, stack))
+    }
+
+    /// Returns an estimate of the bytes that the heap takes in memory.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        let of_roots = self.of_roots.len() * size_of::<RootEdge>();
+        (self.table.len() * 40 + self.edges.to.len() * 4 + of_roots) as u64
     }
 
     /// Returns the block at an address or around it.
@@ -251,8 +300,7 @@ impl Heap {
     /// Returns the stack of the block that begins at an address.
     #[must_use]
     pub fn stack_of(&self, address: u64) -> Option<u32> {
-        let stack = self.stacks[self.table.starting_at(address)? as usize];
-        (stack != NONE).then_some(stack)
+        self.starting_at(address).map(|(_, stack)| stack)
     }
 
     /// Returns the table of virtual functions that the block at an address begins with.
@@ -513,6 +561,13 @@ mod tests {
             let h = heap(n, &edges, &roots, stacks);
             let held = h.held();
             let all = reached(&edges, &roots, None, |_| false);
+            let numbers = |without| -> BTreeSet<u32> {
+                let (bits, sum) = h.reached(without, &|| false).expect("blocks");
+                let found: BTreeSet<u32> = (0..n).filter(|b| bits.has(*b as usize)).collect();
+                assert_eq!(sum.blocks, found.len() as u64);
+                found
+            };
+            assert_eq!((numbers(None), numbers(Some(Holder::All)).len()), (all.clone(), 0));
             assert_eq!(held.nodes[0].retained.blocks, all.len() as u64);
             assert_eq!(held.unreachable.blocks, u64::from(n) - all.len() as u64);
             for node in &held.nodes {
@@ -520,13 +575,14 @@ mod tests {
                     let Root::Global(address) = h.roots()[r as usize] else { panic!("a root") };
                     let without = reached(&edges, &roots, Some(address), |_| false);
                     assert_eq!(node.retained.blocks, (all.len() - without.len()) as u64);
+                    assert_eq!(numbers(Some(Holder::Root(r))), without);
                 }
             }
             let own: u64 = held.nodes.iter().map(|n| n.own.blocks).sum();
             assert_eq!(own, all.len() as u64);
             for s in 0..stacks {
                 let without = reached(&edges, &roots, None, |b| b % stacks == s);
-                let exact = h.retained_by(&held, |other| other == s).blocks;
+                let exact = h.retained_by(&held, s, &|| false).expect("a sum").blocks;
                 assert_eq!(exact, (all.len() - without.len()) as u64);
                 // What single blocks retain is at most what they retain together.
                 let of = |n: &&Node| n.holder == Holder::Stack(s);

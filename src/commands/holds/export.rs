@@ -1,15 +1,12 @@
 //! Writes a scan to a file for other programs: nodes and pointers as JSON or Parquet, or a page for a browser.
 
 use super::looked::Looked;
-use super::page;
-use super::report::{HoldsData, demangled};
-use super::roots::{RootData, RootKind};
 use crate::failure::usage;
 use crate::part::Part;
 use anyhow::{Context, Result};
 use prof_analyze::export::graph::{self, Graph, GraphNode, GraphPointer, TakeNode, TakePointer};
+use prof_analyze::holds::{Heap, Holders, HoldsData, Root, RootData};
 use prof_analyze::live::Names;
-use prof_graph::{Heap, Root};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufWriter, Write};
@@ -58,13 +55,13 @@ pub(super) fn write(
 ) -> Result<Vec<PathBuf>> {
     match Ending::of(path) {
         Some(Ending::Html) => {
-            put(path, force, |out| Ok(out.write_all(page::of(report).as_bytes())?))?;
+            put(path, force, |out| Ok(out.write_all(report.html().as_bytes())?))?;
             Ok(vec![path.to_owned()])
         }
         Some(Ending::Parquet) => parquet(path, looked, force),
         _ => {
             let head = json!({
-                "version": 1, "pid": looked.pid, "at_ns": looked.at_ns, "saved": looked.saved, "scan": looked.scan,
+                "version": 1, "pid": looked.of.pid, "at_ns": looked.of.at_ns, "saved": looked.of.saved, "scan": looked.of.scan,
             });
             let graph = ScanGraph::new(looked);
             put(path, force, |out| Ok(graph::json(&head, &graph, out)?))?;
@@ -115,14 +112,15 @@ struct ScanGraph<'a> {
 
 impl<'a> ScanGraph<'a> {
     fn new(looked: &'a mut Looked<'_>) -> Self {
-        let Looked { heap, roots, memory, analysis, names, .. } = looked;
+        let Looked { of, analysis, names, .. } = looked;
+        let Holders { heap, roots, .. } = &*of;
         let (mut stacks, mut tables) = (HashSet::new(), HashSet::new());
         for b in heap.blocks() {
             stacks.extend(b.stack);
             tables.extend(b.class);
         }
         names.look_up_in(analysis, stacks);
-        let named = |table: u64| Some((table, demangled(&memory.class(table)?)));
+        let named = |table: u64| Some((table, of.class(table)?));
         let classes = tables.into_iter().filter_map(named).collect();
         Self { heap, roots, names, classes, analysis }
     }
@@ -138,7 +136,7 @@ impl Graph for ScanGraph<'_> {
             let Some(data) = self.roots.get(root) else { continue };
             take(GraphNode {
                 id,
-                kind: kind(data.kind),
+                kind: data.kind.word(),
                 name: Some(&data.name),
                 address: data.start(),
                 ..GraphNode::default()
@@ -174,18 +172,6 @@ impl Graph for ScanGraph<'_> {
             }
         }
         Ok(())
-    }
-}
-
-fn kind(of: RootKind) -> &'static str {
-    match of {
-        RootKind::Variable => "variable",
-        RootKind::Data => "data",
-        RootKind::Stack => "stack",
-        RootKind::ThreadLocal => "thread-local",
-        RootKind::Mapping => "mapping",
-        RootKind::Kernel => "kernel",
-        RootKind::Several => "several",
     }
 }
 

@@ -1,10 +1,7 @@
 //! `prof holds`: who holds the live blocks, and how much would go with whom.
 
-mod compare;
 mod export;
 mod looked;
-mod page;
-mod report;
 mod roots;
 mod save;
 
@@ -17,14 +14,12 @@ use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use compare::Comparison;
 use looked::Looked;
+use prof_analyze::holds::{Comparison, HoldsData, HoldsOptions, Wanted};
 use prof_analyze::report::Style;
-use prof_graph::Heap;
 use prof_os::Pid;
 use prof_trace::shared::MARK_NAME;
 use prof_trace::values::parse;
-use report::{HoldsData, ReportOptions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -129,15 +124,6 @@ pub(crate) struct HoldsArgs {
     pub symbols: SymbolArgs,
 }
 
-/// What a chain of pointers shall lead to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// A block, by an address in it.
-    Block(u64),
-    /// Any block of a stack, by the stack's number in the recording.
-    Stack(u32),
-}
-
 /// Parses what a chain shall lead to.
 ///
 /// # Errors
@@ -227,9 +213,10 @@ pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     match &args.since_scan {
         None => show(args, &mut looked)?,
         Some(old) => {
-            let mut old = Looked::saved(&index, args, old)?;
+            let old = Looked::saved(&index, args, old)?;
             let top = if args.top == 0 { usize::MAX } else { args.top };
-            let comparison = Comparison::new(&mut old, &mut looked, top);
+            let Looked { of, analysis, names, .. } = &mut looked;
+            let comparison = Comparison::new((&old.of, of), analysis, names, top);
             print(&match args.format {
                 Format::Text => comparison.text(style()),
                 Format::Json => comparison.json(),
@@ -246,13 +233,16 @@ fn style() -> Style {
 /// Prints the report.
 fn show(args: &HoldsArgs, looked: &mut Looked<'_>) -> Result<()> {
     check(args, looked)?;
-    let options = ReportOptions {
-        by: args.by,
+    let options = HoldsOptions {
+        roots: args.by != By::Stack,
+        stacks: args.by != By::Root,
         top: if args.top == 0 { usize::MAX } else { args.top },
         depth: if args.depth == 0 { DEEPEST } else { args.depth.min(DEEPEST) },
         paths: &args.path,
+        style: style(),
     };
-    let report = HoldsData::new(looked, &options);
+    let Looked { of, analysis, names, .. } = &mut *looked;
+    let report = HoldsData::new(of, analysis, names, &options);
     if let Some(path) = &args.export {
         let written = export::write(path, looked, &report, args.force)?;
         written.iter().for_each(|p| term::path(p));
@@ -266,25 +256,19 @@ fn show(args: &HoldsArgs, looked: &mut Looked<'_>) -> Result<()> {
 
 /// Refuses chains to what is not there.
 fn check(args: &HoldsArgs, looked: &Looked<'_>) -> Result<()> {
-    let heap: &Heap = &looked.heap;
-    let (lies, more) = match looked.saved {
+    let (lies, more) = match looked.of.saved {
         None => ("lies there now", "; --census adds those from before the attach"),
         Some(_) => ("lay there", ""),
     };
-    for wanted in &args.path {
-        match *wanted {
-            Wanted::Block(at) if heap.block_at(at).is_none() => {
-                return Err(usage(format!("--path {at:#x}: no block that is known {lies}{more}")));
-            }
-            Wanted::Stack(n) if !heap.has_stack(n) => {
-                return Err(usage(format!(
-                    "--path {n}: no live block is of that stack; the report shows each stack's number"
-                )));
-            }
-            _ => {}
+    match args.path.iter().find(|w| !w.is_in(&looked.of.heap)) {
+        None => Ok(()),
+        Some(Wanted::Block(at)) => {
+            Err(usage(format!("--path {at:#x}: no block that is known {lies}{more}")))
         }
+        Some(Wanted::Stack(n)) => Err(usage(format!(
+            "--path {n}: no live block is of that stack; the report shows each stack's number"
+        ))),
     }
-    Ok(())
 }
 
 #[cfg(test)]

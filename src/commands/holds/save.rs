@@ -1,12 +1,12 @@
 //! Writes a scan into the recording of its process.
 
-use super::looked::{Looked, Memory};
-use super::roots::RootData;
+use super::looked::{Looked, Seen};
 use crate::commands::reach::before::BEFORE;
 use crate::failure::refused;
 use crate::term::one_line;
 use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use prof_analyze::holds::{Memory, RootData};
 use prof_graph::{Naming, Root};
 use prof_inject::ScanAnswer;
 use prof_trace::chunk;
@@ -23,7 +23,7 @@ const SPARE: u64 = 64 << 20;
 
 struct Names<'a> {
     roots: &'a HashMap<Root, RootData>,
-    memory: &'a dyn Memory,
+    memory: &'a Seen,
 }
 
 impl Naming for Names<'_> {
@@ -45,7 +45,7 @@ impl Naming for Names<'_> {
 /// # Errors
 /// If the recording has no room, or the collector does not answer.
 pub(super) fn save(looked: &Looked<'_>, name: &str, until: Instant) -> Result<String> {
-    let pid = looked.pid;
+    let pid = looked.of.pid;
     let recording = looked.analysis.path();
     let file = encode(looked, name).context("cannot keep the scan in memory")?;
     let len = file.metadata()?.len();
@@ -75,15 +75,15 @@ fn encode(looked: &Looked<'_>, name: &str) -> Result<File> {
     let fd = memfd_create(c"prof-scan", MFdFlags::MFD_CLOEXEC)?;
     let mut out = BufWriter::new(File::from(fd));
     let head = Scan {
-        ticks: looked.ticks,
+        ticks: looked.of.ticks,
         name: name.to_owned(),
         census: looked.census.into(),
         figures: looked.figures.encode(),
         ..Scan::default()
     };
     let (mut zipper, mut bytes) = (Zipper::default(), Vec::new());
-    let names = Names { roots: &looked.roots, memory: &*looked.memory };
-    looked.heap.save(head, &names, |of, payload| {
+    let names = Names { roots: &looked.of.roots, memory: &looked.of.memory };
+    looked.of.heap.save(head, &names, |of, payload| {
         bytes.clear();
         // The first chunk is read whenever the recording is.
         match (of != kind::SCAN).then(|| zipper.zip(of, payload)).flatten() {

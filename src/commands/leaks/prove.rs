@@ -2,12 +2,13 @@
 
 use super::LeaksArgs;
 use crate::commands::reach::ledger::Ledger;
-use crate::commands::reach::scan::{Ends, ScanArgs, ScanData, failed};
+use crate::commands::reach::scan::{self as looks, Ends, ScanArgs, failed};
 use crate::commands::reach::{AGREE, ALONE, Snapshot, time_limit};
 use crate::commands::record::pid;
 use crate::failure::usage;
 use anyhow::Result;
 use clap::Args;
+use prof_analyze::holds::ScanData;
 use prof_analyze::leaks::{Leaks, Proof};
 use prof_scan::{Limits, prove};
 use serde::Serialize;
@@ -81,7 +82,7 @@ pub(super) fn scan(args: &LeaksArgs) -> Result<Option<(Proof, ScanData)>> {
     let limits = Limits { agree: AGREE, alone: ALONE, stop: how.stop(), until: ledger.until };
     let found = prove(&mut scanner, &mut ledger, &limits).map_err(failed)?;
     let ends = Ends { settled: found.settled, late: found.late, ended: found.ended };
-    let data = ScanData::new(&scanner.figures, ends, ledger.follower.meta());
+    let data = looks::data(&scanner.figures, ends, ledger.follower.meta());
     let blocks = found.unreachable.iter().map(|b| b.address).zip(found.held).collect();
     Ok(Some((Proof { settled: found.settled, blocks }, data)))
 }

@@ -1,9 +1,6 @@
 //! Blocks from before the attach, by a census: nobody saw them being allocated, but their frees are recorded.
 
-/// The group, and the number of the stack, of all of them.
-pub(crate) const BEFORE: u32 = u32::MAX - 1;
-/// What stands in the place of their stack.
-pub(crate) const LABEL: &str = "(before the attach)";
+pub(crate) use prof_analyze::holds::{BEFORE, LABEL};
 
 /// These blocks: 16 bytes each, and a bit.
 #[derive(Debug, Default)]

@@ -3,8 +3,9 @@
 use super::before::BEFORE;
 use super::ledger::Ledger;
 use super::looks::{self, Looks, Went};
-use super::scan::{Ends, ScanData};
+use super::scan::{self, Ends};
 use anyhow::Result;
+use prof_analyze::holds::ScanData;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_os::Pid;
@@ -205,7 +206,7 @@ impl ReachData {
             top.truncate(options.top);
         }
         let ends = Ends { settled: proof.settled, late: proof.late, ended: proof.ended };
-        let scan = ScanData::new(figures, ends, follower.meta());
+        let scan = scan::data(figures, ends, follower.meta());
         Ok(Self {
             pid: ledger.pid,
             at_ns: follower.now_ns(),

@@ -1,4 +1,4 @@
-//! `prof holds --export FILE.html`: the report as a page of its own, without scripts, which any browser shows.
+//! The report as a page of its own, without scripts, which any browser shows.
 
 use super::report::{HoldsData, NodeData, PathData, RootReport, StackReport, SumData};
 use prof_trace::values::text::{bytes, count, duration};

@@ -1,9 +1,11 @@
 //! Compares two scans of a recording: what came to be held by whom.
 
-use super::looked::Looked;
 use super::report::{SavedData, SumData};
 use super::roots::{RootData, RootKind};
-use prof_analyze::report::Style;
+use super::{Holders, Memory};
+use crate::Analysis;
+use crate::live::Names;
+use crate::style::Style;
 use prof_graph::{Holder, Sum};
 use prof_os::Pid;
 use prof_trace::values::text::{bytes, count};
@@ -17,14 +19,17 @@ const STACKS: usize = 5;
 
 /// What a holder has at two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Course {
+pub struct Course {
+    /// At the earlier moment.
     pub before: SumData,
+    /// At the later moment.
     pub after: SumData,
 }
 
 impl Course {
     /// Returns by how many bytes and blocks it has grown.
-    fn change(&self) -> (i128, i128) {
+    #[must_use]
+    pub fn change(&self) -> (i128, i128) {
         let less = |a: u64, b: u64| i128::from(a) - i128::from(b);
         (less(self.after.bytes, self.before.bytes), less(self.after.blocks, self.before.blocks))
     }
@@ -47,22 +52,28 @@ impl Course {
 
 /// Blocks of a stack that a root retains.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct StackChange {
+pub struct StackChange {
+    /// Number of the stack in the recording.
     pub stack: u32,
     /// The function that asked for the memory, with its place.
     pub from: String,
+    /// Its blocks below the root.
     #[serde(flatten)]
     pub own: Course,
 }
 
 /// What a root retains.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct RootChange {
+pub struct RootChange {
+    /// What kind of root it is.
     pub kind: RootKind,
+    /// The name for people.
     pub name: String,
-    /// Whether the earlier scan, and the later one, has the root.
+    /// Whether the earlier scan has the root.
     pub was: bool,
+    /// Whether the later scan has the root.
     pub is: bool,
+    /// What it retains.
     #[serde(flatten)]
     pub retained: Course,
     /// The stacks whose blocks below the root changed most.
@@ -71,24 +82,32 @@ pub(super) struct RootChange {
 
 /// A scan that is compared.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Compared {
+pub struct Compared {
+    /// Which one it is.
     #[serde(flatten)]
     pub scan: Option<SavedData>,
+    /// The moment, in nanoseconds since the start of the recording.
     pub at_ns: u64,
 }
 
 /// The comparison.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Comparison {
+pub struct Comparison {
+    /// The process.
     pub pid: Pid,
+    /// The earlier scan.
     pub before: Compared,
+    /// The later scan.
     pub after: Compared,
+    /// All live blocks.
     pub live: Course,
+    /// What no root leads to.
     pub unreachable: Course,
     /// What several roots hold, each of which leads to it.
     pub shared: Course,
     /// Number of roots whose retained size has changed.
     pub changed_roots: usize,
+    /// The roots that changed most.
     pub roots: Vec<RootChange>,
 }
 
@@ -104,11 +123,16 @@ type Key = (RootKind, String);
 
 impl Comparison {
     /// Compares an earlier scan of a recording with a later one.
-    pub(super) fn new(old: &mut Looked<'_>, new: &mut Looked<'_>, top: usize) -> Self {
+    pub fn new<M: Memory>(
+        (old, new): (&Holders<M>, &Holders<M>),
+        analysis: &Analysis,
+        names: &mut Names,
+        top: usize,
+    ) -> Self {
         let mut all: BTreeMap<Key, Both> = BTreeMap::new();
         let mut shared = [Sum::default(); 2];
-        for (side, looked) in [&*old, &*new].into_iter().enumerate() {
-            shared[side] = add(looked, side, &mut all);
+        for (side, of) in [old, new].into_iter().enumerate() {
+            shared[side] = add(of, side, &mut all);
         }
         let course = |of: [Sum; 2]| Course { before: of[0].into(), after: of[1].into() };
         let shared = course(shared);
@@ -134,17 +158,17 @@ impl Comparison {
         let changed_roots = roots.len();
         roots.truncate(top);
         let nodes = roots.iter().flat_map(|(_, stacks)| stacks.iter().map(|s| s.0));
-        new.names.look_up_in(&new.analysis, nodes);
+        names.look_up_in(analysis, nodes);
         let named = |(stack, own): (u32, Course)| StackChange {
             stack,
-            from: new.names.get(stack).label(),
+            from: names.get(stack).label(),
             own,
         };
         let with_stacks = |(mut root, stacks): (RootChange, Vec<(u32, Course)>)| {
             root.stacks = stacks.into_iter().map(named).collect();
             root
         };
-        let compared = |l: &Looked<'_>| Compared { scan: l.saved.clone(), at_ns: l.at_ns };
+        let compared = |of: &Holders<M>| Compared { scan: of.saved.clone(), at_ns: of.at_ns };
         Self {
             pid: new.pid,
             before: compared(old),
@@ -158,12 +182,14 @@ impl Comparison {
     }
 
     /// Returns the comparison in one line of JSON.
-    pub(super) fn json(&self) -> String {
+    #[must_use]
+    pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
     /// Returns the comparison as text.
-    pub(super) fn text(&self, style: Style) -> String {
+    #[must_use]
+    pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
@@ -214,8 +240,8 @@ impl Comparison {
 }
 
 /// Adds what each root retains, and the blocks of each stack below it. Returns what several roots hold.
-fn add(looked: &Looked<'_>, side: usize, to: &mut BTreeMap<Key, Both>) -> Sum {
-    let (nodes, heap) = (&looked.held.nodes, &looked.heap);
+fn add<M: Memory>(of: &Holders<M>, side: usize, to: &mut BTreeMap<Key, Both>) -> Sum {
+    let nodes = &of.held.nodes;
     let mut shared = Sum::default();
     // For each node the root above it. A node stands behind its parent.
     let mut above: Vec<Option<u32>> = vec![None; nodes.len()];
@@ -230,8 +256,7 @@ fn add(looked: &Looked<'_>, side: usize, to: &mut BTreeMap<Key, Both>) -> Sum {
             }
             continue;
         };
-        let known = looked.roots.get(&heap.roots()[root as usize]);
-        let Some(RootData { kind, name, .. }) = known else { continue };
+        let Some(RootData { kind, name, .. }) = of.root(root) else { continue };
         match n.holder {
             Holder::Root(_) if n.retained.blocks == 0 => {}
             Holder::Root(_) => {

@@ -1,14 +1,16 @@
 //! What `prof holds` says: roots and stacks with what they retain, and chains of pointers.
 
-use super::looked::{Looked, Memory};
 use super::roots::RootData;
-use super::{By, Wanted};
-use crate::commands::reach::scan::ScanData;
-use crate::term::one_line as printable;
-use prof_analyze::live::{NamedStack, Names};
-use prof_analyze::report::{AskedData, FrameData, Style};
-use prof_analyze::symbols::demangle;
-use prof_graph::{Heap, Held, Holder, Root, Sum};
+use super::scan::ScanData;
+use super::tree::StackSums;
+use super::{Holders, Memory, page};
+use crate::Analysis;
+use crate::job::Job;
+use crate::live::{NamedStack, Names};
+use crate::report::{AskedData, FrameData};
+use crate::style::{Style, printable};
+use crate::symbols::demangle;
+use prof_graph::{Heap, Holder, Sum};
 use prof_os::Pid;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
@@ -16,13 +18,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write};
 use std::ops::Range;
 
-/// Blocks that may be passed over to compute exactly what stacks retain, for all stacks together.
-const EXACT: u64 = 100_000_000;
-
 /// Bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct SumData {
+pub struct SumData {
+    /// Bytes requested.
     pub bytes: u64,
+    /// Number of blocks.
     pub blocks: u64,
 }
 
@@ -40,14 +41,15 @@ impl fmt::Display for SumData {
 
 /// Blocks of one stack below a holder.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct NodeData {
+pub struct NodeData {
     /// Number of the stack in this recording.
     pub stack: u32,
     /// The function that asked for the memory, with its place.
     pub from: String,
-    /// The C++ class that most of the blocks begin with, and how many do.
+    /// The C++ class that most of the blocks begin with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
+    /// The number of blocks that begin with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_blocks: Option<u64>,
     /// These blocks.
@@ -63,19 +65,25 @@ pub(super) struct NodeData {
 
 /// A root.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct RootReport {
+pub struct RootReport {
+    /// The root.
     #[serde(flatten)]
     pub root: RootData,
+    /// What would be unreachable without it.
     pub retained: SumData,
+    /// What hangs on it, by stack.
     pub holds: Vec<NodeData>,
+    /// What hangs on it that is not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more: Option<SumData>,
 }
 
 /// A stack.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct StackReport {
+pub struct StackReport {
+    /// Number of the stack in this recording.
     pub stack: u32,
+    /// The C++ class that most of the blocks begin with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// Its blocks that are reached.
@@ -84,24 +92,32 @@ pub(super) struct StackReport {
     pub retained: SumData,
     /// There may be more that only several of its blocks hold together.
     pub at_least: bool,
+    /// The frame that asked for the memory.
     pub asked_by: Option<AskedData>,
+    /// The frames, innermost first.
     pub frames: Vec<FrameData>,
+    /// The outer frames are missing.
     pub truncated: bool,
-    /// The stack in words: for a terminal, and without its control sequences.
+    /// The stack in words, for a terminal.
     #[serde(skip)]
     text: String,
+    /// The stack in words, without control sequences of a terminal.
     #[serde(skip)]
     pub plain: String,
 }
 
 /// A step of a chain of pointers.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct StepData {
+pub struct StepData {
     /// Address of the block, in hexadecimal.
     pub address: String,
+    /// Bytes that it takes.
     pub size: u64,
+    /// Number of its stack; nothing: it was freed meanwhile.
     pub stack: Option<u32>,
+    /// The function that asked for the memory, with its place.
     pub from: String,
+    /// The C++ class that it begins with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// Offset of the word in it that points to the next block.
@@ -110,18 +126,20 @@ pub(super) struct StepData {
 
 /// A chain of pointers.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct PathData {
+pub struct PathData {
+    /// The block or stack that was asked for.
     pub to: String,
     /// The root; nothing: no root leads there.
     pub root: Option<RootData>,
     /// Bytes from the start of the variable to the word that points to the first block.
     pub root_offset: Option<u64>,
+    /// The blocks, each of which points to the next.
     pub blocks: Vec<StepData>,
 }
 
 /// A scan of a recording.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct SavedData {
+pub struct SavedData {
     /// Number of the scan in the recording, from 1 on.
     pub number: usize,
     /// Name that was given to it.
@@ -133,97 +151,113 @@ pub(super) struct SavedData {
 
 /// The report.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct HoldsData {
+pub struct HoldsData {
+    /// The process.
     pub pid: Pid,
     /// The moment of the scan, in nanoseconds since the start of the recording.
     pub at_ns: u64,
     /// The scan of the recording; nothing: the process was looked at now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<SavedData>,
+    /// All live blocks.
     pub live: SumData,
     /// What no root leads to.
     pub unreachable: SumData,
+    /// What the scan has cost, and what it may not have seen.
     pub scan: ScanData,
     /// Pointers for which there was no room: what only they lead to counts as unreachable.
     pub pointers_left_out: u64,
     /// Number of roots that lead to blocks.
     pub roots: u64,
+    /// The roots that retain most.
     pub top_roots: Vec<RootReport>,
     /// What hangs on several roots, each of which leads to it.
     pub shared: Option<RootReport>,
+    /// The stacks that retain most.
     pub top_stacks: Vec<StackReport>,
+    /// The chains that were asked for.
     pub paths: Vec<PathData>,
 }
 
-/// How the report is made.
-pub(super) struct ReportOptions<'a> {
-    pub by: By,
-    pub top: usize,
-    pub depth: usize,
-    pub paths: &'a [Wanted],
+/// What a chain of pointers shall lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A block, by an address in it.
+    Block(u64),
+    /// Any block of a stack, by the stack's number in the recording.
+    Stack(u32),
 }
 
-/// What is known of a stack.
-#[derive(Clone, Copy, Debug, Default)]
-struct StackSums {
-    stack: u32,
-    own: Sum,
-    retained: Sum,
-    /// It may retain more.
-    at_least: bool,
-    class: Option<(u64, u64)>,
+impl Wanted {
+    /// Returns whether there is a block to which a chain can lead.
+    #[must_use]
+    pub fn is_in(self, heap: &Heap) -> bool {
+        match self {
+            Self::Block(at) => heap.block_at(at).is_some(),
+            Self::Stack(n) => heap.has_stack(n),
+        }
+    }
+}
+
+/// How the report is made.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldsOptions<'a> {
+    /// List roots.
+    pub roots: bool,
+    /// List stacks.
+    pub stacks: bool,
+    /// Greatest number of each.
+    pub top: usize,
+    /// Greatest number of levels below a root.
+    pub depth: usize,
+    /// The chains that are shown.
+    pub paths: &'a [Wanted],
+    /// The style of the stacks in the text.
+    pub style: Style,
 }
 
 /// What parts of a report are made of.
-struct Maker<'a> {
-    heap: &'a Heap,
-    held: &'a Held,
+struct Maker<'a, M> {
+    of: &'a Holders<M>,
     names: &'a Names,
     classes: HashMap<u64, Option<String>>,
-    memory: &'a dyn Memory,
-    children: Vec<Vec<u32>>,
-    options: &'a ReportOptions<'a>,
+    options: &'a HoldsOptions<'a>,
 }
 
 impl HoldsData {
-    /// Makes the report of what was read.
-    pub(super) fn new(looked: &mut Looked<'_>, options: &ReportOptions<'_>) -> Self {
-        let Looked { heap, held, roots: named, memory, analysis, names, .. } = looked;
-        let mut children = vec![Vec::new(); held.nodes.len()];
-        for (i, n) in held.nodes.iter().enumerate().skip(1) {
-            children[n.parent as usize].push(i as u32);
-        }
-        for c in &mut children {
-            c.sort_by_key(|i| (std::cmp::Reverse(held.nodes[*i as usize].retained), *i));
-        }
-        let mut nodes: HashSet<u32> = HashSet::new();
-        let none = Names::default();
-        let (classes, memory) = (HashMap::new(), &**memory);
-        let mut maker = Maker { heap, held, names: &none, classes, memory, children, options };
+    /// Makes the report of what was read. `names` learns the stacks that are shown.
+    pub fn new<M: Memory>(
+        of: &Holders<M>,
+        analysis: &Analysis,
+        names: &mut Names,
+        options: &HoldsOptions<'_>,
+    ) -> Self {
+        let (mut nodes, none) = (HashSet::new(), Names::default());
+        let mut maker = Maker { of, names: &none, classes: HashMap::new(), options };
         maker.shown_stacks(&mut nodes);
-        let stacks = maker.stacks();
+        let stacks = if options.stacks { of.stacks(options.top) } else { Vec::new() };
         nodes.extend(stacks.iter().map(|s| s.stack));
         let paths: Vec<_> = options.paths.iter().map(|w| (*w, maker.path(*w))).collect();
         let of_path = |p: &Option<prof_graph::Path>| -> Vec<u32> {
             let blocks = p.iter().flat_map(|p| p.blocks.iter());
-            blocks.filter_map(|b| heap.stack_of(b.start)).collect()
+            blocks.filter_map(|b| of.heap.stack_of(b.start)).collect()
         };
         nodes.extend(paths.iter().flat_map(|(_, p)| of_path(p)));
-        names.look_up_in(analysis, nodes.iter().copied());
+        names.look_up_in(analysis, nodes);
         maker.names = names;
-        let top_roots = maker.roots(named);
+        let top_roots = maker.roots();
         let shared = maker.shared();
         let top_stacks = stacks.into_iter().map(|s| maker.stack(s)).collect();
-        let paths = paths.into_iter().map(|(w, p)| maker.chain(w, p, named)).collect();
+        let paths = paths.into_iter().map(|(w, p)| maker.chain(w, p)).collect();
         Self {
-            pid: looked.pid,
-            at_ns: looked.at_ns,
-            saved: looked.saved.clone(),
-            live: looked.heap.live().into(),
-            unreachable: looked.held.unreachable.into(),
-            scan: looked.scan.clone(),
-            pointers_left_out: looked.heap.left_out(),
-            roots: looked.heap.roots().len() as u64,
+            pid: of.pid,
+            at_ns: of.at_ns,
+            saved: of.saved.clone(),
+            live: of.heap.live().into(),
+            unreachable: of.held.unreachable.into(),
+            scan: of.scan.clone(),
+            pointers_left_out: of.heap.left_out(),
+            roots: of.heap.roots().len() as u64,
             top_roots,
             shared,
             top_stacks,
@@ -231,13 +265,21 @@ impl HoldsData {
         }
     }
 
+    /// Returns the report as a page for a browser.
+    #[must_use]
+    pub fn html(&self) -> String {
+        page::of(self)
+    }
+
     /// Returns the report in one line of JSON.
-    pub(super) fn json(&self) -> String {
+    #[must_use]
+    pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
     /// Returns the report as text.
-    pub(super) fn text(&self, style: Style) -> String {
+    #[must_use]
+    pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
         // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
@@ -318,7 +360,7 @@ impl SavedData {
     ///
     /// # Errors
     /// If writing fails.
-    pub(super) fn write(&self, at_ns: u64, out: &mut String) -> fmt::Result {
+    pub fn write(&self, at_ns: u64, out: &mut String) -> fmt::Result {
         let name = if self.name.is_empty() { String::new() } else { format!(" ({})", self.name) };
         let (n, of, at) = (self.number, self.of, duration(at_ns));
         writeln!(out, "scan #{n}{name} of {of}, {at} after the start of the recording")
@@ -326,7 +368,8 @@ impl SavedData {
 }
 
 /// Returns the name of a class as people write it.
-pub(super) fn demangled(class: &str) -> String {
+#[must_use]
+pub fn demangled(class: &str) -> String {
     let text = demangle(&format!("_ZTS{class}"));
     printable(text.strip_prefix("typeinfo name for ").unwrap_or(class))
 }
@@ -358,7 +401,7 @@ impl PathData {
     ///
     /// # Errors
     /// If writing fails.
-    pub(super) fn write(&self, title: &str, out: &mut String) -> fmt::Result {
+    pub fn write(&self, title: &str, out: &mut String) -> fmt::Result {
         writeln!(out, "\n{title}")?;
         let Some(root) = &self.root else {
             return writeln!(out, "  no root leads there");
@@ -374,39 +417,31 @@ impl PathData {
     }
 }
 
-impl Maker<'_> {
+impl<M: Memory> Maker<'_, M> {
     /// Returns the nodes below another that are shown: the largest, at least a hundredth of it.
     fn shown(&self, node: u32, level: usize) -> &[u32] {
-        let all = &self.children[node as usize];
+        let all = self.of.tree.below(node);
         if level >= self.options.depth {
             return &[];
         }
-        let least = self.held.nodes[node as usize].retained.bytes / 100;
-        let is_shown = |i: &&u32| self.held.nodes[**i as usize].retained.bytes >= least.max(1);
+        let least = self.of.held.nodes[node as usize].retained.bytes / 100;
+        let is_shown = |i: &&u32| self.of.held.nodes[**i as usize].retained.bytes >= least.max(1);
         let n = all.iter().take(self.options.top).take_while(is_shown).count();
         &all[..n]
     }
 
     /// Returns the nodes of roots that are shown.
     fn shown_roots(&self) -> impl Iterator<Item = u32> {
-        let is_root = |i: &u32| matches!(self.held.nodes[*i as usize].holder, Holder::Root(_));
-        let holds = |i: &u32| self.held.nodes[*i as usize].retained.blocks > 0;
-        let top = if self.options.by == By::Stack { 0 } else { self.options.top };
-        self.children[0].iter().copied().filter(is_root).filter(holds).take(top)
-    }
-
-    /// Returns the nodes that hang on several roots.
-    fn on_several(&self) -> Vec<u32> {
-        let is_stack = |i: &u32| matches!(self.held.nodes[*i as usize].holder, Holder::Stack(_));
-        self.children[0].iter().copied().filter(is_stack).collect()
+        let top = if self.options.roots { self.options.top } else { 0 };
+        self.of.root_nodes().take(top)
     }
 
     /// Adds the stacks of all nodes that are shown.
     fn shown_stacks(&self, to: &mut HashSet<u32>) {
         let mut work: Vec<(u32, usize)> = self.shown_roots().map(|n| (n, 0)).collect();
-        work.extend(self.on_several().into_iter().take(self.options.top).map(|n| (n, 1)));
+        work.extend(self.of.shared_nodes().into_iter().take(self.options.top).map(|n| (n, 1)));
         while let Some((node, level)) = work.pop() {
-            if let Holder::Stack(s) = self.held.nodes[node as usize].holder {
+            if let Holder::Stack(s) = self.of.held.nodes[node as usize].holder {
                 to.insert(s);
             }
             work.extend(self.shown(node, level).iter().map(|n| (*n, level + 1)));
@@ -415,16 +450,13 @@ impl Maker<'_> {
 
     fn class(&mut self, class: Option<(u64, u64)>) -> (Option<String>, Option<u64>) {
         let Some((table, n)) = class else { return (None, None) };
-        let memory = self.memory;
-        let name = self
-            .classes
-            .entry(table)
-            .or_insert_with(|| memory.class(table).map(|mangled| demangled(&mangled)));
+        let of = self.of;
+        let name = self.classes.entry(table).or_insert_with(|| of.class(table));
         (name.clone(), name.as_ref().map(|_| n))
     }
 
     fn node(&mut self, index: u32, level: usize) -> NodeData {
-        let n = self.held.nodes[index as usize].clone();
+        let n = self.of.held.nodes[index as usize].clone();
         let Holder::Stack(stack) = n.holder else { unreachable!("only stacks are below others") };
         let (class, class_blocks) = self.class(n.class);
         let (holds, more) = self.below(index, level);
@@ -444,24 +476,22 @@ impl Maker<'_> {
     fn below(&mut self, index: u32, level: usize) -> (Vec<NodeData>, Option<SumData>) {
         let shown = self.shown(index, level).to_vec();
         let holds: Vec<NodeData> = shown.iter().map(|i| self.node(*i, level + 1)).collect();
-        let more = self.rest(&self.children[index as usize][shown.len()..]);
+        let more = self.rest(&self.of.tree.below(index)[shown.len()..]);
         (holds, more)
     }
 
     fn rest(&self, nodes: &[u32]) -> Option<SumData> {
-        let mut sum = Sum::default();
-        nodes.iter().for_each(|i| sum += self.held.nodes[*i as usize].retained);
-        (sum.blocks > 0).then(|| sum.into())
+        Some(self.of.sum(nodes)).filter(|s| s.blocks > 0).map(Into::into)
     }
 
-    fn roots(&mut self, named: &HashMap<Root, RootData>) -> Vec<RootReport> {
+    fn roots(&mut self) -> Vec<RootReport> {
         let shown: Vec<u32> = self.shown_roots().collect();
         let mut all = Vec::new();
         for index in shown {
-            let n = &self.held.nodes[index as usize];
+            let n = &self.of.held.nodes[index as usize];
             let Holder::Root(number) = n.holder else { continue };
             let retained = n.retained.into();
-            let Some(root) = named.get(&self.heap.roots()[number as usize]) else { continue };
+            let Some(root) = self.of.root(number) else { continue };
             let (holds, more) = self.below(index, 0);
             all.push(RootReport { root: root.clone(), retained, holds, more });
         }
@@ -469,49 +499,16 @@ impl Maker<'_> {
     }
 
     fn shared(&mut self) -> Option<RootReport> {
-        let nodes = self.on_several();
-        let retained = self.rest(&nodes).filter(|_| self.options.by != By::Stack)?;
+        let nodes = self.of.shared_nodes();
+        let retained = self.rest(&nodes).filter(|_| self.options.roots)?;
         let n = nodes.len().min(self.options.top);
         let holds = nodes[..n].iter().map(|i| self.node(*i, 1)).collect();
         let root = RootData::several();
         Some(RootReport { root, retained, holds, more: self.rest(&nodes[n..]) })
     }
 
-    /// Returns the stacks that retain most.
-    fn stacks(&self) -> Vec<StackSums> {
-        if self.options.by == By::Root {
-            return Vec::new();
-        }
-        let mut by_stack: HashMap<u32, StackSums> = HashMap::new();
-        for n in &self.held.nodes {
-            if let Holder::Stack(stack) = n.holder {
-                let sums = by_stack.entry(stack).or_default();
-                (sums.stack, sums.at_least) = (stack, true);
-                sums.own += n.own;
-                sums.retained += n.retained;
-                sums.class = match (sums.class, n.class) {
-                    (Some(a), Some(b)) if a.1 >= b.1 => Some(a),
-                    (a, b) => b.or(a),
-                };
-            }
-        }
-        let mut all: Vec<StackSums> = by_stack.into_values().collect();
-        let order = |s: &StackSums| (std::cmp::Reverse(s.retained), s.stack);
-        all.sort_by_key(order);
-        all.truncate(self.options.top);
-        let each = self.held.nodes[0].retained.blocks.max(1);
-        let exact = (EXACT / each) as usize;
-        for s in all.iter_mut().take(exact) {
-            s.retained = self.heap.retained_by(self.held, |other| other == s.stack);
-            s.at_least = false;
-        }
-        all.sort_by_key(order);
-        all
-    }
-
     fn stack(&mut self, s: StackSums) -> StackReport {
         let named: std::sync::Arc<NamedStack> = self.names.get(s.stack);
-        let style = Style { color: crate::term::color(), width: crate::term::width() };
         StackReport {
             stack: s.stack,
             class: self.class(s.class).0,
@@ -521,27 +518,23 @@ impl Maker<'_> {
             asked_by: named.asked.clone(),
             frames: named.frames.clone(),
             truncated: named.cut,
-            text: named.text(style),
+            text: named.text(self.options.style),
             plain: named.text(Style::default()),
         }
     }
 
     fn path(&self, wanted: Wanted) -> Option<prof_graph::Path> {
+        let heap = &self.of.heap;
         match wanted {
-            Wanted::Stack(s) => self.heap.path(|_, stack| stack == s),
+            Wanted::Stack(s) => heap.path(|_, stack| stack == s || Job::is_current_cancelled()),
             Wanted::Block(at) => {
-                let block = self.heap.block_at(at)?;
-                self.heap.path(|start, _| start == block.start)
+                let block = heap.block_at(at)?;
+                heap.path(|start, _| start == block.start || Job::is_current_cancelled())
             }
         }
     }
 
-    fn chain(
-        &mut self,
-        wanted: Wanted,
-        path: Option<prof_graph::Path>,
-        roots: &HashMap<Root, RootData>,
-    ) -> PathData {
+    fn chain(&mut self, wanted: Wanted, path: Option<prof_graph::Path>) -> PathData {
         let to = match wanted {
             Wanted::Block(at) => format!("{at:#x}"),
             Wanted::Stack(s) => format!("stack {s}"),
@@ -549,7 +542,7 @@ impl Maker<'_> {
         let Some(path) = path else {
             return PathData { to, root: None, root_offset: None, blocks: Vec::new() };
         };
-        let Some(root) = roots.get(&path.root).cloned() else {
+        let Some(root) = self.of.roots.get(&path.root).cloned() else {
             return PathData { to, root: None, root_offset: None, blocks: Vec::new() };
         };
         let start = root.start();
@@ -560,15 +553,15 @@ impl Maker<'_> {
     }
 
     fn step(&mut self, block: &Range<u64>, next: Option<&Range<u64>>) -> StepData {
-        let stack = self.heap.stack_of(block.start);
-        let class = self.heap.class_of(block.start);
+        let stack = self.of.heap.stack_of(block.start);
+        let class = self.of.heap.class_of(block.start);
         StepData {
             address: format!("{:#x}", block.start),
             size: block.end - block.start,
             stack,
             from: stack.map(|s| self.names.get(s).label()).unwrap_or_default(),
             class: self.class(class.map(|table| (table, 1))).0,
-            offset: next.and_then(|n| self.memory.offset(block.clone(), n)),
+            offset: next.and_then(|n| self.of.memory.offset(block.clone(), n)),
         }
     }
 }
