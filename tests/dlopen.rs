@@ -20,6 +20,17 @@ fn maps_of_hook(target: &Target) -> usize {
     target.proc("maps").lines().filter(|l| l.contains("/libprof_hook.so")).count()
 }
 
+/// Returns the number of executable mappings of no file, except for the kernel's own.
+fn code_without_file(target: &Target) -> usize {
+    let is_code = |l: &&str| l.split(' ').nth(1).is_some_and(|access| access.contains('x'));
+    target
+        .proc("maps")
+        .lines()
+        .filter(is_code)
+        .filter(|l| !l.contains('/') && !l.contains("[v"))
+        .count()
+}
+
 /// Waits until no file of the hook's library is left: other tests have such files for a moment.
 fn none_left() {
     let is_ours = |e: &std::fs::DirEntry| e.file_name().to_string_lossy().starts_with("prof-hook-");
@@ -42,6 +53,7 @@ fn the_figures_are_those_of_a_mapped_hook() {
         let maps = target.proc("maps");
         let mut files = maps.lines().filter(|l| l.contains("/libprof_hook.so"));
         assert!(files.all(|l| l.ends_with(" (deleted)")), "the file is still there: {maps}");
+        assert_eq!(code_without_file(&target) == 0, way == "dlopen", "{maps}");
         target.ask("alloc 100");
         target.ask("free 90");
         scene.detach(&target);

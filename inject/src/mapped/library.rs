@@ -6,15 +6,18 @@
 
 use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile};
-use crate::mapped::mapping::{Mapped, Site};
+use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
 use crate::process::elf::{self, Module};
 use crate::stopped::function_call::RemoteFunction;
 use crate::stopped::memory::WORD;
 use crate::stopped::safe_thread::{Modules, Search};
 use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, sandbox};
+use nix::errno::Errno;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
+use prof_arch::native::jump::breakpoint;
+use prof_arch::native::syscall::nr;
 use prof_os::{Pid, maps, process, task};
 use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
 use std::ops::Range;
@@ -205,6 +208,66 @@ impl Site<'_> {
         Ok(())
     }
 
+    /// Maps the part of the area `a` between its guard pages, for stubs: as pages of the library's file, so that no memory
+    /// without a file becomes executable. The kernel moves a part of the library's code there, and leaves the same pages of
+    /// the file behind. Without guard pages nothing can be written there, either. Returns `false` if the kernel can't do
+    /// that (before Linux 5.13).
+    ///
+    /// # Errors
+    /// As of a mapping.
+    pub(crate) fn map_of_library(
+        &mut self,
+        a: Area,
+        image: &HookImage,
+        hook: Area,
+        mut note: impl FnMut(Area),
+    ) -> Result<bool> {
+        let page = prof_os::page_size();
+        let to = Area { addr: a.addr + page, len: a.len - 2 * page };
+        if image.code.1 < to.len as usize {
+            return Err(Error::Broken("less code than stubs need room".into()));
+        }
+        let from = hook.addr + image.code.0 as u64;
+        // Without MREMAP_FIXED, nothing that the target has mapped there meanwhile is replaced.
+        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64;
+        note(to);
+        let moved = self.stop(|c| {
+            let args = [from, to.len, to.len, flags, to.addr, 0];
+            match c.call("mremap", nr::MREMAP, args) {
+                Ok(addr) if addr == to.addr => {
+                    advise(c, to, libc::MADV_DONTDUMP).map(|()| Ok(true))
+                }
+                Ok(addr) => {
+                    unmap_at(c, Area { addr, ..to })?;
+                    Ok(Err(c.failed("mmap", Errno::EEXIST)))
+                }
+                Err(Error::Remote { errno: Errno::EINVAL, .. }) => Ok(Ok(false)),
+                Err(e @ Error::Remote { .. }) => Ok(Err(e)),
+                Err(e) => Err(e),
+            }
+        })?;
+        if !matches!(moved, Ok(true)) {
+            note(Area::default());
+            return moved;
+        }
+        // The hook's code would not work at this address.
+        let fill = breakpoint(to.addr).iter().copied().cycle().take(to.len as usize);
+        self.mem.write(RemoteAddr(to.addr), &fill.collect::<Vec<_>>())?;
+        Ok(true)
+    }
+
+    /// Unmaps pages of the library's file that are outside of the library, which a prof left that was killed when the kernel
+    /// had mapped the stubs elsewhere. Returns whether they are gone.
+    fn unmap_strays(&mut self, m: &Mapped) -> bool {
+        let end = m.hook.addr.saturating_add(m.hook.len);
+        let maps = maps::of(self.pid).unwrap_or_default();
+        let is_stray = |p: &&maps::Map| {
+            library_file::is_of(p, m.library) && (p.end.0 <= m.hook.addr || end <= p.start.0)
+        };
+        // Without the library's address, there are no stubs yet.
+        m.hook.addr == 0 || maps.iter().filter(is_stray).all(|p| self.unmap(p.start.0, p.len()))
+    }
+
     /// Has the target's dynamic linker unload the hook's library, if it is loaded. Returns whether it is gone, or has to
     /// stay because of the handler in it.
     pub(crate) fn unload(&mut self, m: &Mapped) -> bool {
@@ -213,6 +276,9 @@ impl Site<'_> {
             return true;
         }
         library_file::remove_left(pid, number);
+        if !self.unmap_strays(m) {
+            return false;
+        }
         if m.kept.is_some() || !is_mapped(pid, number) {
             return true;
         }

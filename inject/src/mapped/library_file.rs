@@ -17,10 +17,13 @@ use std::path::PathBuf;
 pub(crate) const FOLDERS: [&str; 4] = ["/tmp", "/var/tmp", "/dev/shm", "/run"];
 /// Name of the file.
 const NAME: &str = "libprof_hook.so";
+/// Beginning of the name of the file's own folder. The library's number follows, in [`DIGITS`] hexadecimal digits.
+const FOLDER: &str = "prof-hook-";
+const DIGITS: usize = 16;
 
 /// Returns the name of the file's own folder, by the library's number.
 fn folder_name(number: u64) -> String {
-    format!("prof-hook-{number:016x}")
+    format!("{FOLDER}{number:0DIGITS$x}")
 }
 
 /// Returns whether a mapping is of the library with this number.
@@ -32,6 +35,15 @@ pub(crate) fn is_of(m: &Map, number: u64) -> bool {
 pub(crate) fn is_path(path: &[u8], number: u64) -> bool {
     let name = format!("/{}/{NAME}", folder_name(number));
     memchr::memmem::find(path, name.as_bytes()).is_some()
+}
+
+/// Returns whether a path is that of the library with any number.
+pub(crate) fn is_library(path: &[u8]) -> bool {
+    let number = memchr::memmem::find(path, FOLDER.as_bytes()).and_then(|at| {
+        let digits = path.get(at + FOLDER.len()..)?.get(..DIGITS)?;
+        u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    });
+    number.is_some_and(|n| is_path(path, n))
 }
 
 /// Returns a number that no library had before.

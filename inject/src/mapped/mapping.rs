@@ -124,7 +124,7 @@ impl<'a> Site<'a> {
         Self { pid, mem, gadgets, timeout, stops, hooked: &[], by_linker: false, failed: None }
     }
 
-    fn stop<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
+    pub(crate) fn stop<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
         with_caller(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
     }
 
@@ -179,13 +179,14 @@ impl<'a> Site<'a> {
         if self.by_linker {
             self.load(image, control, m)?;
         }
-        self.map_stubs(place, control, m)
+        self.map_stubs(place, image, control, m)
     }
 
     /// Maps the stubs. Chooses another place if a thread of the target has just mapped something there.
     fn map_stubs(
         &mut self,
         mut place: impl FnMut(usize) -> Result<Vec<Area>>,
+        image: &HookImage,
         control: &mut Control,
         m: &mut Mapped,
     ) -> Result<()> {
@@ -193,7 +194,7 @@ impl<'a> Site<'a> {
         loop {
             let stubs = place(tried)?;
             tried += 1;
-            match self.map_stubs_at(&stubs, control, m) {
+            match self.map_stubs_at(&stubs, image, control, m) {
                 Err(e) if is_taken(&e) && tried < TRIES => {
                     for (a, noted) in std::mem::take(&mut m.stubs).iter().zip(&control.stubs) {
                         let there = left_of(&maps::of(self.pid)?, *a, Kind::Code);
@@ -212,6 +213,7 @@ impl<'a> Site<'a> {
     fn map_stubs_at(
         &mut self,
         stubs: &[Area],
+        image: &HookImage,
         control: &mut Control,
         m: &mut Mapped,
     ) -> Result<()> {
@@ -219,10 +221,13 @@ impl<'a> Site<'a> {
         let page = prof_os::page_size();
         m.stubs = vec![Area::default(); stubs.len()];
         for ((a, to), done) in stubs.iter().zip(&control.stubs).zip(&mut m.stubs) {
-            let note = |a| {
+            let mut note = |a| {
                 to.set(a);
                 *done = a;
             };
+            if self.by_linker && self.map_of_library(*a, image, m.hook, &mut note)? {
+                continue;
+            }
             self.map_at(*a, READ | EXEC, note)?;
             self.calls(&[guard(a.addr, page), guard(a.addr + a.len - page, page)])?;
         }
@@ -491,7 +496,7 @@ impl<'a> Site<'a> {
     }
 
     /// Unmaps memory, unless a jump of prof's is in the code again, which is looked at in the same stop.
-    fn unmap(&mut self, addr: u64, len: u64) -> bool {
+    pub(crate) fn unmap(&mut self, addr: u64, len: u64) -> bool {
         let (mem, hooked) = (self.mem, self.hooked);
         let unmapped = self.stop(|c| {
             if again::are_back(mem, hooked) {

@@ -1,5 +1,6 @@
 //! Recognizes prof's own mappings among those of a target, which may have mapped something else in their places since.
 
+use crate::mapped::library_file;
 use prof_os::maps::Map;
 use prof_trace::shared::Area;
 
@@ -14,8 +15,15 @@ pub(crate) enum Kind {
     Any,
 }
 
-/// Returns whether prof's area is still mapped. All of it must be private memory without a file and have the property
-/// of its kind; otherwise the target has mapped something else there since.
+/// Returns whether a mapping may be a part of one of prof's areas: private memory, without a file or of the hook's library,
+/// whose pages stubs may be in.
+fn may_be_ours(m: &Map) -> bool {
+    let nameless = m.inode == 0 && m.name.is_empty();
+    !m.shared && (nameless || library_file::is_library(&m.name))
+}
+
+/// Returns whether prof's area is still mapped. All of it must be memory that may be prof's and have the property of its
+/// kind; otherwise the target has mapped something else there since.
 pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     let end = a.addr.saturating_add(a.len);
     let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
@@ -24,7 +32,7 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     }
     let (mut at, mut code, mut access) = (a.addr, false, false);
     for m in parts {
-        if m.shared || m.inode != 0 || !m.name.is_empty() || m.start.0 > at {
+        if !may_be_ours(m) || m.start.0 > at {
             return false;
         }
         at = m.end.0;
@@ -61,4 +69,25 @@ pub(crate) fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
     let rest = first.addr + first.len..a.addr.saturating_add(a.len);
     let alone = maps.iter().all(|m| m.end.0 <= rest.start || rest.end <= m.start.0);
     (alone && a.len > first.len && is_ours(maps, first, kind)).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stubs_in_pages_of_the_library_are_told_from_mappings_of_the_targets() {
+        let area = Area { addr: 0x1000, len: 0x3000 };
+        let ours = |name: &str, access: &str| {
+            let text = format!("1000-4000 {access} 10000 08:01 7 {name}\n");
+            is_ours(&prof_os::maps::parse(text.as_bytes()), area, Kind::Code)
+        };
+        let own = "/tmp/prof-hook-0123456789abcdef/libprof_hook.so (deleted)";
+        assert!(ours(own, "r-xp"));
+        assert!(!ours(own, "r-xs") && !ours(own, "r--p"));
+        for other in ["/lib/libprof_hook.so", "/tmp/prof-hook-0123/libprof_hook.so", "/lib/libc.so"]
+        {
+            assert!(!ours(other, "r-xp"), "{other}");
+        }
+    }
 }
