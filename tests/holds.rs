@@ -194,6 +194,8 @@ fn scans_are_kept_in_the_recording_and_compared() {
     scene.prof(&["pack", &file, "-o", "packed.prof"]).ok("prof pack");
     check(scene.path("packed.prof").to_str().expect("a path"));
     exported(&scene, &file);
+    #[cfg(feature = "script")]
+    scripted(&scene, &file);
     anonymous(&scene, &file);
     damaged(&scene, &file);
 }
@@ -216,6 +218,57 @@ fn compared(scene: &Scene, file: &str, c: &Value) {
     for line in ["+500 blocks", "which holds nothing any more", "scan #1 (first) of 2"] {
         assert!(out.stdout.contains(line), "no {line} in {out:?}");
     }
+}
+
+/// Scripts have the same figures.
+#[cfg(feature = "script")]
+fn scripted(scene: &Scene, file: &str) {
+    let script = |code: &str| scene.prof(&["script", "--data", file, "-e", code]).ok("prof script");
+    let all = ["holds", file, "--scan", "first", "--top", "0", "--format", "json"];
+    script("scan(\"first\").save_as_json(\"first.json\");");
+    let saved = std::fs::read_to_string(scene.path("first.json")).expect("a file");
+    assert_eq!(saved, scene.prof(&all).ok("prof holds").stdout);
+    let report: Value = serde_json::from_str(&saved).expect("JSON");
+    let code = "let s = scan(\"first\");\n\
+                for r in s.roots() { println(`${r.kind} ${r.name} ${r.retained} ${r.retained_blocks}`); }\n\
+                for x in s.stacks() { println(`${x.stack} ${x.from} ${x.class} ${x.own} ${x.own_blocks} ${x.retained}`); }\n\
+                println(`${s.size()} ${s.unreachable().size()} ${s.unreachable().len()}`);";
+    let mut expected = Vec::new();
+    for r in report["top_roots"].as_array().expect("roots") {
+        let ((bytes, blocks), kind) = (sum(&r["retained"]), r["kind"].as_str().expect("a kind"));
+        expected.push(format!("{kind} {} {bytes} {blocks}", r["name"].as_str().expect("a name")));
+    }
+    let count = expected.len();
+    let out = script(code).stdout;
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[..count], expected);
+    let stacks = report["top_stacks"].as_array().expect("stacks");
+    assert_eq!(lines.len(), count + stacks.len() + 1, "{out}");
+    for (line, s) in lines[count..].iter().zip(stacks) {
+        let ((own, blocks), retained) = (sum(&s["own"]), sum(&s["retained"]).0);
+        assert!(line.starts_with(&format!("{} ", s["stack"])), "{line} for {s:#}");
+        let class = s["class"].as_str().unwrap_or("");
+        assert!(line.ends_with(&format!(" {class} {own} {blocks} {retained}")), "{line} for {s:#}");
+    }
+    let (lost, n) = sum(&report["unreachable"]);
+    assert_eq!(lines[lines.len() - 1], format!("{} {lost} {n}", sum(&report["live"]).0));
+    // What has changed is what --since-scan says.
+    let out = script(
+        "for r in scan(2).since(scan(1)) { println(`${r.name} ${r.change} ${r.change_blocks} ${r.was} ${r.is}`); }",
+    );
+    let json = ["holds", file, "--since-scan", "first", "--top", "0", "--format", "json"];
+    let c: Value = serde_json::from_str(&scene.prof(&json).ok("prof holds").stdout).expect("JSON");
+    let change = |r: &Value, key: &str| {
+        let of = |side: &str| r[side][key].as_i64().expect("a number");
+        of("after") - of("before")
+    };
+    let line = |r: &Value| {
+        let name = r["name"].as_str().expect("a name");
+        let (bytes, blocks) = (change(r, "bytes"), change(r, "blocks"));
+        format!("{name} {bytes} {blocks} {} {}", r["was"], r["is"])
+    };
+    let expected: Vec<String> = c["roots"].as_array().expect("roots").iter().map(line).collect();
+    assert_eq!(out.stdout.lines().collect::<Vec<_>>(), expected);
 }
 
 /// All roots, blocks and pointers are in the files for other programs.

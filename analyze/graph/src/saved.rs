@@ -167,6 +167,10 @@ impl Saved {
     /// Adds a chunk of this scan. Chunks of other scans, and of other kinds, are ignored. `before` is the number for the
     /// stack of blocks from before the attach.
     pub fn take(&mut self, kind: u16, payload: &[u8], before: u32) {
+        // What is known to be bad takes no more memory.
+        if self.is_bad {
+            return;
+        }
         let good = match kind {
             kind::SCAN_ROOTS => ScanRoots::decode(payload).and_then(|r| self.take_roots(&r)),
             kind::SCAN_BLOCKS => {
@@ -177,7 +181,15 @@ impl Saved {
             }
             _ => Some(()),
         };
-        self.is_bad |= good.is_none();
+        self.is_bad |= good.is_none() || self.is_too_much();
+    }
+
+    /// Returns whether there is more than the head says: who asks for a scan knows by it how much memory that takes.
+    fn is_too_much(&self) -> bool {
+        let found = [self.stacks.len(), self.to.len(), self.roots.len(), self.of_roots.len()];
+        let head = &self.head;
+        let said = [head.blocks, head.pointers, head.roots, head.root_pointers];
+        found.iter().zip(said).any(|(found, said)| *found as u64 > said)
     }
 
     fn take_roots(&mut self, r: &ScanRoots) -> Option<()> {
@@ -191,7 +203,8 @@ impl Saved {
         if b.ticks != self.head.ticks {
             return Some(());
         }
-        if b.first != self.stacks.len() as u64 {
+        if b.first != self.stacks.len() as u64 || b.first.saturating_add(b.count) > self.head.blocks
+        {
             return None;
         }
         self.to.extend(b.more_pointers()?);
@@ -379,6 +392,15 @@ mod tests {
             p.encode()
         });
         assert_eq!(pointers, Err(Unusable::Malformed));
+        // More blocks than the head says are not even kept.
+        let mut more = all.clone();
+        let mut head = Scan::decode(&more[0].1).expect("a head");
+        head.blocks = 10;
+        more[0].1 = head.encode();
+        let mut saved = Saved::new(head);
+        more[1..].iter().for_each(|(kind, payload)| saved.take(*kind, payload, 77));
+        assert!(saved.stacks.len() <= 10, "{} blocks", saved.stacks.len());
+        assert_eq!(saved.finish().map(|_| ()), Err(Unusable::Incomplete));
         // Blocks that are not in order.
         let blocks = edit(kind::SCAN_BLOCKS, &|p| {
             let mut b = ScanBlocks::decode(p).expect("blocks");

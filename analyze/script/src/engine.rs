@@ -7,7 +7,8 @@ use crate::memory::{Captured, Watch};
 use crate::recording::{Fallback, Open, Recording, Shared};
 use crate::registry::{Name, Registry};
 use crate::{
-    api, complete, duration, graph, objects, only, print, save, save_objects, stack, table, text,
+    api, complete, duration, graph, objects, only, print, save, save_objects, scans, stack, table,
+    text,
 };
 use prof_analyze::query::RowSet;
 use prof_analyze::{IndexOptions, Job};
@@ -449,6 +450,7 @@ fn registered(shared: &Rc<Shared>) -> Registry {
     only::register_all(&mut r, shared);
     graph::register(&mut r, shared);
     objects::register(&mut r, shared);
+    scans::register(&mut r, shared);
     table::register(&mut r, shared);
     save::register(&mut r, shared);
     save_objects::register(&mut r, shared);

@@ -46,7 +46,7 @@ impl AllocationList {
     }
 
     /// Returns the list of a set of rows.
-    fn of_set(&self, set: RowSet) -> Result<Self, Fault> {
+    pub(crate) fn of_set(&self, set: RowSet) -> Result<Self, Fault> {
         let rows = self.shared.keep(&self.of, set)?;
         let list = Self { base: Some(rows.clone()), ..Self::all(&self.shared, &self.of) };
         // The list has no filter, so that the set is its result as well.

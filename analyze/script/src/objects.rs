@@ -20,7 +20,7 @@ use rhai::{Array, Dynamic};
 use serde::Serialize;
 use std::rc::Rc;
 
-fn object(value: &impl Serialize) -> Result<Dynamic, Fault> {
+pub(crate) fn object(value: &impl Serialize) -> Result<Dynamic, Fault> {
     rhai::serde::to_dynamic(value)
 }
 

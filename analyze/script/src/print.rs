@@ -37,6 +37,7 @@ fn text_at(value: &Dynamic, depth: usize) -> String {
         Allocation => "Allocation",
         Map => "Map",
         crate::graph::Graph => "Graph",
+        crate::scans::Scan => "Scan",
         crate::api::Data => "Data"
     );
     if depth >= DEEPEST && (value.is_array() || value.is_map()) {
@@ -164,6 +165,9 @@ pub(crate) fn shown(value: &Dynamic) -> Result<String, Fault> {
         let (size, address) = (map.read(|m| m.size)?, map.read(|m| m.address)?);
         let name = map.read(|m| m.name.to_string())?;
         return Ok(format!("Map ({} at {address:#x}, {name:?})", units::bytes(size)));
+    }
+    if let Some(scan) = value.read_lock::<crate::scans::Scan>() {
+        return Ok(scan.described());
     }
     if let Some(data) = value.read_lock::<crate::api::Data>() {
         return Ok(format!("Data ({})", data.of.analysis().path().display()));

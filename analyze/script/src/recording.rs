@@ -2,6 +2,7 @@
 
 use crate::error::{Fault, fault, of_scan};
 use crate::host::{FileKind, Host};
+use crate::loaded::Scans;
 use prof_analyze::maps::Maps;
 use prof_analyze::query::RowSet;
 use prof_analyze::{Analysis, Index, IndexOptions};
@@ -82,11 +83,16 @@ pub(crate) struct Rows(Rc<Counted>);
 struct Counted {
     set: Arc<RowSet>,
     len: Cell<Option<u64>>,
+    _memory: Taken,
+}
+
+/// Memory that counts against the budget until it is dropped.
+pub(crate) struct Taken {
     bytes: u64,
     budget: Rc<Budget>,
 }
 
-impl Drop for Counted {
+impl Drop for Taken {
     fn drop(&mut self) {
         self.budget.used.set(self.budget.used.get().saturating_sub(self.bytes));
     }
@@ -126,6 +132,8 @@ pub(crate) struct Shared {
     pub open: Open,
     /// Finds a recording if none was given.
     pub fallback: Option<Fallback>,
+    /// The scans that were read last.
+    pub scans: RefCell<Scans>,
     told: RefCell<HashSet<String>>,
 }
 
@@ -147,6 +155,7 @@ impl Shared {
             flamegraphs: Cell::new(0),
             open,
             fallback,
+            scans: RefCell::default(),
             told: RefCell::default(),
         })
     }
@@ -187,20 +196,24 @@ impl Shared {
         Ok(found)
     }
 
-    /// Makes a set of rows part of the script's memory.
-    pub(crate) fn keep(&self, of: &Recording, set: RowSet) -> Result<Rows, Fault> {
-        let bytes = of.index().rows().div_ceil(64) * 8;
+    /// Takes memory for lists and scans.
+    pub(crate) fn take(&self, bytes: u64) -> Result<Taken, Fault> {
         let used = self.budget.used.get().saturating_add(bytes);
         if used > self.budget.most {
             let most = self.budget.most >> 20;
             return Err(fault(format!(
-                "the script's lists take more than {most} MiB of memory; keep fewer of them at a time, or run it with \
-                 `prof script`, which has no such limit"
+                "the script's lists and scans take more than {most} MiB of memory; keep fewer of them at a time, or run it \
+                 with `prof script`, which has no such limit"
             )));
         }
         self.budget.used.set(used);
-        let budget = self.budget.clone();
-        Ok(Rows(Rc::new(Counted { set: Arc::new(set), len: Cell::new(None), bytes, budget })))
+        Ok(Taken { bytes, budget: self.budget.clone() })
+    }
+
+    /// Makes a set of rows part of the script's memory.
+    pub(crate) fn keep(&self, of: &Recording, set: RowSet) -> Result<Rows, Fault> {
+        let _memory = self.take(of.index().rows().div_ceil(64) * 8)?;
+        Ok(Rows(Rc::new(Counted { set: Arc::new(set), len: Cell::new(None), _memory })))
     }
 
     pub(crate) fn rows_of(

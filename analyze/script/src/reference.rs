@@ -21,7 +21,7 @@ pub fn help(names: &[Name], pattern: &str) -> String {
 }
 
 /// Text in front of the names of a type.
-const TYPES: [(&str, &str, &str); 13] = [
+const TYPES: [(&str, &str, &str); 14] = [
     ("", "Functions", "They can be called anywhere."),
     ("Data", "Data", "A recording."),
     (
@@ -38,6 +38,14 @@ const TYPES: [(&str, &str, &str); 13] = [
         "A list of mappings, in the order in which they were made or seen first.",
     ),
     ("Map", "Map", "A mapping."),
+    (
+        "Scan",
+        "Scan",
+        "A scan of the process's memory, which `prof holds PID --save` has put into the recording: who held the live \
+         blocks at a moment, and how much would go with whom. It is read when something is asked of it; the two that were \
+         read last are kept. Blocks from before the attach, of a scan with `--census`, count in the figures, but are in no \
+         AllocationList.",
+    ),
     (
         "Backtrace",
         "Backtrace",

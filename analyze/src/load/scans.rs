@@ -12,12 +12,22 @@ pub struct ScanAt {
     pub name: String,
     /// Number of live blocks.
     pub blocks: u64,
+    /// Number of all pointers.
+    pub pointers: u64,
     /// Whether blocks from before the attach are among them.
     pub census: bool,
     /// Location of its first chunk.
     pub head: SymbolsAt,
     /// Kind and location of its other chunks.
     pub parts: Vec<(u16, SymbolsAt)>,
+}
+
+impl ScanAt {
+    /// Returns the most memory that reading the scan takes, in bytes.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        self.blocks.saturating_mul(120).saturating_add(self.pointers.saturating_mul(16))
+    }
 }
 
 /// Returns whether a chunk is a scan's, but not its first: it is read when the scan is asked for.
@@ -29,7 +39,8 @@ impl Meta {
     /// Notes a scan that begins.
     pub(super) fn add_scan(&mut self, s: Scan, head: SymbolsAt) {
         let (ticks, name, blocks, census) = (s.ticks, s.name, s.blocks, s.census != 0);
-        self.scans.push(ScanAt { ticks, name, blocks, census, head, parts: Vec::new() });
+        let pointers = s.pointers.saturating_add(s.root_pointers);
+        self.scans.push(ScanAt { ticks, name, blocks, pointers, census, head, parts: Vec::new() });
     }
 
     /// Notes where a part of a scan is: it belongs to the scan that has begun last, or to none.

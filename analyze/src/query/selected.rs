@@ -15,14 +15,35 @@ impl<'a> Query<'a> {
         if self.is_all() {
             return Ok(RowSet::all(self.index));
         }
+        self.rows_that([], |[]| true)
+    }
+
+    /// Returns the rows of those of the selected blocks whose values in some columns meet a condition.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the job of this thread is cancelled.
+    pub fn rows_that<const N: usize>(
+        &self,
+        columns: [Column; N],
+        meets: impl Fn([u64; N]) -> bool + Sync,
+    ) -> Result<RowSet, ScanError> {
         let rows = self.index.rows();
         let words: Vec<AtomicU64> = (0..words_of(rows)).map(|_| AtomicU64::new(0)).collect();
-        self.index.scan(Selection::default, |selection, block| {
+        let state = || (Selection::default(), [const { Vec::new() }; N]);
+        self.index.scan(state, |(selection, values), block| {
             self.select(block, selection)?;
+            if !selection.rows.is_empty() {
+                for (column, values) in columns.into_iter().zip(values.iter_mut()) {
+                    block.read(column, values)?;
+                }
+            }
             // Blocks of rows begin at whole words, so no two threads write the same one.
             let first = (block.first_row() / 64) as usize;
             let (mut at, mut word) = (0, 0u64);
             for &i in &selection.rows {
+                if !meets(values.each_ref().map(|v| v[i as usize])) {
+                    continue;
+                }
                 let next = i as usize / 64;
                 if next != at {
                     words.get(first + at)?.store(word, Relaxed);

@@ -71,6 +71,8 @@ fn expected(b: &Bench, of: &str, name: &str) -> Option<(String, String)> {
         }
         ("Data", "allocations") => ("println(data().allocations().len())".into(), all.len().to_string()),
         ("Data", "maps") => plain("println(data().maps().len())", "0"),
+        ("Data", "scans") => ("println(data().scans().len())".into(), b.graphs.len().to_string()),
+        ("Data", "scan") => plain("println(data().scan(\"first\").number())", "1"),
         ("Data", "runtime") => (format!("println(data().runtime() == ns({}))", ns(b.end)), "true".into()),
         ("Data", "path") => ("println(data().path())".into(), b._file.0.display().to_string()),
         ("Allocation", "backtrace") => (at("backtrace().id()"), first.node.to_string()),

@@ -10,6 +10,7 @@ mod objects;
 mod odd;
 mod running;
 mod saved;
+mod scans;
 
 use common::world::{Block, World, describe, functions, make, write};
 use common::{Random, START};
@@ -40,6 +41,8 @@ struct Bench {
     data: Arc<Recording>,
     script: Script,
     out: Rc<RefCell<Vec<Output>>>,
+    /// The scans in it.
+    graphs: Vec<scans::Graph>,
 }
 
 fn ns(ticks: u64) -> u64 {
@@ -67,11 +70,13 @@ fn bench(seed: u64, steps: usize) -> Bench {
     let middle = w.steps[w.steps.len() / 2].1.time();
     let mut m = write(&mut r, &w, 7, Compress::None);
     describe(&mut m, middle);
+    let graphs = scans::graphs(&mut r, &w);
+    scans::write_all(&graphs, &mut m);
     let file = m.file();
     let data = Recording::open(&file.0, &NEVER).expect("a recording");
     let end = w.steps.last().map_or(2000, |s| s.1.time()) + 1;
     let (script, out) = engine(std::slice::from_ref(&data), None);
-    Bench { _file: file, w, end, data, script, out }
+    Bench { _file: file, w, end, data, script, out, graphs }
 }
 
 impl Bench {

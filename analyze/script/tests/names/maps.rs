@@ -166,7 +166,8 @@ pub(super) fn mapped(seed: u64) -> (Bench, Vec<Made>) {
     let data = Recording::open(&file.0, &NEVER).expect("a recording");
     let (script, out) = engine(std::slice::from_ref(&data), None);
     let w = make(&mut r, 1, 1);
-    let mut b = Bench { _file: file, w, end: START + RUNTIME, data, script, out };
+    let mut b =
+        Bench { _file: file, w, end: START + RUNTIME, data, script, out, graphs: Vec::new() };
     // Numbers are given in the order in which mappings are seen: the order of those of one look is not ours to know.
     let addresses = b.lines("for m in maps() { println(m.address()); }");
     assert_eq!(addresses.len(), all.len());

@@ -241,6 +241,7 @@ fn every_name_is_in_a_test_of_its_values() {
         include_str!("objects.rs"),
         include_str!("running.rs"),
         include_str!("saved.rs"),
+        include_str!("scans.rs"),
     ];
     let is_there = |name: &str| {
         texts.iter().any(|t| {
