@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::build::program;
+use common::build::{program, program_with};
 use common::{Scene, Target};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -214,5 +214,72 @@ fn what_can_not_be_served_is_refused() {
             break;
         }
         assert!(begin.elapsed() < common::DEADLINE);
+    }
+}
+
+/// The scans of a recording are asked for as by `prof holds FILE`, and as a tree whose nodes add up.
+#[test]
+fn scans_have_the_figures_of_the_command_line() {
+    let scene = Scene::new("serve-scans");
+    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread"]), &[]);
+    let pid = target.pid.to_string();
+    let path = scene.attach(&target);
+    let file = path.to_str().expect("a path");
+    target.ask("begin");
+    scene.prof(&["holds", &pid, "--save=first"]).ok("--save");
+    target.ask("more");
+    scene.prof(&["holds", &pid, "--save"]).ok("--save");
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+    let server = Server::start(&scene, &[file]);
+    let own = |query: &str| server.json(&format!("/api/v1/last/{query}"));
+    let cli = |args: &[&str]| -> Value {
+        let all = [&["holds", file, "--format", "json"][..], args].concat();
+        serde_json::from_str(&scene.prof(&all).ok("prof holds").stdout).expect("JSON")
+    };
+    let scans = own("scans");
+    let names: Vec<_> =
+        scans["rows"].as_array().expect("rows").iter().map(|s| s["name"].as_str()).collect();
+    assert_eq!((names, &scans["pid"]), (vec![Some("first"), Some("")], &target.pid.into()));
+    assert_eq!(own("holds"), cli(&[]));
+    let first = own("holds?scan=first&top=0&depth=0");
+    assert_eq!(first, cli(&["--scan", "first", "--top", "0", "--depth", "0"]));
+    assert_eq!(own("holds?since=1"), cli(&["--since-scan", "1"]));
+    let stack = first["top_stacks"][0]["stack"].to_string();
+    let by = own(&format!("holds?scan=1&by=none&path={stack}"));
+    let path = cli(&["--scan", "1", "--path", &stack]);
+    assert_eq!(
+        (&by["paths"], by["top_stacks"].as_array().map(Vec::len)),
+        (&path["paths"], Some(0))
+    );
+    // What the roots retain, with what several hold, is all that is reached. Below a node stands what it retains.
+    let bytes = |v: &Value| v["retained"]["bytes"].as_u64().expect("bytes");
+    let top = own("holders?scan=1");
+    let children = top["children"].as_array().expect("children");
+    let live = |key: &str| first[key]["bytes"].as_u64().expect("bytes");
+    let sum: u64 = children.iter().map(bytes).sum();
+    assert_eq!(sum, live("live") - live("unreachable"));
+    assert!(children.windows(2).all(|w| bytes(&w[0]) >= bytes(&w[1])), "{children:#?}");
+    let sessions = children.iter().find(|c| c["variable"] == "sessions").expect("a variable");
+    for node in [sessions, children.iter().find(|c| c["node"] == "several").expect("several")] {
+        let name = node["node"].to_string();
+        let below = own(&format!("holders?scan=1&node={}", name.trim_matches('"')));
+        let below = below["children"].as_array().expect("children");
+        assert_eq!(below.iter().map(bytes).sum::<u64>(), bytes(node), "{node:#}");
+        assert!(below.iter().all(|b| b["stack"].is_u64() && b["from"].is_string()), "{below:#?}");
+    }
+    let few = own("holders?scan=1&count=1");
+    assert_eq!(few["more"]["count"], first["top_roots"].as_array().map_or(0, Vec::len) - 1);
+    for (wrong, status, why) in [
+        ("holds?scan=9", 404, "has no scan"),
+        ("holders?scan=1&node=99999999", 404, "no such node"),
+        ("holders?node=x", 404, "no such node"),
+        ("holds?path=0x1", 400, "no block"),
+        ("holds?path=x", 400, "neither"),
+        ("holds?colour=red", 400, "colour"),
+    ] {
+        let (got, body) = server.ask("GET", &format!("/api/v1/last/{wrong}"));
+        assert!(got == status && body.contains(why), "{wrong}: {got} {body}");
     }
 }

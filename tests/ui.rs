@@ -5,6 +5,8 @@ mod browser;
 mod common;
 #[path = "ui/console.rs"]
 mod console;
+#[path = "ui/holders.rs"]
+mod holders;
 #[path = "ui/hostile.rs"]
 mod hostile;
 #[path = "ui/pages.rs"]

@@ -5,7 +5,7 @@ use crate::common::Scene;
 use crate::{Served, folder, is_browser, opened, pictures, record};
 
 /// The pages of a recording, as in an address. `{…}` is the first row of another page.
-const PAGES: [&str; 28] = [
+const PAGES: [&str; 29] = [
     "recordings",
     "overview",
     "overview?from=10%25&to=90%25&by=function&series=live_bytes,rss,growth,anonymous",
@@ -21,6 +21,7 @@ const PAGES: [&str; 28] = [
     "tree",
     "tree?dir=up&sort=allocations",
     "leaks",
+    "holds",
     "diff",
     "diff?bf=0&bt=50%25&af=50%25&at2=100%25",
     "threads",
@@ -149,7 +150,7 @@ fn nothing_serious_bars_anybody() {
 }
 
 /// Panics if axe-core finds something serious on what is shown.
-fn nothing_serious(browser: &Browser, axe: &str, what: &str) {
+pub(crate) fn nothing_serious(browser: &Browser, axe: &str, what: &str) {
     browser.devtools("Runtime.evaluate", serde_json::json!({ "expression": axe }));
     browser.devtools(
         "Runtime.evaluate",

@@ -6,7 +6,7 @@
 //! * [`state`]: the recordings; [`work`]: the work of requests, shared, in turns, cancelled, and kept;
 //! * [`waiting`]: answers that tell of the turn for which they wait;
 //! * [`api`]: the routes below `/api/v1`, which the page uses; [`compat`]: bytehound's;
-//! * [`jobs`]: work whose answer is fetched later;
+//! * [`scans`]: scans that were read; [`jobs`]: work whose answer is fetched later;
 //! * [`data`]: what they ask of the analysis; [`live`]: recordings that grow.
 //!
 //! Requests are untrusted, and so is what recordings contain: names come from the recorded process. No path of a file
@@ -31,6 +31,7 @@ mod openapi;
 mod params;
 mod reply;
 mod route;
+mod scans;
 mod state;
 mod table;
 mod waiting;

@@ -4,6 +4,7 @@ use crate::jobs::Jobs;
 use crate::live::Live;
 use crate::names::Names;
 use crate::reply::Failure;
+use crate::scans::Scans;
 use crate::work::{Work, lock};
 use crate::{Control, Options};
 use bytes::Bytes;
@@ -193,6 +194,8 @@ pub(crate) struct Shared {
     pub scripts: Arc<Work>,
     /// The files that scripts have made.
     pub files: Files,
+    /// Scans that were read.
+    pub scans: Scans,
     recordings: Vec<Arc<Recording>>,
     generations: AtomicU64,
     /// Only one index is made at a time.
@@ -224,9 +227,9 @@ impl Shared {
         let work = Arc::new(Work::new(options.cache, threads));
         let scripts = Arc::new(Work::new(0, SCRIPTS));
         let generations = AtomicU64::new(0);
-        let (jobs, files) = (Jobs::default(), Files::default());
+        let (jobs, files, read) = (Jobs::default(), Files::default(), Scans::default());
         let making = tokio::sync::Mutex::default();
-        Self { options, work, jobs, scripts, files, recordings, generations, making }
+        Self { options, work, jobs, scripts, files, scans: read, recordings, generations, making }
     }
 
     pub(crate) fn recordings(&self) -> &[Arc<Recording>] {

@@ -5,6 +5,7 @@ pub(crate) mod control;
 pub(crate) mod files;
 mod flame;
 mod groups;
+mod holds;
 mod maps;
 pub(crate) mod recordings;
 mod reports;
@@ -33,6 +34,7 @@ const METRIC: Param = (
     "the figure: live, leaked, peak, allocated, allocations or temporary; none: live or, where nothing is \
      live, peak or allocated, with the reason as `why`",
 );
+const SCAN: Param = ("scan", "number or name of the scan; none: the last one");
 const PEAK: Param = ("peak", "the figures at the peak of live bytes");
 const DIRECTION: Param =
     ("dir", "down: from the start of the threads; up: from the functions that asked");
@@ -318,6 +320,41 @@ pub(crate) const ROUTES: &[Route] = &[
         "one mapping, its regions, and its use over time",
         &[],
         Does::Data(maps::map),
+    ),
+    plain(
+        "/api/v1/{r}/scans",
+        "the scans of the recording, which `prof holds PID --save` puts there",
+        &[],
+        Does::Data(holds::scans),
+    ),
+    plain(
+        "/api/v1/{r}/holds",
+        "who holds the live blocks: `prof holds FILE`; with `since`, what has changed from one scan to another",
+        &[
+            SCAN,
+            ("since", "compare with this scan: `--since-scan`"),
+            ("by", "what to list: both, root, stack or none"),
+            ("top", "how many roots and how many stacks; 0: all"),
+            ("depth", "greatest number of levels below a root; 0: 50"),
+            (
+                "path",
+                "a shortest chain of pointers to this block (0x...), or to a block of the stack of this number",
+            ),
+        ],
+        Does::Data(holds::holds),
+    ),
+    plain(
+        "/api/v1/{r}/holders",
+        "a node of the tree of holders, and what hangs on it: of stacks by all that only they lead to",
+        &[
+            SCAN,
+            (
+                "node",
+                "the node, as given for it; none: the roots; several: what several roots hold",
+            ),
+            COUNT,
+        ],
+        Does::Data(holds::holders),
     ),
     Route {
         path: "/api/v1/{r}/export/{format}",

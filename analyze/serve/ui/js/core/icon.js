@@ -12,6 +12,7 @@ const ICONS = {
   map: "M2.5 3h11v2.5h-11zM2.5 6.8h11v2.5h-11zM2.5 10.6h11v2.5h-11zM6 3v2.5M9 6.8v2.5",
   space: "M2 5.5h12v5H2zM5 5.5v5M7 5.5v5M11 5.5v5",
   drop: "M8 2c2.4 3 4 5 4 7.2a4 4 0 0 1-8 0C4 7 5.6 5 8 2z",
+  hold: "M8 2.5v3M8 5.5L4 8.5M8 5.5l4 3M2.5 9h3v4h-3zM10.5 9h3v4h-3z",
   diff: "M5 3v7M2.5 6.5h5M9 12h5M2.5 12.5h5",
   threads: "M4 2c0 4 4 4 4 8v4M8 2c0 4-4 4-4 8v4M12 2v12",
   bars: "M3 13V8M6.4 13V4M9.7 13V6.5M13 13v-3",

@@ -7,7 +7,7 @@
 
 /** Parameters of views. All others are filters. */
 const VIEW = new Set(["sort", "reverse", "skip", "count", "after", "by", "metric", "dir", "q", "z", "t", "start", "end",
-  "series", "cols", "full", "spark", "at", "base", "other", "mode", "fn", "open", "tab", "color", "order", "bf", "bt", "af", "at2", "lo", "hi", "peak", "own", "sort2", "reverse2", "code", "r", "rn"]);
+  "series", "cols", "full", "spark", "at", "base", "other", "mode", "fn", "open", "tab", "color", "order", "bf", "bt", "af", "at2", "lo", "hi", "peak", "own", "sort2", "reverse2", "code", "r", "rn", "scan", "against"]);
 
 /**
  * Reads the part of an address after `#`.

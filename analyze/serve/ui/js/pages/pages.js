@@ -12,6 +12,7 @@ import { stackPage } from "./stackpage.js";
 import { blockPage } from "./block.js";
 import { mapPage, mapsPage } from "./maps.js";
 import { spacePage } from "./space.js";
+import { holdsPage } from "./holds.js";
 import { leaksPage } from "./leaks.js";
 import { diffPage } from "./diff.js";
 import { sizesPage, threadsPage } from "./threads.js";
@@ -34,6 +35,7 @@ export const PAGES = {
   flame: { title: "Flame graph", run: flamePage, icon: "flame", keys: "g f", filtered: true },
   tree: { title: "Call tree", run: treePage, icon: "tree", keys: "g t", filtered: true },
   leaks: { title: "Leaks", run: leaksPage, icon: "drop", keys: "g l", filtered: true },
+  holds: { title: "Holders", run: holdsPage, icon: "hold", keys: "g w" },
   diff: { title: "Difference", run: diffPage, icon: "diff", keys: "g d", filtered: true },
   threads: { title: "Threads", run: threadsPage, icon: "threads", keys: "g h", filtered: true },
   sizes: { title: "Sizes", run: sizesPage, icon: "bars", keys: "g z", filtered: true },

@@ -64,12 +64,29 @@ export function treePage(root, url, signal) {
  * @param {(node: any) => Promise<any>} ask
  */
 function node(d, depth, total, sort, ask) {
-  const [, , field, text] = sort, below = h("ul", { role: "group", hidden: true });
-  const has = d.deeper !== false && d.node !== undefined && d.node !== null;
-  const own = d.own ? d.own[field] : has ? 0 : d[field];
+  const [, , field, text] = sort, has = d.deeper !== false && d.node !== undefined && d.node !== null;
+  const own = d.own ? d.own[field] : has ? 0 : d[field], place = d.place || {};
+  return treeItem({
+    depth, value: d[field],
+    name: [h("span.fn", { title: frameName(place) + (place.file ? "\n" + place.file : "") }, frameName(place)), h("span.place", null, framePlace(place) || base(place.module))],
+    cells: [h("span.num", null, text(d[field])), h("span.num.opt", null, own ? text(own) : ""), h("span.num.opt", null, count(d.live_count)),
+      h("span.num", null, h("span.share", { style: { "--share": 100 * d[field] / (total || 1) + "%" } }, h("span", null, percent(d[field], total))))],
+    more: has ? async () => (await ask(d.node)).children.map((/** @type {any} */ c) => node(c, depth + 1, total, sort, ask)) : null,
+    actions: () => [frameActions(place), frameName(place)],
+  });
+}
+
+/**
+ * Makes a row with a place for what is below it.
+ * @param {{depth: number, value: number, name: any, cells: any[], more: null | (() => Promise<any>), actions?: () => [any[], string]}} row
+ *   `value`: what decides which row of a list is opened by itself; `more`: returns what is below; `actions`: its menu, and the
+ *   menu's title
+ */
+export function treeItem({ depth, value, name, cells, more, actions }) {
+  const below = h("ul", { role: "group", hidden: true });
   let loaded = false;
   const toggle = async () => {
-    if (!has) return;
+    if (!more) return;
     const open = row.getAttribute("aria-expanded") !== "true";
     row.setAttribute("aria-expanded", String(open));
     below.hidden = !open;
@@ -82,8 +99,7 @@ function node(d, depth, total, sort, ask) {
     fill(below, h("li", { role: "none", "aria-hidden": true }, wait));
     below.setAttribute("aria-busy", "true");
     try {
-      const got = await ask(d.node);
-      fill(below, got.children.map((/** @type {any} */ c) => node(c, depth + 1, total, sort, ask)));
+      fill(below, await more());
       openAlone(below);
     } catch (e) {
       loaded = false;
@@ -92,19 +108,18 @@ function node(d, depth, total, sort, ask) {
       below.removeAttribute("aria-busy");
     }
   };
-  const place = d.place || {};
-  const row = h("div.tree-row", { role: "treeitem", "aria-level": depth + 1, "aria-expanded": has ? "false" : null, tabindex: -1, style: { "--depth": depth } },
-    h("span.tree-name", null, h("button.twist", { type: "button", tabindex: -1, "aria-label": "Open", disabled: !has, onclick: toggle }, has ? icon("right") : null),
-      h("span.fn", { title: frameName(place) + (place.file ? "\n" + place.file : "") }, frameName(place)), h("span.place", null, framePlace(place) || base(place.module))),
-    h("span.num", null, text(d[field])), h("span.num.opt", null, own ? text(own) : ""), h("span.num.opt", null, count(d.live_count)),
-    h("span.num", null, h("span.share", { style: { "--share": 100 * d[field] / (total || 1) + "%" } }, h("span", null, percent(d[field], total)))));
+  const row = h("div.tree-row", { role: "treeitem", "aria-level": depth + 1, "aria-expanded": more ? "false" : null, tabindex: -1, style: { "--depth": depth } },
+    h("span.tree-name", null, h("button.twist", { type: "button", tabindex: -1, "aria-label": "Open", disabled: !more, onclick: toggle }, more ? icon("right") : null), name), cells);
   row.addEventListener("dblclick", toggle);
-  row.addEventListener("contextmenu", (/** @type {any} */ e) => {
-    e.preventDefault();
-    menu(frameActions(place), e.clientX, e.clientY, frameName(place));
-  });
+  if (actions) {
+    row.addEventListener("contextmenu", (/** @type {any} */ e) => {
+      e.preventDefault();
+      const [items, title] = actions();
+      menu(items, e.clientX, e.clientY, title);
+    });
+  }
   row.toggle = toggle;
-  row.value = d[field];
+  row.value = value;
   return h("li", { role: "none" }, row, below);
 }
 
@@ -112,13 +127,16 @@ function node(d, depth, total, sort, ask) {
  * Opens the largest node of a list if it has nearly all: the way that one would go.
  * @param {HTMLElement} list
  */
-function openAlone(list) {
+export function openAlone(list) {
   const rows = /** @type {any[]} */ ([...list.querySelectorAll(":scope > li > .tree-row")]);
   if (rows.length && rows[0].value >= 0.8 * rows.reduce((sum, r) => sum + r.value, 0)) rows[0].toggle();
 }
 
-/** @param {HTMLElement} list */
-function treeKeys(list) {
+/**
+ * Binds the keys that move through a tree.
+ * @param {HTMLElement} list
+ */
+export function treeKeys(list) {
   const rows = () => /** @type {any[]} */ ([...list.querySelectorAll(".tree-row")].filter((r) => /** @type {HTMLElement} */ (r).offsetParent));
   // The list is not in the document yet. Tab leads to the row that had the focus last.
   let last = /** @type {HTMLElement | null} */ (list.querySelector(".tree-row"));

@@ -16,6 +16,7 @@ const COMMANDS = {
   tree: (v) => ["report", "--tree", ...(v.dir === "up" ? ["--bottom-up"] : [])],
   leaks: () => ["leaks"], threads: () => ["report", "--threads"], sizes: () => ["report", "--stats"],
   space: (v) => ["fragmentation", ...(v.at ? ["--at", v.at] : [])], maps: (v) => ["maps", ...(v.sort ? ["--sort", v.sort] : []), ...(v.reverse ? ["--reverse"] : [])],
+  holds: (v) => ["holds", ...(v.scan ? ["--scan", v.scan] : []), ...(v.against ? ["--since-scan", v.against] : [])],
   info: () => ["info"],
 };
 
