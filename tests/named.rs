@@ -69,6 +69,26 @@ fn exceptions_cancellation_and_jumps_pass_through_named_functions() {
     }
 }
 
+/// Moving a call puts its return address into code that the program's unwinder does not know.
+#[test]
+fn an_exception_out_of_the_first_instructions_of_a_named_function_is_caught() {
+    let scene = Scene::new("named-calls");
+    let (mut target, mut options) = start(&["-O2"]);
+    let name = options[0].trim_start_matches("--alloc-fn=").split(':').next().expect("a name");
+    options.push(format!("--alloc-fn={name}:pool_calls(1)"));
+    let pid = target.pid.to_string();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let file = scene.path("calls.prof");
+    let output = ["-o", file.to_str().expect("UTF-8")];
+    let out = scene.prof(&[&["attach", &pid], &options[..], &output].concat()).ok("prof attach");
+    let refused = out.stderr.contains("pool_calls") && out.stderr.contains("begins with a call");
+    assert_eq!(refused, cfg!(target_arch = "x86_64"), "{out:?}");
+    assert_eq!(target.ask("calls"), "done caught 25");
+    scene.detach(&target);
+    assert_eq!(target.ask("calls"), "done caught 25");
+    target.quit();
+}
+
 #[test]
 fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
     let scene = Scene::new("named-wait");

@@ -47,6 +47,18 @@ NAMED void *pool_jump(size_t size) {
     if (size > 1000) longjmp(out, 1);
     return bump(size);
 }
+#ifdef __x86_64__
+/* Its first instructions contain a call, out of which an exception comes. */
+extern "C" void *pool_calls(size_t size);
+asm(".text\n.globl pool_calls\n.type pool_calls, @function\npool_calls:\n.cfi_startproc\n"
+    "push %rbx\n.cfi_adjust_cfa_offset 8\n.cfi_offset %rbx, -16\ncall pool_new\n"
+    "pop %rbx\n.cfi_adjust_cfa_offset -8\n.cfi_restore %rbx\nret\n.cfi_endproc\n"
+    ".size pool_calls, . - pool_calls\n");
+#else
+NAMED void *pool_calls(size_t size) {
+    return pool_new(size);
+}
+#endif
 struct Large {
     long word[6];
 };
@@ -138,6 +150,17 @@ int main(void) {
                 KEEP(p);
             }
             say("done %d caught %d jumped %d destroyed\n", caught, jumped, destroyed);
+        } else if (is(line, "calls")) {
+            int caught = 0;
+            for (int i = 0; i < 50; i++) {
+                try {
+                    void *p = pool_calls(i % 2 ? 2000 : 20);
+                    KEEP(p);
+                } catch (const Refused &) {
+                    caught++;
+                }
+            }
+            say("done caught %d\n", caught);
         } else if (is(line, "registers")) {
             say("done %d\n", registers());
         } else if (is(line, "cancel")) {

@@ -195,7 +195,7 @@ impl Planned {
     /// Builds the stub, once all addresses are known.
     ///
     /// # Errors
-    /// If the displaced instructions can't be moved there.
+    /// If the displaced instructions can't be moved there, or may not be, as the target's unwinder would end there.
     pub fn build(
         &mut self,
         flag: RemoteAddr,
@@ -215,6 +215,11 @@ impl Planned {
         .map_err(|e| e.to_string())?;
         if stub.bytes.len() > 512 {
             return Err("its first instructions, which prof has to move, take too much room".into());
+        }
+        // The call's return address would lie in the stub, where the target's unwinder finds no table. Functions of
+        // an allocator pass no exceptions on.
+        if self.found.kind.is_of_the_user() && stub.relocated.has_call {
+            return Err("it begins with a call, which prof would have to move: an exception or a cancellation out of that call would end the program".into());
         }
         self.stub = Some(stub);
         Ok(())

@@ -147,6 +147,12 @@ impl Kind {
         self.has(Trait::Many)
     }
 
+    /// Returns whether the user has named the function.
+    #[must_use]
+    pub fn is_of_the_user(self) -> bool {
+        matches!(self, Self::NamedAlloc | Self::NamedRealloc | Self::NamedFree)
+    }
+
     /// Returns whether what the function returns may be a block of glibc's, with a chunk header.
     #[must_use]
     pub fn hands_out_chunks(self) -> bool {
