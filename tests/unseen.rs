@@ -5,6 +5,8 @@ mod common;
 
 use common::build::{program, program_with};
 use common::{Output, Scene, Target, installed, skip, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -82,7 +84,15 @@ fn growth_by_recorded_blocks_is_no_reason_for_doubt() {
     let mut target = Target::start(&program("unseen.c"), &[]);
     let out = attach(&scene, &target, "0s");
     assert!(!out.stderr.contains("private memory"), "{out:#?}");
-    for command in ["malloc 48", "churn 64", "map 3"] {
+    // Events that are on their way to the recording explain growth, too.
+    let collector =
+        Pid::from_raw(status(&scene, &target)["collector_pid"].as_i64().expect("a pid") as i32);
+    kill(collector, Signal::SIGSTOP).expect("a collector");
+    target.ask("malloc 48");
+    let held_up = status(&scene, &target);
+    kill(collector, Signal::SIGCONT).expect("a collector");
+    assert!(held_up["unseen"].is_null(), "{held_up:#}");
+    for command in ["churn 64", "map 3"] {
         target.ask(command);
     }
     let now = status(&scene, &target);

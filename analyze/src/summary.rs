@@ -35,6 +35,8 @@ pub struct Summary {
     pub compressed: bool,
     /// Why the recording ended, if it has.
     pub end_reason: Option<String>,
+    /// Number of events and of other entries that the hook had written when the recording got its counters last.
+    pub counted: u64,
     /// Signs that the recording misses memory, if there are any.
     pub unseen: Option<Unseen>,
     /// The target's worker processes.
@@ -76,6 +78,7 @@ pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
             .collect(),
         events: a.events(),
         lost: a.meta().counters.lost,
+        counted: a.meta().counters.events,
         totals: *a.totals(),
         on,
         since_ns: a.meta().clock.ns(since),

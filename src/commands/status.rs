@@ -17,7 +17,7 @@ use crate::term::one_line;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::rewrite::{AggregateOptions, CullOptions};
-use prof_analyze::unseen::workers_text;
+use prof_analyze::unseen::{Unseen, workers_text};
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Limits, Peek, Probe, Room, all_recorded};
 use prof_inject::Added;
@@ -51,6 +51,8 @@ pub(crate) struct StatusArgs {
 /// If no process is recorded, recordings that ended within this time are listed, up to this number.
 const RECENT: Duration = Duration::from_secs(600);
 const MOST_RECENT: usize = 3;
+/// Part of the recorded events that may be on their way to the file for statements on what the recording misses.
+const ON_THEIR_WAY: u64 = 8;
 /// Recordings up to this size are replayed for their live bytes.
 const REPLAYED: u64 = 256 << 20;
 
@@ -422,10 +424,18 @@ impl Status {
         all
     }
 
+    /// Returns the growth of the process that its recording does not explain. Nothing is known of it while many events are
+    /// on their way to the file, as they may be what explains it.
+    fn unseen_memory(&self) -> Option<&Unseen> {
+        let s = self.summary.as_ref()?;
+        let on_their_way = self.peek.counters.events.saturating_sub(s.counted);
+        s.unseen.as_ref().filter(|_| on_their_way <= s.counted / ON_THEIR_WAY)
+    }
+
     /// Returns signs that the recording misses memory.
     fn unseen(&self) -> Vec<(&'static str, String)> {
         let Some(s) = &self.summary else { return Vec::new() };
-        let text = s.unseen.iter().flat_map(|u| u.text.clone()).enumerate();
+        let text = self.unseen_memory().into_iter().flat_map(|u| u.text.clone()).enumerate();
         let unseen = text.map(|(i, text)| (if i == 0 { "unseen" } else { "" }, text));
         unseen.chain(workers_text(&s.workers).map(|text| ("workers", text))).collect()
     }
@@ -498,7 +508,7 @@ impl Status {
                 let mark = |(i, (name, at)): (usize, &(String, u64))| json!({ "number": i + 1, "name": name, "at_ns": at });
                 v["marks"] = s.marks.iter().enumerate().map(mark).collect();
             }
-            if let Some(unseen) = &s.unseen {
+            if let Some(unseen) = self.unseen_memory() {
                 v["unseen"] = json!(unseen);
             }
             if !s.workers.is_empty() {
