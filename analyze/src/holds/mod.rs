@@ -1,7 +1,7 @@
 //! Who holds the live blocks, and how much would go with whom: the answers of `prof holds`.
 //!
 //! * [`Holders`]: the blocks and pointers of a moment, with the names of roots and classes;
-//! * [`read`]: makes them of a scan that is in a recording; [`find`] tells which one is meant;
+//! * [`read()`]: makes them of a scan that is in a recording; [`find`] tells which one is meant;
 //! * [`HoldsData`]: the report, as text, JSON or a page;
 //! * [`Comparison`]: two scans, and what came to be held by whom.
 //!
