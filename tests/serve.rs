@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::build::{program, program_with};
+use common::build::program;
 use common::{Scene, Target};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -221,17 +221,7 @@ fn what_can_not_be_served_is_refused() {
 #[test]
 fn scans_have_the_figures_of_the_command_line() {
     let scene = Scene::new("serve-scans");
-    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread"]), &[]);
-    let pid = target.pid.to_string();
-    let path = scene.attach(&target);
-    let file = path.to_str().expect("a path");
-    target.ask("begin");
-    scene.prof(&["holds", &pid, "--save=first"]).ok("--save");
-    target.ask("more");
-    scene.prof(&["holds", &pid, "--save"]).ok("--save");
-    target.ask("end");
-    scene.detach(&target);
-    target.quit();
+    let (file, pid) = &scene.with_two_scans();
     let server = Server::start(&scene, &[file]);
     let own = |query: &str| server.json(&format!("/api/v1/last/{query}"));
     let cli = |args: &[&str]| -> Value {
@@ -241,7 +231,7 @@ fn scans_have_the_figures_of_the_command_line() {
     let scans = own("scans");
     let names: Vec<_> =
         scans["rows"].as_array().expect("rows").iter().map(|s| s["name"].as_str()).collect();
-    assert_eq!((names, &scans["pid"]), (vec![Some("first"), Some("")], &target.pid.into()));
+    assert_eq!((names, &scans["pid"]), (vec![Some("first"), Some("")], &(*pid).into()));
     assert_eq!(own("holds"), cli(&[]));
     let first = own("holds?scan=first&top=0&depth=0");
     assert_eq!(first, cli(&["--scan", "first", "--top", "0", "--depth", "0"]));

@@ -70,6 +70,26 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    /// Records `holds.cpp`, whose holders are known, with two scans, the first of the name `first`. Returns the path of the
+    /// recording, and the process that it is of.
+    pub(crate) fn with_two_scans(&self) -> (String, i32) {
+        let program = build::program_with("holds.cpp", &["-O1", "-pthread"]);
+        let mut target = Target::start(&program, &[]);
+        let pid = target.pid.to_string();
+        let path = self.attach(&target);
+        target.ask("begin");
+        self.prof(&["holds", &pid, "--save=first"]).ok("--save");
+        target.ask("more");
+        self.prof(&["holds", &pid, "--save"]).ok("--save");
+        target.ask("end");
+        self.detach(&target);
+        let pid = target.pid;
+        target.quit();
+        (path.to_str().expect("a path").to_owned(), pid)
+    }
+}
+
+impl Scene {
     pub(crate) fn new(name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let n = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,25 +1,9 @@
 //! The page of who holds the memory: its tree, its stacks, and what has changed between two scans.
 
 use crate::browser::Browser;
-use crate::common::build::program_with;
-use crate::common::{Scene, Target};
+use crate::common::Scene;
 use crate::pages::nothing_serious;
 use crate::{Served, folder, is_browser, opened, pictures};
-
-/// Records a program that holds blocks in known ways, with two scans; returns the name of the recording.
-fn record(scene: &Scene) -> String {
-    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread"]), &[]);
-    let pid = target.pid.to_string();
-    let path = scene.attach(&target);
-    target.ask("begin");
-    scene.prof(&["holds", &pid, "--save=first"]).ok("--save");
-    target.ask("more");
-    scene.prof(&["holds", &pid, "--save"]).ok("--save");
-    target.ask("end");
-    scene.detach(&target);
-    target.quit();
-    path.to_str().expect("a path").to_owned()
-}
 
 #[test]
 fn holders_open_and_are_compared_in_a_browser() {
@@ -27,7 +11,8 @@ fn holders_open_and_are_compared_in_a_browser() {
         return;
     }
     let scene = Scene::new("ui-holders");
-    let served = Served::start(&scene, &[&record(&scene)]);
+    let (record, _) = scene.with_two_scans();
+    let served = Served::start(&scene, &[&record]);
     let browser = Browser::start(&scene.path("chromium"));
     let id = opened(&browser, &served);
     let axe = std::fs::read_to_string(folder().join("node_modules/axe-core/axe.min.js")).ok();
