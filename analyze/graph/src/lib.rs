@@ -10,13 +10,15 @@ mod bits;
 mod dominators;
 mod edges;
 mod heap;
+mod held;
 mod parts;
 mod saved;
 mod table;
 
 pub use bits::Bits;
 pub use edges::{Edges, NONE, Root, RootEdge};
-pub use heap::{Heap, Held, Holder, Node, Path, Sum};
+pub use heap::{Heap, Path, Sum};
+pub use held::{Held, Holder, Node};
 pub use parts::HeapBlock;
 pub use saved::{Naming, Saved, Unusable};
 pub use table::{Keys, Table};

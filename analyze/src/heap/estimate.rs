@@ -6,7 +6,7 @@
 
 use super::course::Counts;
 use super::live::Block;
-use super::replay::BlockStats;
+use super::stats::BlockStats;
 use prof_trace::capture::Capture;
 
 /// Standard errors of estimated figures; all are 0 if the figures are exact.

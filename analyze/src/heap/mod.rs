@@ -6,6 +6,7 @@ mod estimate;
 mod huge;
 mod live;
 mod replay;
+mod stats;
 mod stripped;
 
 pub(crate) use course::MOST as BUCKETS;
@@ -14,7 +15,8 @@ pub use estimate::{Errors, probability, weight};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 pub(crate) use live::{Live, Value};
-pub use replay::{BlockStats, End, Fate, Group, Replay, Totals, Watch};
+pub use replay::{End, Fate, Group, Replay, Totals, Watch};
+pub use stats::BlockStats;
 pub(crate) use stripped::{
     figures as figures_of, restore, to_figures, to_records, to_totals, totals_of,
 };

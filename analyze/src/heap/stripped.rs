@@ -1,7 +1,8 @@
 //! Saves and restores the figures of a recording from which short-lived blocks were removed.
 
 use super::estimate::Errors;
-use super::replay::{BlockStats, Group, Totals};
+use super::replay::{Group, Totals};
+use super::stats::BlockStats;
 use prof_trace::records::Stripped;
 use std::collections::HashMap;
 

@@ -3,6 +3,7 @@
 use super::process::ProcessSeen;
 use super::resident::Resident;
 use super::scans::{ScanAt, is_scan_part};
+use super::stripped::StepAt;
 use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
@@ -105,7 +106,7 @@ pub struct Meta {
     /// The figures that `prof strip` saved when it removed blocks.
     pub stripped: Option<Stripped>,
     /// Place of each stack's figures in those, by node.
-    stripped_at: HashMap<u64, usize>,
+    pub(super) stripped_at: HashMap<u64, usize>,
     /// Location of the figures of a recording without events, in their order.
     pub(crate) steps: Vec<StepAt>,
     /// The target's mappings, at first and at last.
@@ -168,14 +169,6 @@ pub struct Meta {
     pub(super) new_calls: Vec<(u32, Call)>,
     /// Ticks of the pass before the one that was read last.
     pass_before: u64,
-}
-
-/// Location of the figures of a recording without events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepAt {
-    pub at: SymbolsAt,
-    /// Ticks up to which events are counted.
-    pub end: u64,
 }
 
 /// Location of a chunk of calls.
@@ -299,20 +292,6 @@ impl Meta {
         self.allocators = Some(new);
     }
 
-    /// Replaces what an earlier record says of all blocks and of the same stacks.
-    fn strip(&mut self, new: Stripped) {
-        let all = self.stripped.get_or_insert_default();
-        for group in new.groups.as_chunks::<{ Stripped::GROUP }>().0 {
-            let at = *self.stripped_at.entry(group[0]).or_insert(all.groups.len());
-            match all.groups.get_mut(at..at + Stripped::GROUP) {
-                Some(old) => old.copy_from_slice(group),
-                None => all.groups.extend(group),
-            }
-        }
-        let groups = std::mem::take(&mut all.groups);
-        *all = Stripped { groups, ..new };
-    }
-
     fn add_calls(&mut self, all: Calls, at: SymbolsAt) {
         let least = self.calls.last().map_or(0, |c| c.since);
         let since = self.pass_before.max(least);
@@ -328,14 +307,6 @@ impl Meta {
         if d.bytes > 0 && self.distances.len() < DISTANCES {
             self.distances.push((d.ticks, d.bytes));
         }
-    }
-
-    /// Returns whether the recording has figures by stack in place of events (`--aggregate`).
-    #[must_use]
-    pub fn is_aggregated(&self) -> bool {
-        self.stripped.as_ref().is_some_and(|s| {
-            matches!(s.how, Stripped::AGGREGATED | Stripped::AGGREGATED_TO_THE_END)
-        })
     }
 
     /// Returns whether the recording is one of the kernel's own memory, as `prof kernel` makes it.

@@ -1,0 +1,49 @@
+//! Figures of a set of blocks.
+
+/// Figures of a set of blocks: of all, or of those of one stack.
+///
+/// A block belongs to the stack that allocated it; a reallocated one, from then on, to the stack that called `realloc`.
+/// So `allocations`, `reallocations`, `allocated_bytes`, `live_count`, `live_bytes` and `temporary` of all groups add
+/// up to those of the totals. Peaks don't: each is the maximum of its own set, and they occur at different times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockStats {
+    /// Number of blocks live at the end of the recording.
+    pub live_count: u64,
+    /// Bytes of these blocks, as requested.
+    pub live_bytes: u64,
+    /// Greatest number of blocks live at any time.
+    pub peak_count: u64,
+    /// Greatest number of bytes live at any time.
+    pub peak_bytes: u64,
+    /// Number of allocations, other than reallocations.
+    pub allocations: u64,
+    /// Number of reallocations: each ends one block and begins another.
+    pub reallocations: u64,
+    /// Bytes ever allocated: the sizes of all allocations, and the new sizes of all reallocations.
+    pub allocated_bytes: u64,
+    /// Number of blocks whose free was the next event of the thread that allocated them. It is 0 if not all blocks are
+    /// recorded, as the next event is not known then.
+    pub temporary: u64,
+}
+
+impl BlockStats {
+    /// Adds a block. Returns whether the live bytes have reached a new peak.
+    // A made-up recording can have sizes up to 2^56, so sums wrap.
+    #[inline(always)]
+    pub(crate) fn gain(&mut self, size: u64) -> bool {
+        self.allocated_bytes = self.allocated_bytes.wrapping_add(size);
+        self.live_count += 1;
+        self.live_bytes = self.live_bytes.wrapping_add(size);
+        self.peak_count = self.peak_count.max(self.live_count);
+        let higher = self.live_bytes > self.peak_bytes;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        higher
+    }
+
+    /// Takes a block away.
+    #[inline(always)]
+    pub(crate) fn lose(&mut self, size: u64) {
+        self.live_count -= 1;
+        self.live_bytes = self.live_bytes.wrapping_sub(size);
+    }
+}

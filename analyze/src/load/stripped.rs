@@ -1,0 +1,36 @@
+//! Figures that a recording has in place of events.
+
+use super::meta::{Meta, SymbolsAt};
+use prof_trace::records::Stripped;
+
+/// Location of the figures of a recording without events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepAt {
+    pub at: SymbolsAt,
+    /// Ticks up to which events are counted.
+    pub end: u64,
+}
+
+impl Meta {
+    /// Replaces what an earlier record says of all blocks and of the same stacks.
+    pub(super) fn strip(&mut self, new: Stripped) {
+        let all = self.stripped.get_or_insert_default();
+        for group in new.groups.as_chunks::<{ Stripped::GROUP }>().0 {
+            let at = *self.stripped_at.entry(group[0]).or_insert(all.groups.len());
+            match all.groups.get_mut(at..at + Stripped::GROUP) {
+                Some(old) => old.copy_from_slice(group),
+                None => all.groups.extend(group),
+            }
+        }
+        let groups = std::mem::take(&mut all.groups);
+        *all = Stripped { groups, ..new };
+    }
+
+    /// Returns whether the recording has figures by stack in place of events (`--aggregate`).
+    #[must_use]
+    pub fn is_aggregated(&self) -> bool {
+        self.stripped.as_ref().is_some_and(|s| {
+            matches!(s.how, Stripped::AGGREGATED | Stripped::AGGREGATED_TO_THE_END)
+        })
+    }
+}
