@@ -167,7 +167,7 @@ impl Saved {
     /// Adds a chunk of this scan. Chunks of other scans, and of other kinds, are ignored. `before` is the number for the
     /// stack of blocks from before the attach.
     pub fn take(&mut self, kind: u16, payload: &[u8], before: u32) {
-        // What is known to be bad takes no more memory.
+        // A scan that will be refused takes no more memory.
         if self.is_bad {
             return;
         }

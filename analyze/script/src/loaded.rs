@@ -36,7 +36,7 @@ impl Shared {
         if let Some((.., found)) = kept.iter().find(|s| Arc::ptr_eq(&s.0, of) && s.1 == index) {
             return Ok(found.clone());
         }
-        // What is kept makes room before another one is read.
+        // An older scan is dropped before another one is read, so that both are never in memory together.
         kept.truncate(KEPT - 1);
         let _memory = self.take(weight)?;
         let holders = read()?;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub(crate) struct Scan {
     shared: Rc<Shared>,
     of: Arc<Recording>,
-    /// Its place in the recording.
+    /// Index of the scan among those of the recording.
     index: usize,
 }
 

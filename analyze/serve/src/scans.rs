@@ -57,7 +57,8 @@ impl Scans {
                 ),
             ));
         }
-        // What is kept makes room before another one is read, but for one to compare with.
+        // Older scans are dropped before another one is read, so that both are never over the limit together. One stays, to
+        // compare with.
         while all.len() > 1 && all.iter().map(|s| s.2.weight).sum::<u64>() + weight > KEPT {
             all.pop();
         }

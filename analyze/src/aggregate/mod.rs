@@ -44,7 +44,7 @@ pub(crate) fn sum(file: &File, meta: &Meta) -> Option<Summed> {
         return None;
     }
     let mut sum = Summed::default();
-    // What a cancelled job has read is of no use to anybody.
+    // If the job is cancelled, its caller throws this incomplete sum away.
     each(file, meta, |s| {
         sum.add(s);
         true

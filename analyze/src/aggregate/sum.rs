@@ -11,7 +11,7 @@ pub(crate) struct Summed {
     pub totals: Totals,
     /// The figures by stack, in the order in which the stacks first appeared.
     pub groups: Vec<Group>,
-    /// What is known of each group's blocks by class.
+    /// Each group's blocks by class of size and of lifetime.
     pub classes: Vec<Classes>,
     /// For each size class with blocks: its greatest number of blocks and of bytes, and ticks of the latter.
     pub peaks: HashMap<u64, [u64; 3]>,
@@ -23,7 +23,7 @@ pub(crate) struct Summed {
     pub read: usize,
 }
 
-/// What is known of a group's blocks by class.
+/// A group's blocks by class of size and of lifetime.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
     /// The classes of size, with the figures of [`SizeStep`](prof_trace::records::SizeStep).

@@ -57,15 +57,15 @@ pub struct StackChange {
     pub stack: u32,
     /// The function that asked for the memory, with its place.
     pub from: String,
-    /// Its blocks below the root.
+    /// Blocks of the stack below the root, at both moments.
     #[serde(flatten)]
     pub own: Course,
 }
 
-/// What a root retains.
+/// Change of what a root retains.
 #[derive(Clone, Debug, Serialize)]
 pub struct RootChange {
-    /// What kind of root it is.
+    /// Kind of the root.
     pub kind: RootKind,
     /// The name for people.
     pub name: String,
@@ -73,7 +73,7 @@ pub struct RootChange {
     pub was: bool,
     /// Whether the later scan has the root.
     pub is: bool,
-    /// What it retains.
+    /// Blocks that the root retains, at both moments.
     #[serde(flatten)]
     pub retained: Course,
     /// The stacks whose blocks below the root changed most.
@@ -83,7 +83,7 @@ pub struct RootChange {
 /// A scan that is compared.
 #[derive(Clone, Debug, Serialize)]
 pub struct Compared {
-    /// Which one it is.
+    /// Number and name of the scan.
     #[serde(flatten)]
     pub scan: Option<SavedData>,
     /// The moment, in nanoseconds since the start of the recording.
@@ -101,9 +101,9 @@ pub struct Comparison {
     pub after: Compared,
     /// All live blocks.
     pub live: Course,
-    /// What no root leads to.
+    /// Live blocks that no root leads to, at both moments.
     pub unreachable: Course,
-    /// What several roots hold, each of which leads to it.
+    /// Live blocks that several roots lead to, at both moments.
     pub shared: Course,
     /// Number of roots whose retained size has changed.
     pub changed_roots: usize,

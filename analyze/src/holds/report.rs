@@ -161,7 +161,7 @@ pub struct HoldsData {
     pub saved: Option<SavedData>,
     /// All live blocks.
     pub live: SumData,
-    /// What no root leads to.
+    /// Live blocks that no root leads to.
     pub unreachable: SumData,
     /// What the scan has cost, and what it may not have seen.
     pub scan: ScanData,

@@ -5,7 +5,7 @@ use prof_os::Pid;
 use prof_trace::records::{ScanRoot, root_kind};
 use serde::Serialize;
 
-/// What kind of root it is.
+/// Kind of a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RootKind {
@@ -44,7 +44,7 @@ impl RootKind {
 /// A root with its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct RootData {
-    /// What kind of root it is.
+    /// Kind of a root.
     pub kind: RootKind,
     /// The name for people.
     pub name: String,

@@ -43,7 +43,7 @@ impl Tree {
     }
 }
 
-/// What is known of a stack.
+/// Figures of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackSums {
     /// Number of the stack in the recording, or [`BEFORE`](super::BEFORE).

@@ -224,7 +224,7 @@ impl Sieve for Aggregate {
     }
 }
 
-/// What is known of a group's blocks by class, since it was told last.
+/// Changes of a group's blocks by class since the group was written last.
 #[derive(Debug, Default)]
 struct Classes {
     sizes: Vec<SizeStep>,

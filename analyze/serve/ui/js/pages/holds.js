@@ -146,7 +146,7 @@ function chain(p) {
 }
 
 /**
- * What came to be held by whom, and what is not held any more.
+ * Shows which roots came to hold more or less between two scans.
  * @param {any} c
  * @param {Element} figures
  */
