@@ -20,8 +20,9 @@ export function holdsPage(root, url, signal) {
   load(figures, get(id + "/scans", {}, signal), (d) => {
     if (!d.rows.length) {
       more.remove();
+      fill(figures);
       fill(main, empty("The recording has no scan", "While the process is recorded, ", h("code", null, "prof holds " + d.pid + " --save"), " adds one."));
-      return null;
+      return;
     }
     const chosen = url.view.scan || String(d.rows.length), since = url.view.against || "";
     fill(head, h("h1", null, "Holders"), picker("scan", "Scan", d.rows, chosen, null), d.rows.length > 1 ? picker("against", "against", d.rows.filter((/** @type {any} */ s) => String(s.number) !== chosen), since, "nothing") : null);
