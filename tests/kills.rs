@@ -106,6 +106,55 @@ fn of_attach() {
     killed_attaching("killed-attach", &program("toggle.c"), &[], KILLS);
 }
 
+/// Kills prof at each change of the target's mappings, while it attaches and while it detaches. Some of these moments are
+/// so short that kills at any call rarely meet them.
+fn killed_at_changes(name: &str, by: &str) {
+    let scene = Scene::new(name);
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let attach =
+        ["attach", &pid, "--by", by, "-o", "k.prof", "--ring-size", "1MiB", "--look", "0s"];
+    let detach = ["detach", &pid];
+    for args in [&attach[..], &detach] {
+        let is_detach = args == detach;
+        for at in 1.. {
+            let _ = std::fs::remove_file(scene.path("k.prof"));
+            if is_detach {
+                scene.prof(&attach).ok("attach");
+            }
+            let (mut last, mut changes, mut seen) = (target.proc("maps"), 0, 0);
+            let (_, killed) = killed_when(prof(&scene, args), |calls| {
+                if calls != seen {
+                    let now = target.proc("maps");
+                    changes += usize::from(now != last);
+                    (last, seen) = (now, calls);
+                }
+                changes >= at
+            });
+            clean_up(&scene, &mut target, &before, at);
+            if !killed {
+                println!("{}: {changes} changes", args[0]);
+                assert!(changes > 3, "{changes}");
+                break;
+            }
+        }
+    }
+    target.quit();
+}
+
+#[test]
+fn at_each_change_of_the_mappings() {
+    killed_at_changes("killed-change", "map");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn at_each_change_of_the_mappings_by_dlopen() {
+    killed_at_changes("killed-change-dlopen", "dlopen");
+}
+
 /// The target must not keep the descriptor that it has for a moment, also if no other prof follows.
 #[test]
 fn of_attach_in_the_moment_of_the_descriptor() {

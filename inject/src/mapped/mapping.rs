@@ -81,9 +81,10 @@ impl Mapped {
         }
     }
 
-    /// Returns the property of the area that contains the hook, or in its place the linker stack.
+    /// Returns the property of the area that contains the hook, or in its place the linker stack. The library has no
+    /// number yet while that stack is mapped.
     pub(crate) fn place_kind(&self) -> Kind {
-        if self.library == 0 { Kind::Code } else { Kind::Any }
+        if self.linker_stack.len == 0 { Kind::Code } else { Kind::Guarded }
     }
 }
 

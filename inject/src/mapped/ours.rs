@@ -11,6 +11,8 @@ pub(crate) enum Kind {
     Code,
     /// The memory is not accessible.
     Guard,
+    /// The first page and the last can be neither written nor executed: they are guards, or become guards.
+    Guarded,
     /// Any access is possible.
     Any,
 }
@@ -30,11 +32,13 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     if parts.peek().is_none() {
         return false;
     }
-    let (mut at, mut code, mut access) = (a.addr, false, false);
+    let (mut at, mut code, mut access, mut edges) = (a.addr, false, false, true);
     for m in parts {
         if !may_be_ours(m) || m.start.0 > at {
             return false;
         }
+        let is_edge = m.start.0 <= a.addr || m.end.0 >= end;
+        edges &= !is_edge || !(m.write || m.exec);
         at = m.end.0;
         code |= m.exec;
         access |= m.read || m.write || m.exec;
@@ -42,6 +46,7 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     let as_it_must_be = match kind {
         Kind::Code => code,
         Kind::Guard => !access,
+        Kind::Guarded => edges,
         Kind::Any => true,
     };
     at >= end && as_it_must_be
@@ -89,5 +94,25 @@ mod tests {
         {
             assert!(!ours(other, "r-xp"), "{other}");
         }
+    }
+
+    #[test]
+    fn the_linker_stack_is_known_in_each_state() {
+        let area = Area { addr: 0x1000, len: 0x5000 };
+        let ours = |text: &str| {
+            let lines: Vec<_> = text.split(',').map(|l| format!("{l} 0 00:00 0 \n")).collect();
+            is_ours(&prof_os::maps::parse(lines.concat().as_bytes()), area, Kind::Guarded)
+        };
+        // As it is mapped, with one guard, with all guards, writable, and with the flag page writable.
+        assert!(ours("1000-6000 r--p"));
+        assert!(ours("1000-2000 ---p,2000-6000 r--p"));
+        assert!(ours("1000-2000 ---p,2000-3000 r--p,3000-6000 ---p"));
+        assert!(ours("1000-2000 ---p,2000-3000 rw-p,3000-6000 ---p"));
+        assert!(ours("1000-2000 ---p,2000-3000 rw-p,3000-4000 ---p,4000-5000 rw-p,5000-6000 ---p"));
+        // Memory of the target's: an allocation, a stack with its guard, an arena, a part of something larger.
+        assert!(!ours("1000-6000 rw-p"));
+        assert!(!ours("1000-2000 ---p,2000-6000 rw-p"));
+        assert!(!ours("1000-2000 rw-p,2000-6000 ---p"));
+        assert!(!ours("0-8000 rw-p") && !ours("1000-6000 r-xp") && !ours("2000-6000 r--p"));
     }
 }

@@ -36,9 +36,13 @@ pub(crate) fn verify(
         report.left.push("prof's shared memory (still mapped)".into());
     }
     // The target may have mapped something of its own where prof's memory was.
-    let code = mapped.stubs.iter().chain([&mapped.place, &mapped.hook]);
-    for a in code.filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Code)) {
-        report.left.push(format!("prof's code at {:#x}", a.addr));
+    let place = mapped.place_kind();
+    let code = mapped.stubs.iter().chain([&mapped.hook]).map(|a| (a, Kind::Code));
+    for (a, kind) in code.chain([(&mapped.place, place)]) {
+        if a.len != 0 && is_ours(&maps, *a, kind) {
+            let what = if kind == Kind::Code { "code" } else { "stack for the dynamic linker" };
+            report.left.push(format!("prof's {what} at {:#x}", a.addr));
+        }
     }
     if mapped.library != 0 && maps.iter().any(|m| library_file::is_of(m, mapped.library)) {
         match mapped.kept {
