@@ -51,7 +51,11 @@ fn filters_that_kill_for_what_prof_does() {
     if !is_root() {
         return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
     }
-    for (kind, call) in [("memfd", "memfd_create"), ("mmap", "mmap"), ("return", "rt_sigreturn")] {
+    for (kind, call) in [
+        ("memfd", "memfd_create"),
+        ("mmap", "mmap of executable memory"),
+        ("return", "rt_sigreturn"),
+    ] {
         let scene = Scene::new(kind);
         let mut target = Target::start(&program("filters.c"), &[kind]);
         target.ask("go");
@@ -60,7 +64,7 @@ fn filters_that_kill_for_what_prof_does() {
         let out = scene.prof(&["attach", &pid, "-o", "refused.prof"]);
         assert_eq!(out.code, 3, "{out:?}");
         assert!(
-            out.stderr.contains(&format!("kills it, or sends it SIGSYS, for {call},")),
+            out.stderr.contains(&format!("kills it, or sends it SIGSYS, for {call}")),
             "{out:?}"
         );
         assert!(!scene.path("refused.prof").exists());
@@ -76,6 +80,70 @@ fn filters_that_kill_for_what_prof_does() {
         target.ask("go");
         target.quit();
     }
+}
+
+/// A file's code may be mapped where other memory can't become executable.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_filter_against_code_without_a_file_lets_the_dynamic_linker_pass() {
+    if !is_root() {
+        return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
+    }
+    let scene = Scene::new("filter-code");
+    let mut target = Target::start(&program("filters.c"), &["code"]);
+    target.ask("go");
+    let before = Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["attach", &pid, "--by", "map"]);
+    assert_eq!(out.code, 3, "{out:?}");
+    assert!(out.stderr.contains("for mmap of executable memory without a file"), "{out:?}");
+    assert!(out.stderr.contains("`--by dlopen`"), "{out:?}");
+    before.assert_same(&Snapshot::of(&target));
+    let recording = scene.attach_with(&target, &["--by", "dlopen"]);
+    target.ask("go");
+    scene.detach(&target);
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+    let r = scene.finished(&recording);
+    let all: u64 = r.asked_by("filtered_block").iter().map(|g| g.number("allocations")).sum();
+    assert_eq!(all, 10, "{}", r.askers());
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_filter_against_what_the_dynamic_linker_does_is_named() {
+    if !is_root() || !installed("setpriv") {
+        return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
+    }
+    for (kind, does) in [("open", "refuses openat,"), ("mmap", "for mmap of a file's code,")] {
+        let scene = Scene::new(kind);
+        let mut target = Target::start(&program("filters.c"), &[kind]);
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let pid = target.pid.to_string();
+        let out = scene.prof(&["attach", &pid, "--by", "dlopen"]);
+        assert_eq!(out.code, 3, "{out:?}");
+        assert!(out.stderr.contains(does), "{out:?}");
+        before.assert_same(&Snapshot::of(&target));
+        target.ask("go");
+        target.quit();
+    }
+    // What prof can't read, the user can vouch for.
+    let scene = Scene::new("filter-word");
+    let mut target = Target::start(&program("filters.c"), &["code"]);
+    target.ask("go");
+    let before = Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    let attach = ["attach", &pid, "-o", "a.prof", "--by", "dlopen"];
+    let out = uncapable_prof(&scene, &attach);
+    assert!(out.code == 3 && out.stderr.contains("--filter-allows"), "{out:?}");
+    before.assert_same(&Snapshot::of(&target));
+    uncapable_prof(&scene, &[&attach[..], &["--filter-allows"]].concat()).ok("attach");
+    target.ask("go");
+    uncapable_prof(&scene, &["detach", &pid]).ok("detach");
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+    scene.finished(&scene.path("a.prof"));
 }
 
 #[test]
@@ -140,10 +208,17 @@ fn prof_in_a_container_attaches_beside_it() {
     let (filters, toggle) = (program("filters.c"), program("toggle.c"));
     let (filters, toggle) = (filters.to_str().unwrap(), toggle.to_str().unwrap());
     let prof = Scene::binary().to_str().unwrap();
+    // There prof tries the calls of the dynamic linker, too.
+    let linked = if cfg!(target_arch = "x86_64") {
+        format!("{prof} attach $pid -o c.prof --by dlopen && {prof} detach $pid; echo linked $?")
+    } else {
+        "echo linked 0".into()
+    };
     let script = format!(
         "mkfifo in; sleep 60 > in & holder=$!; {toggle} < in > out & pid=$!
          n=0; until grep -q ready out || [ $n -gt 200 ]; do sleep 0.05; n=$((n+1)); done
          {prof} attach $pid -o a.prof; echo attached $?; {prof} detach $pid; echo detached $?
+         {linked}
          {filters} allow {toggle} < in > out2 & more=$!
          n=0; until grep -q ready out2 || [ $n -gt 200 ]; do sleep 0.05; n=$((n+1)); done
          {prof} attach $more -o b.prof; echo more $?
@@ -152,6 +227,7 @@ fn prof_in_a_container_attaches_beside_it() {
     let command = [&in_it[..], &[filters, "default", "sh", "-c", &script]].concat();
     let out = scene.run(uncapable_after(&command));
     assert!(out.stdout.contains("attached 0") && out.stdout.contains("detached 0"), "{out:?}");
+    assert!(out.stdout.contains("linked 0"), "{out:?}");
     // A process with a further filter has not the same.
     assert!(out.stdout.contains("more 3") && out.stdout.contains("alive"), "{out:?}");
 }

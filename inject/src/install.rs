@@ -60,7 +60,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let image = HookImage::new()?;
     crate::inherited::check(pid, &mem, &maps, &found)?;
     if options.by == By::Dlopen {
-        library::check(pid, &mem, &modules)?;
+        library::check(pid, &mem, &modules, gadgets)?;
     }
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
     plan::any_left(target, &planned, &not_hooked)?;

@@ -23,6 +23,7 @@ pub mod install;
 mod installed;
 mod isolated;
 mod launch;
+mod linker_calls;
 mod lock;
 mod mapped;
 mod outside;

@@ -88,11 +88,13 @@ fn has_word(status: &Status) -> bool {
     filters(status).map_or(i64::MAX, i64::from) <= WORD.load(Relaxed)
 }
 
-/// Makes the trial that a filter may require, while the thread with the filter still runs.
-pub(crate) fn look_ahead(pid: Pid, thread: &Status) {
-    if !has_word(thread) && has_the_same(pid, thread) {
+/// Makes the trial that a filter may require, while the thread with the filter still runs. Returns whether one was made.
+pub(crate) fn look_ahead(pid: Pid, thread: &Status) -> bool {
+    let may_try = !has_word(thread) && has_the_same(pid, thread);
+    if may_try {
         let _ = trial();
     }
+    may_try
 }
 
 impl Pass {
@@ -145,7 +147,7 @@ impl Pass {
         if filters.fate(nr::RT_SIGRETURN, [0; 6], code_at(after.0)) == Fate::Made {
             return Ok(());
         }
-        Err(kills(pid, nr::RT_SIGRETURN))
+        Err(kills(pid, name(nr::RT_SIGRETURN)))
     }
 
     /// Checks that a call could not harm the thread if prof died.
@@ -159,12 +161,32 @@ impl Pass {
         number: u64,
         args: [u64; 6],
     ) -> Result<()> {
-        let Self::Read(filters) = self else { return Ok(()) };
-        let after = code_at(call.0) + syscall::SYSCALL_INSN.len() as u64;
-        match filters.fate(number, args, after) {
+        match self.fate(call, number, args) {
             Fate::Made | Fate::Fails => Ok(()),
-            Fate::Other => Err(kills(pid, number)),
+            Fate::Other => Err(kills(pid, name(number))),
         }
+    }
+
+    /// Checks what [`Pass::one_call`] does for the mapping that prof's code would be in.
+    ///
+    /// # Errors
+    /// If the call could harm the thread.
+    pub(crate) fn mapping_of_code(&self, pid: Pid, call: RemoteAddr) -> Result<()> {
+        use crate::mapped::bits::{ANON, EXEC, FIXED_NOREPLACE, NO_FD, READ};
+        let args = [0x7000_0000, 1 << 20, READ | EXEC, ANON | FIXED_NOREPLACE, NO_FD, 0];
+        match self.fate(call, nr::MMAP, args) {
+            Fate::Made | Fate::Fails => Ok(()),
+            Fate::Other => Err(kills(
+                pid,
+                "mmap of executable memory without a file (which `--by dlopen` does not need)",
+            )),
+        }
+    }
+
+    /// Returns the outcome of a call. Only filters that were read tell of one that is not made.
+    pub(crate) fn fate(&self, call: RemoteAddr, number: u64, args: [u64; 6]) -> Fate {
+        let Self::Read(filters) = self else { return Fate::Made };
+        filters.fate(number, args, code_at(call.0) + syscall::SYSCALL_INSN.len() as u64)
     }
 }
 
@@ -213,8 +235,8 @@ fn may_make(threads: &[Tracee], at: u64, calls: &[(u64, [u64; 6])], word: bool) 
         })
 }
 
-fn kills(pid: Pid, number: u64) -> Error {
-    Refusal::FilterKills { pid, comm: process::comm(pid), call: name(number) }.into()
+fn kills(pid: Pid, call: &'static str) -> Error {
+    Refusal::FilterKills { pid, comm: process::comm(pid), call }.into()
 }
 
 /// Returns the name of a call that prof makes.
@@ -234,9 +256,10 @@ fn name(number: u64) -> &'static str {
     }
 }
 
-/// Returns samples of all calls that prof makes.
+/// Returns samples of all calls that prof makes, except for that of [`Pass::mapping_of_code`], which not every attach makes
+/// and no detach.
 fn usual_calls() -> Vec<(u64, [u64; 6])> {
-    use crate::mapped::bits::{ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE};
+    use crate::mapped::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE};
     let (at, len, fd) = (0x7000_0000, 1 << 20, 5);
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     let advise = |what: i32| (nr::MADVISE, [at, len, what as u64, 0, 0, 0]);
@@ -245,7 +268,6 @@ fn usual_calls() -> Vec<(u64, [u64; 6])> {
         (nr::MMAP, [at, len, READ | WRITE, SHARED | NORESERVE | FIXED_NOREPLACE, fd, 0]),
         (nr::MUNLOCK, [at, len, 0, 0, 0, 0]),
         (nr::MREMAP, [at, len, 2 * len, 0, 0, 0]),
-        (nr::MMAP, [at, len, READ | EXEC, ANON | FIXED_NOREPLACE, NO_FD, 0]),
         (nr::MMAP, [at, len, READ | WRITE, ANON | FIXED_NOREPLACE, NO_FD, 0]),
         (nr::MPROTECT, [at, len, READ, 0, 0, 0]),
         (nr::MPROTECT, [at, len, READ | WRITE, 0, 0, 0]),
@@ -306,30 +328,40 @@ fn same_container(pid: Pid) -> bool {
 /// With what went wrong.
 fn trial() -> Result<(), &'static str> {
     static DONE: OnceLock<Result<(), &'static str>> = OnceLock::new();
-    *DONE.get_or_init(|| {
-        // By libc's functions, as nix has no `_exit`, and the child of a process with threads may do nothing that takes a
-        // lock or allocates.
-        // SAFETY: the child only makes system calls that use no memory of other threads, and ends.
-        match unsafe { libc::fork() } {
-            -1 => Err("no process could be made for the trial"),
-            // SAFETY: the call ends the child at once.
-            0 => unsafe { libc::_exit(i32::from(!passes())) },
-            child => {
-                let mut status = 0;
-                // SAFETY: the kernel writes the status.
-                while unsafe { libc::waitpid(child, &mut status, 0) } == -1 {
-                    if Errno::last() != Errno::EINTR {
-                        return Err("the exit status of the trial could not be read");
-                    }
-                }
-                match status {
-                    0 => Ok(()),
-                    s if libc::WIFSIGNALED(s) => Err("the filter killed that process"),
-                    _ => Err("a call was refused there"),
+    *DONE.get_or_init(|| in_a_child(passes))
+}
+
+/// Returns whether `calls` returns true in a child of prof's that it does not kill. `calls` may only make system calls, and
+/// nothing that takes a lock or allocates: prof has other threads.
+///
+/// # Errors
+/// With what went wrong.
+pub(crate) fn in_a_child(calls: fn() -> bool) -> Result<(), &'static str> {
+    // By libc's functions, as nix has no `_exit`.
+    // SAFETY: the child only makes system calls that use no memory of other threads, and ends.
+    match unsafe { libc::fork() } {
+        -1 => Err("no process could be made for the trial"),
+        // SAFETY: the call ends the child at once. A filter that kills leaves no core file.
+        0 => unsafe {
+            let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &limit);
+            libc::_exit(i32::from(!calls()))
+        },
+        child => {
+            let mut status = 0;
+            // SAFETY: the kernel writes the status.
+            while unsafe { libc::waitpid(child, &mut status, 0) } == -1 {
+                if Errno::last() != Errno::EINTR {
+                    return Err("the exit status of the trial could not be read");
                 }
             }
+            match status {
+                0 => Ok(()),
+                s if libc::WIFSIGNALED(s) => Err("the filter killed that process"),
+                _ => Err("a call was refused there"),
+            }
         }
-    })
+    }
 }
 
 extern "C" fn nothing(_: i32) {}
@@ -341,8 +373,6 @@ fn passes() -> bool {
     let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);
     // SAFETY: nothing uses the memory that is mapped here, and the calls affect nothing else.
     unsafe {
-        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        libc::setrlimit(libc::RLIMIT_CORE, &limit);
         let mut mask: libc::sigset_t = std::mem::zeroed();
         let mut stack: libc::stack_t = std::mem::zeroed();
         if libc::sigprocmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask) != 0

@@ -73,8 +73,9 @@ pub(crate) struct AttachArgs {
     pub by: Way,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
     /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
-    /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the
-    /// process
+    /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close; with `--by dlopen` also those of its
+    /// dynamic linker: openat, read, pread64, fstat, newfstatat, futex, brk and getrandom. If one does not, that
+    /// kills the process
     #[arg(long)]
     pub filter_allows: bool,
 }

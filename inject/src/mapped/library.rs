@@ -4,11 +4,13 @@
 //! The control page has the library's number before its file exists, and the linker's list tells by the path whether it is
 //! loaded. So a prof that takes over from a killed one finds the library, whatever that one has got to know of it.
 
+use crate::linker_calls::{self, Deed};
 use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile};
 use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
 use crate::process::elf::{self, Module};
 use crate::stopped::function_call::RemoteFunction;
+use crate::stopped::gadgets::Gadgets;
 use crate::stopped::memory::WORD;
 use crate::stopped::safe_thread::{Modules, Search};
 use crate::stopped::tracee::Tracee;
@@ -61,8 +63,17 @@ impl Functions {
 ///
 /// # Errors
 /// If it can't, with the reason.
-pub(crate) fn check(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<()> {
-    functions(pid, mem, modules).map(|_| ())
+pub(crate) fn check(
+    pid: Pid,
+    mem: &RemoteMemory,
+    modules: &[Module],
+    gadgets: Gadgets,
+) -> Result<()> {
+    functions(pid, mem, modules)?;
+    if sandbox::is_filtered(pid) {
+        linker_calls::look(pid, gadgets)?.map_err(|why| refused(pid, why))?;
+    }
+    Ok(())
 }
 
 fn refused(pid: Pid, why: String) -> Error {
@@ -73,11 +84,6 @@ fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functio
     let refused = |why: &str| refused(pid, why.into());
     if UserRegs::default().calling(0, 0, [0; 2]).is_none() {
         return Err(refused("prof can do that on AMD64 only"));
-    }
-    if sandbox::is_filtered(pid) {
-        return Err(refused(
-            "it has a seccomp filter, and prof does not know which system calls its dynamic linker makes",
-        ));
     }
     let known = Modules::of(pid, mem, &maps::of(pid)?, modules).map_err(|why| refused(&why))?;
     if elf::r_debug(mem, modules) == 0 {
@@ -122,7 +128,11 @@ pub(crate) fn is_mapped(pid: Pid, number: u64) -> bool {
     maps::of(pid).is_ok_and(|maps| maps.iter().any(|m| library_file::is_of(m, number)))
 }
 
-impl Site<'_> {
+impl<'a> Site<'a> {
+    fn search(&self, deed: Deed) -> Search<'a> {
+        Search { pid: self.pid, mem: self.mem, gadgets: self.gadgets, timeout: self.timeout, deed }
+    }
+
     /// Has the target's dynamic linker load the hook. The linker stack must be mapped.
     ///
     /// # Errors
@@ -151,7 +161,7 @@ impl Site<'_> {
                 }
             };
             let path = format!("{}\0", file.path);
-            let search = Search { pid, mem, gadgets: self.gadgets, timeout: self.timeout };
+            let search = self.search(Deed::Load);
             let done = search.run(self.stops, |c, late| {
                 mem.write_data(RemoteAddr(stack.addr), path.as_bytes())?;
                 let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
@@ -303,7 +313,7 @@ impl Site<'_> {
         let (pid, mem, hooked) = (self.pid, self.mem, self.hooked);
         let modules = elf::modules(mem, &maps::of(pid)?);
         let functions = functions(pid, mem, &modules)?;
-        let search = Search { pid, mem, gadgets: self.gadgets, timeout: self.timeout };
+        let search = self.search(Deed::Unload);
         search.run(self.stops, |c, late| {
             let Some(loaded) = find(mem, &modules, number) else {
                 return Ok(!is_mapped(pid, number));

@@ -47,7 +47,13 @@ impl Site<'_> {
         let len = geometry.size() as u64;
         let maps = maps::of(pid)?;
         let places = places::ring_places(&maps, process::start_brk(pid), windows, len);
-        let ring = self.alone(|c| in_one_stop(pid, c, geometry, &places))?;
+        let needs_code = !self.by_linker;
+        let ring = self.alone(|c| {
+            if needs_code {
+                c.may_map_code()?;
+            }
+            in_one_stop(pid, c, geometry, &places)
+        })?;
         if let Err(e) = ring_file::allocate_ring(pid, &ring.fd, geometry) {
             self.unmap_ring(ring.at.addr);
             return Err(e);

@@ -186,6 +186,14 @@ impl<'a> Caller<'a> {
         Ok(result as u64)
     }
 
+    /// Checks that no seccomp filter could kill the thread for the mapping that prof's code would be in.
+    ///
+    /// # Errors
+    /// If one could.
+    pub(crate) fn may_map_code(&self) -> Result<()> {
+        self.pass.mapping_of_code(self.pid(), self.gadgets.syscall)
+    }
+
     /// Returns whether the thread may make a call that prof can do without: no seccomp filter kills the thread for it.
     pub(crate) fn may_ask(&self, number: u64, args: [u64; 6]) -> bool {
         self.pass.lets_ask(self.gadgets.syscall, number, args)

@@ -11,10 +11,11 @@
 //! as a process has one thread only, which the new one would not know; and its first `malloc` would make an arena that
 //! stays when the thread has gone.
 
+use crate::linker_calls::{self, Deed};
 use crate::process::code::linker;
 use crate::process::elf::{self, Module};
 use crate::sandbox::Pass;
-use crate::stopped::candidates::candidates;
+use crate::stopped::candidates::{Fitness, candidates};
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::ptrace::ptrace;
 use crate::stopped::remote::{Caller, layout};
@@ -253,6 +254,8 @@ pub(crate) struct Search<'a> {
     pub mem: &'a RemoteMemory,
     pub gadgets: Gadgets,
     pub timeout: Duration,
+    /// What the call is for. The caller's filters must let that pass.
+    pub deed: Deed,
 }
 
 impl Search<'_> {
@@ -314,6 +317,7 @@ impl Search<'_> {
         let order = candidates(pid)?;
         let waits_in: HashMap<Pid, String> =
             order.iter().map(|(_, tid)| (*tid, task::waits_in(pid, *tid))).collect();
+        let filtered = filtered(pid, &order);
         let left = self.timeout.saturating_sub(began.elapsed());
         let mut stopped = match stop_all(pid, left.max(Duration::from_millis(100))) {
             Err(e @ Error::NotStopping { .. }) => return Ok(Err(e.to_string())),
@@ -342,7 +346,15 @@ impl Search<'_> {
                 continue;
             }
             let wait = waits_in.get(&tid).map_or("", String::as_str);
-            match Caller::new(t, self.mem, maps, self.gadgets, wait, Pass::Unfiltered) {
+            let pass = match self.pass(&t, filtered.get(&tid)) {
+                Ok(pass) => pass,
+                Err(reason) => {
+                    why = reason;
+                    stopped.threads.push(t);
+                    continue;
+                }
+            };
+            match Caller::new(t, self.mem, maps, self.gadgets, wait, pass) {
                 Ok(mut c) => {
                     let mut others = Some(stopped);
                     let mut times = StopTimes::default();
@@ -364,6 +376,18 @@ impl Search<'_> {
         Ok(Err(why))
     }
 
+    /// Returns the evidence that a stopped thread's filters let the call pass; otherwise the reason. `filtered` is its status
+    /// if it had filters before it was stopped.
+    fn pass(&self, t: &Tracee, filtered: Option<&Status>) -> std::result::Result<Pass, Reason> {
+        let now = Status::of_thread(t.pid, t.tid).ok().and_then(|s| s.number("Seccomp"));
+        if now.is_some_and(|n| n != 0) && filtered.is_none() {
+            return Err(format!("thread {} has restricted its system calls", t.tid));
+        }
+        let pass = Pass::of(t, filtered).map_err(|e| e.to_string())?;
+        linker_calls::check(&pass, self.deed, self.gadgets.syscall)?;
+        Ok(pass)
+    }
+
     /// Returns the threads that may make the call; the reason if no thread may make it now.
     fn judge(
         &self,
@@ -376,11 +400,6 @@ impl Search<'_> {
         let first = stopped.threads.iter().any(|t| t.tid == self.pid && t.is_stopped());
         for t in &mut stopped.threads {
             let (pid, tid) = (t.pid, t.tid);
-            if Status::of_thread(pid, tid)?.number("Seccomp") != Some(0) {
-                return Ok(Err(format!(
-                    "thread {tid} has a seccomp filter, and prof does not know which system calls its dynamic linker makes"
-                )));
-            }
             let regs = t.regs()?;
             // Threads that the kernel itself has in the process (io_uring's) have no stack.
             if regs.sp() == 0 {
@@ -413,6 +432,17 @@ impl Search<'_> {
         }
         Ok(if fit.is_empty() { Err(why) } else { Ok(fit) })
     }
+}
+
+/// Returns the status of each thread that has a filter, after the trials that the filters may require.
+fn filtered(pid: Pid, order: &[(Fitness, Pid)]) -> HashMap<Pid, Status> {
+    let with_filter = |(_, tid): &(Fitness, Pid)| {
+        let status = Status::of_thread(pid, *tid).ok()?;
+        (status.number("Seccomp") == Some(2)).then_some((*tid, status))
+    };
+    let all: HashMap<Pid, Status> = order.iter().filter_map(with_filter).collect();
+    all.values().for_each(|status| linker_calls::look_ahead(pid, status));
+    all
 }
 
 /// `PTRACE_GET_RSEQ_CONFIGURATION` (Linux 5.13).
