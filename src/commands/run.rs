@@ -137,16 +137,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         number: 0,
         collectors: vec![began.collector],
     };
-    let supervisor = match &family {
-        Some(family) => match family.follow(args, pid) {
-            Ok(supervisor) => Some(supervisor),
-            Err(e) => {
-                crate::term::say(&format!("the command's children are not recorded: {e:#}"));
-                None
-            }
-        },
-        None => None,
-    };
+    let supervisor = family.as_ref().and_then(|family| {
+        let say = |e| crate::term::say(&format!("the command's children are not recorded: {e:#}"));
+        family.follow(args, pid).map_err(say).ok()
+    });
     let status = parts.follow();
     let mut path = finished(parts);
     if let Some(family) = &family {

@@ -34,17 +34,18 @@ pub(crate) fn int(n: u64) -> i64 {
 
 /// Registers all of it.
 pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
-    register_data(r, shared);
+    register_recordings(r, shared);
+    register_data(r);
     register_system(r, shared);
     register_list(r);
+    register_map_list(r);
     register_groups(r);
     register_block(r);
     register_map(r);
     register_backtrace(r);
 }
 
-fn register_data(r: &mut Registry, shared: &Rc<Shared>) {
-    r.engine.register_type_with_name::<Data>("Data");
+fn register_recordings(r: &mut Registry, shared: &Rc<Shared>) {
     let data = |s: &Rc<Shared>| s.recording().map(|of| Data { shared: s.clone(), of });
     let own = [(); 5].map(|()| shared.clone());
     let [s0, s1, s2, s3, s4] = own;
@@ -100,6 +101,10 @@ fn register_data(r: &mut Registry, shared: &Rc<Shared>) {
         },
     )
     .note("New in prof.");
+}
+
+fn register_data(r: &mut Registry) {
+    r.engine.register_type_with_name::<Data>("Data");
     r.of("Data")
         .def(
             "allocations",
@@ -196,7 +201,6 @@ fn register_system(r: &mut Registry, shared: &Rc<Shared>) {
 fn register_list(r: &mut Registry) {
     type L = AllocationList;
     r.engine.register_type_with_name::<L>("AllocationList");
-    r.engine.register_type_with_name::<MapList>("MapList");
     const HALVES: &str = "let early = allocations().only_allocated_until_at_most(data().runtime() * 0.6);\n\
          let late = allocations().only_allocated_after_at_least(data().runtime() * 0.4);\n";
     r.of("AllocationList")
@@ -259,6 +263,10 @@ fn register_list(r: &mut Registry) {
         .note("New in prof.");
     r.engine.register_indexer_get(|l: &mut L, index: i64| l.at(index));
     r.engine.register_iterator_result::<L, Allocation>();
+}
+
+fn register_map_list(r: &mut Registry) {
+    r.engine.register_type_with_name::<MapList>("MapList");
     let (plus, minus, and) = (
         |a: MapList, b: MapList| a.plus(&b),
         |a: MapList, b: MapList| a.minus(&b),

@@ -148,9 +148,14 @@ fn figures(list: &AllocationList) -> Result<Dynamic, Fault> {
 
 /// Registers the methods, and `diff`.
 pub(crate) fn register(r: &mut Registry, _: &Rc<Shared>) {
+    r.of("AllocationList");
+    register_groupings(r);
+    register_tables(r);
+    register_reports(r);
+}
+
+fn register_groupings(r: &mut Registry) {
     type L = AllocationList;
-    let each =
-        |what: &str, show: &str| format!("for x in allocations().{what}() {{ println({show}); }}");
     let kinds: [(&str, GroupKey, &str); 5] = [
         ("by_function", GroupKey::Function, "function that asked for them"),
         ("by_file", GroupKey::File, "source file of the function that asked for them"),
@@ -158,7 +163,6 @@ pub(crate) fn register(r: &mut Registry, _: &Rc<Shared>) {
         ("by_thread", GroupKey::Thread, "thread that made them"),
         ("by_size", GroupKey::Size, "size: up to 8 bytes, up to 16, and so on"),
     ];
-    r.of("AllocationList");
     for (name, by, what) in kinds {
         let doc = format!(
             "Returns the figures of the blocks by the {what}, as `prof report --group-by`; most bytes first."
@@ -167,6 +171,12 @@ pub(crate) fn register(r: &mut Registry, _: &Rc<Shared>) {
         r.def(name, "() -> [Object]", doc, example, move |l: &mut L| grouped(l, by))
             .note("New in prof.");
     }
+}
+
+fn register_tables(r: &mut Registry) {
+    type L = AllocationList;
+    let each =
+        |what: &str, show: &str| format!("for x in allocations().{what}() {{ println({show}); }}");
     r.def(
         "leaks",
         "() -> [Object]",
@@ -206,8 +216,13 @@ pub(crate) fn register(r: &mut Registry, _: &Rc<Shared>) {
         "println(allocations().figures().live_bytes);",
         |l: &mut L| figures(l),
     )
-    .note("New in prof.")
-    .def(
+    .note("New in prof.");
+}
+
+/// Registers the texts of a list of allocations and of a list of mappings, and `diff`.
+fn register_reports(r: &mut Registry) {
+    type L = AllocationList;
+    r.def(
         "report",
         "(top: Integer, sort: String) -> String",
         "Returns the text of `prof report` on the list; the number of stacks and the key to sort by can be given.",

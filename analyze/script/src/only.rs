@@ -254,6 +254,13 @@ fn sorted(mut ids: Vec<u32>) -> Vec<u32> {
     ids
 }
 
+/// Makes the signature of a method that returns a list of mappings, or one of allocations.
+macro_rules! signature_of {
+    ($of_maps:expr, $args:literal) => {
+        if $of_maps { concat!($args, " -> MapList") } else { concat!($args, " -> AllocationList") }
+    };
+}
+
 /// Registers a method for a type of lists.
 fn register<L: Filtered + 'static>(
     r: &mut Registry,
@@ -268,11 +275,7 @@ fn register<L: Filtered + 'static>(
     let of_maps = list == "maps";
     macro_rules! signature {
         ($args:literal) => {
-            if of_maps {
-                concat!($args, " -> MapList")
-            } else {
-                concat!($args, " -> AllocationList")
-            }
+            signature_of!(of_maps, $args)
         };
     }
     match o.arg {
@@ -301,25 +304,19 @@ fn register<L: Filtered + 'static>(
             let signature = signature!("(time: Duration)");
             r.def(o.name, signature, doc, example("data().runtime() * 0.5"), time);
         }
+        Text if o.field == "thread" => {
+            return register_thread(r, o, signature!("(thread: String|Integer)"), &doc);
+        }
         Text => {
+            let (signature, arg) = match o.field {
+                "since" => (signature!("(mark: String)"), "\"deployed\""),
+                "between" => (signature!("(marks: String)"), "\"deployed,warm\""),
+                "kind" => (signature!("(kinds: String)"), "\"heap\""),
+                _ => (signature!("(regex: String)"), "\"main\""),
+            };
             let text = move |l: &mut L, text: &str| {
                 shared.check_source(text)?;
                 o.apply(l, text)
-            };
-            let arg = match o.field {
-                "thread" => {
-                    return register_thread(r, o, signature!("(thread: String|Integer)"), &doc);
-                }
-                "kind" => "\"heap\"",
-                "since" => "\"deployed\"",
-                "between" => "\"deployed,warm\"",
-                _ => "\"main\"",
-            };
-            let signature = match o.field {
-                "since" => signature!("(mark: String)"),
-                "between" => signature!("(marks: String)"),
-                "kind" => signature!("(kinds: String)"),
-                _ => signature!("(regex: String)"),
             };
             r.def(o.name, signature, doc, example(arg), text);
         }
@@ -334,34 +331,40 @@ fn register<L: Filtered + 'static>(
             )
             .also(|l: &mut L, time: Duration| o.times(l, &vec![Dynamic::from(time)]));
         }
-        Stacks => {
-            let by = move |l: &mut L, value: Dynamic| {
-                let mut ids = Vec::new();
-                stacks(o.name, &value, &mut ids)?;
-                o.ids(l, &sorted(ids))
-            };
-            let signature = signature!(
-                "(stacks: Integer|Backtrace|AllocationList|MapList|AllocationGroupList|Array)"
-            );
-            r.def(o.name, signature, doc, example("allocations()[0].backtrace()"), by);
-        }
-        OfMaps => {
-            let by = move |l: &mut L, value: Dynamic| {
-                let mut ids = Vec::new();
-                maps(o.name, &value, &mut ids)?;
-                o.ids(l, &sorted(ids))
-            };
-            r.def(
-                o.name,
-                signature!("(maps: Integer|Map|MapList|Array)"),
-                doc,
-                example("maps()"),
-                by,
-            );
-        }
+        Stacks | OfMaps => register_ids::<L>(r, o, of_maps, doc, &example),
     }
     if !o.note.is_empty() {
         r.note(o.note);
+    }
+}
+
+/// Registers a method that takes ids of stacks or of mappings, or values that have such ids.
+fn register_ids<L: Filtered + 'static>(
+    r: &mut Registry,
+    o: &'static Only,
+    of_maps: bool,
+    doc: String,
+    example: &dyn Fn(&str) -> String,
+) {
+    if let Stacks = o.arg {
+        let by = move |l: &mut L, value: Dynamic| {
+            let mut ids = Vec::new();
+            stacks(o.name, &value, &mut ids)?;
+            o.ids(l, &sorted(ids))
+        };
+        let signature = signature_of!(
+            of_maps,
+            "(stacks: Integer|Backtrace|AllocationList|MapList|AllocationGroupList|Array)"
+        );
+        r.def(o.name, signature, doc, example("allocations()[0].backtrace()"), by);
+    } else {
+        let by = move |l: &mut L, value: Dynamic| {
+            let mut ids = Vec::new();
+            maps(o.name, &value, &mut ids)?;
+            o.ids(l, &sorted(ids))
+        };
+        let signature = signature_of!(of_maps, "(maps: Integer|Map|MapList|Array)");
+        r.def(o.name, signature, doc, example("maps()"), by);
     }
 }
 

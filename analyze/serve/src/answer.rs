@@ -267,10 +267,7 @@ async fn answer(
         response
     };
     let variables: Vec<_> = path.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
-    let client = match parts.headers.get("x-prof-client").and_then(|c| c.to_str().ok()) {
-        Some(client) if client.len() <= 64 => client.to_owned(),
-        _ => peer.name,
-    };
+    let client = client_of(&parts.headers, peer);
     let make = match route.does {
         Does::Now(make) => return Ok(named(&make(&shared, &mut params)?)),
         Does::Open(make) => {
@@ -289,8 +286,7 @@ async fn answer(
             read(body).await?;
             let pid = variables.iter().find(|v| v.0 == "pid").and_then(|v| v.1.parse().ok());
             let pid = pid.ok_or_else(|| Failure::bad("this is no id of a process"))?;
-            let done = tokio::task::spawn_blocking(move || control(&shared, pid)).await;
-            return Ok(named(&done.map_err(|e| Failure::internal(e.to_string()))??));
+            return Ok(named(&blocking(move || control(&shared, pid)).await?));
         }
         Does::Data(make) | Does::Two(make) => make,
         Does::Stream(write) => {
@@ -311,12 +307,12 @@ async fn answer(
                 Err(_) => return Ok(named(&busy(&waiting::too_long(&place, patience))?)),
             };
             let _gone = CancelOnDrop(ask.cancel.clone());
-            let done = tokio::task::spawn_blocking(move || {
+            let work = move || {
                 let done = run(ask, text);
                 drop(turn);
                 done
-            });
-            return Ok(named(&done.await.map_err(|e| Failure::internal(e.to_string()))??));
+            };
+            return Ok(named(&blocking(work).await?));
         }
         Does::PostStream(run) => {
             let text = read(body).await?;
@@ -339,12 +335,32 @@ async fn answer(
     }
     let (result, waiter, job) = work.join(&key, &client, job);
     let (number, status) = shared.jobs.add(route.path, job, result, waiter)?;
-    let answer = Answer::json(&status)?
-        .with("location", format!("/api/v1/jobs/{number}"))
-        .with("preference-applied", "respond-async");
-    let mut response = named(&answer);
+    let mut response = named(&accepted(number, &status)?);
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
+}
+
+/// Returns the client that the header `x-prof-client` names, or the peer.
+fn client_of(headers: &HeaderMap, peer: Peer) -> String {
+    match headers.get("x-prof-client").and_then(|c| c.to_str().ok()) {
+        Some(client) if client.len() <= 64 => client.to_owned(),
+        _ => peer.name,
+    }
+}
+
+/// Does work that blocks outside the threads that answer requests.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Failure::internal(e.to_string()))?
+}
+
+/// Answers that a request has become the job `number`.
+fn accepted(number: u64, status: &serde_json::Value) -> Result<Answer, Failure> {
+    Ok(Answer::json(status)?
+        .with("location", format!("/api/v1/jobs/{number}"))
+        .with("preference-applied", "respond-async"))
 }
 
 /// Names the parameters that were not known in a header.

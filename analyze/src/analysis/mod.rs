@@ -154,14 +154,7 @@ impl fmt::Display for Note {
                 culled(f, *below_ns, (*blocks, *early), *until_ns, *killed)?;
                 if *killed { cut_short(f, *below_ns, until_ns.unwrap_or(0)) } else { Ok(()) }
             }
-            Note::Epochs { times, back_ns } => write!(
-                f,
-                "the machine's counter went back {}, by {}{} (a suspend, or a move to another host): the order \
-                 of events holds, but a suspend takes no time, and 10 ms are added each time",
-                often(*times),
-                duration(*back_ns),
-                if *times == 1 { "" } else { " the first time" }
-            ),
+            Note::Epochs { times, back_ns } => epochs(f, *times, *back_ns),
             Note::WentBack(n) => write!(
                 f,
                 "its times go back {}, as the machine was suspended or moved while an older prof recorded: \
@@ -176,6 +169,18 @@ impl fmt::Display for Note {
             ),
         }
     }
+}
+
+/// Says that the machine's counter went back, and what that means for the times.
+fn epochs(f: &mut fmt::Formatter<'_>, times: u64, back_ns: u64) -> fmt::Result {
+    write!(
+        f,
+        "the machine's counter went back {}, by {}{} (a suspend, or a move to another host): the order \
+         of events holds, but a suspend takes no time, and 10 ms are added each time",
+        often(times),
+        duration(back_ns),
+        if times == 1 { "" } else { " the first time" }
+    )
 }
 
 /// Says what the figures of a recording made with `--cull` count, and what it has of its last moments.

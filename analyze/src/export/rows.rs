@@ -41,6 +41,27 @@ pub(super) struct Row {
 /// Number of rows after which an export looks whether it was cancelled.
 const LOOK: usize = 2048;
 
+/// The columns of the index that a row is made of.
+const READ: [Column; 13] = [
+    Column::Addr,
+    Column::Size,
+    Column::Begin,
+    Column::End,
+    Column::Group,
+    Column::ThreadIndex,
+    Column::EndNode,
+    Column::EndThreadIndex,
+    Column::Flags,
+    Column::Chain,
+    Column::Position,
+    Column::Header,
+    Column::Rate,
+];
+
+/// Calls `take` for each block that the query selects, until it fails.
+///
+/// # Errors
+/// If the index can't be read, the job was cancelled, or `take` fails.
 pub(super) fn each(
     source: &Source<'_>,
     mut take: impl FnMut(&Row) -> io::Result<()>,
@@ -48,28 +69,11 @@ pub(super) fn each(
     if !source.has_blocks() {
         return Ok(());
     }
-    const READ: [Column; 13] = [
-        Column::Addr,
-        Column::Size,
-        Column::Begin,
-        Column::End,
-        Column::Group,
-        Column::ThreadIndex,
-        Column::EndNode,
-        Column::EndThreadIndex,
-        Column::Flags,
-        Column::Chain,
-        Column::Position,
-        Column::Header,
-        Column::Rate,
-    ];
-    let analysis = source.index.analysis();
-    let (meta, until) = (analysis.meta(), source.until());
+    let meta = source.index.analysis().meta();
     let tid = |thread_index: u64| {
         let number = source.index.thread_numbers().get(thread_index as usize).copied().unwrap_or(0);
         meta.threads.get(&number).map_or(0, |t| t.tid)
     };
-    let chunks = GlibcChunks::of(meta.target.pointer_size);
     let mut selection = Selection::default();
     let mut columns = READ.map(|_| Vec::new());
     let mut failed = None;
@@ -87,46 +91,8 @@ pub(super) fn each(
                 failed = Some(io::Error::other(ScanError::Cancelled));
                 return Some(());
             }
-            let [
-                addr,
-                size,
-                begin,
-                end,
-                group,
-                thread_index,
-                end_node,
-                end_thread_index,
-                flag,
-                chain,
-                position,
-                header,
-                rate,
-            ] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12].map(|c: usize| columns[c][i as usize]);
-            if begin > until {
-                continue;
-            }
-            let header = Header::from_code(header as u16);
-            let ended = end != u64::MAX && end <= until;
-            let row = Row {
-                address: addr,
-                size,
-                allocated_at_ns: meta.clock.ns(begin),
-                freed_at_ns: ended.then(|| meta.clock.ns(end)),
-                stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
-                thread: tid(thread_index),
-                free_stack: (ended && end_node != 0).then_some(end_node as u32),
-                free_thread: ended.then(|| tid(end_thread_index)),
-                temporary: ended && flag & flags::TEMPORARY != 0,
-                by_realloc: flag & flags::REALLOCATED != 0,
-                to_realloc: ended && flag & flags::CONTINUED != 0,
-                implied_free: ended && flag & flags::IMPLIED != 0,
-                chain: (chain != 0).then_some(chain),
-                chain_position: position,
-                usable_size: chunks.usable(size, header),
-                mmapped: header.is_known().then_some(header.mapped),
-                main_arena: (header.arena != 0).then_some(header.arena == 1),
-                weight: source.weight(size, rate as u8),
-            };
+            let values = std::array::from_fn(|c| columns[c][i as usize]);
+            let Some(row) = make(source, &tid, values) else { continue };
             if let Err(e) = take(&row) {
                 failed = Some(e);
                 return Some(());
@@ -138,6 +104,53 @@ pub(super) fn each(
         return Err(ScanError::Cancelled.into());
     }
     failed.map_or(Ok(()), |e| Err(e.into()))
+}
+
+/// Makes the row of a block from its values in the columns of [`READ`]; `None` if it was allocated after the moment that
+/// is exported. `tid` returns the id of the thread with an index.
+fn make(source: &Source<'_>, tid: &dyn Fn(u64) -> u32, values: [u64; READ.len()]) -> Option<Row> {
+    let [
+        addr,
+        size,
+        begin,
+        end,
+        group,
+        thread_index,
+        end_node,
+        end_thread_index,
+        flag,
+        chain,
+        position,
+        header,
+        rate,
+    ] = values;
+    let (analysis, until) = (source.index.analysis(), source.until());
+    if begin > until {
+        return None;
+    }
+    let meta = analysis.meta();
+    let header = Header::from_code(header as u16);
+    let ended = end != u64::MAX && end <= until;
+    Some(Row {
+        address: addr,
+        size,
+        allocated_at_ns: meta.clock.ns(begin),
+        freed_at_ns: ended.then(|| meta.clock.ns(end)),
+        stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
+        thread: tid(thread_index),
+        free_stack: (ended && end_node != 0).then_some(end_node as u32),
+        free_thread: ended.then(|| tid(end_thread_index)),
+        temporary: ended && flag & flags::TEMPORARY != 0,
+        by_realloc: flag & flags::REALLOCATED != 0,
+        to_realloc: ended && flag & flags::CONTINUED != 0,
+        implied_free: ended && flag & flags::IMPLIED != 0,
+        chain: (chain != 0).then_some(chain),
+        chain_position: position,
+        usable_size: GlibcChunks::of(meta.target.pointer_size).usable(size, header),
+        mmapped: header.is_known().then_some(header.mapped),
+        main_arena: (header.arena != 0).then_some(header.arena == 1),
+        weight: source.weight(size, rate as u8),
+    })
 }
 
 pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {

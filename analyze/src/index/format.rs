@@ -227,6 +227,31 @@ fn lengthened(short: &[u8], len: usize) -> Option<Vec<u8>> {
 /// Number of words of the header, without its checksum.
 const HEADER_WORDS: usize = 63;
 
+/// Reads the totals, and whether the recording is packed.
+fn read_totals(next: &mut impl FnMut() -> Option<u64>) -> Option<(Totals, bool)> {
+    let mut f = [0; FIGURES];
+    for word in &mut f {
+        *word = next()?;
+    }
+    let mut totals = Totals {
+        figures: figures_of(&f),
+        frees: next()?,
+        unknown_frees: next()?,
+        implied_frees: next()?,
+        peak_ticks: next()?,
+        last_ticks: next()?,
+        nonsense: next()?,
+        errors: Errors::default(),
+    };
+    let packed = next()? != 0;
+    let mut e = [0; ERRORS];
+    for word in &mut e {
+        *word = next()?;
+    }
+    totals.errors = errors_of(&e);
+    Some((totals, packed))
+}
+
 impl Summary {
     /// Returns the tables that follow the blocks, compressed if `short` is set and that makes them shorter.
     pub(super) fn tables(&self, short: bool) -> Vec<u8> {
@@ -285,26 +310,7 @@ impl Summary {
         let (rows, chains) = (next()?, next()?);
         let counts = [next()?, next()?, next()?];
         let tables_at = next()?;
-        let mut f = [0; FIGURES];
-        for word in &mut f {
-            *word = next()?;
-        }
-        let mut totals = Totals {
-            figures: figures_of(&f),
-            frees: next()?,
-            unknown_frees: next()?,
-            implied_frees: next()?,
-            peak_ticks: next()?,
-            last_ticks: next()?,
-            nonsense: next()?,
-            errors: Errors::default(),
-        };
-        let packed = next()? != 0;
-        let mut e = [0; ERRORS];
-        for word in &mut e {
-            *word = next()?;
-        }
-        totals.errors = errors_of(&e);
+        let (totals, packed) = read_totals(&mut next)?;
         let (frees, each) = (usize::try_from(next()?).ok()?, next()?);
         let course_at = next()?;
         // Counts are checked against the length of the file before memory is allocated for them.

@@ -82,32 +82,39 @@ fn missing(option: &str, why: &str) -> QueryError {
     QueryError::Missing(format!("{option}: {why}"))
 }
 
+/// Returns which groups the filter's stacks and suppressions select, `None` if all, and what was suppressed, `None` if there
+/// are no suppressions.
+fn select_groups(index: &Index, filter: &Filter) -> (Option<Vec<bool>>, Option<Arc<Suppressed>>) {
+    let mut suppressions = filter.suppressions.clone();
+    let mut unread = Vec::new();
+    if filter.embedded {
+        for (path, text) in embedded_suppressions(index.analysis()) {
+            let added = text.map(|text| suppressions.add_templates(&text, &path));
+            if !matches!(added, Some(Ok(()))) {
+                unread.push(path);
+            }
+        }
+    }
+    let verdicts = stacks::groups(index, filter, &suppressions);
+    let rule = |s: &Verdict| if let Verdict::Suppressed(rule) = s { *rule } else { u32::MAX };
+    let suppressed = filter.embedded || !suppressions.is_empty();
+    let suppressed = suppressed.then(|| {
+        let by_group = verdicts.iter().flatten().map(rule).collect();
+        Arc::new(Suppressed { rules: suppressions.rules().to_vec(), by_group, unread })
+    });
+    (verdicts.map(|all| all.iter().map(|s| *s == Verdict::Yes).collect()), suppressed)
+}
+
 impl<'a> Query<'a> {
     /// Compiles a filter.
     ///
     /// # Errors
     /// If the filter names a thread or a part that the recording doesn't have, or the index can't be read.
     pub fn new(index: &'a Index, filter: &Filter) -> Result<Self, QueryError> {
-        let mut suppressions = filter.suppressions.clone();
-        let mut unread = Vec::new();
-        if filter.embedded {
-            for (path, text) in embedded_suppressions(index.analysis()) {
-                let added = text.map(|text| suppressions.add_templates(&text, &path));
-                if !matches!(added, Some(Ok(()))) {
-                    unread.push(path);
-                }
-            }
-        }
-        let verdicts = stacks::groups(index, filter, &suppressions);
-        let rule = |s: &Verdict| if let Verdict::Suppressed(rule) = s { *rule } else { u32::MAX };
-        let suppressed = filter.embedded || !suppressions.is_empty();
-        let suppressed = suppressed.then(|| {
-            let by_group = verdicts.iter().flatten().map(rule).collect();
-            Arc::new(Suppressed { rules: suppressions.rules().to_vec(), by_group, unread })
-        });
+        let (groups, suppressed) = select_groups(index, filter);
         let mut q = Self {
             index,
-            groups: verdicts.map(|all| all.iter().map(|s| *s == Verdict::Yes).collect()),
+            groups,
             suppressed,
             ranges: Vec::new(),
             set: 0,

@@ -181,21 +181,24 @@ impl Packer<'_> {
                 _ => {}
             },
             // The last chunk of a kind counts. An incomplete recording gets no end.
-            kind::COUNTERS | kind::END | kind::STRIPPED => {
-                if kind != kind::STRIPPED {
-                    self.last.retain(|c| c.0 != kind);
-                }
-                if kind != kind::END || all.complete() {
-                    self.last.push((kind, payload.to_vec()));
-                    // The end comes last.
-                    self.last.sort_by_key(|c| c.0 == kind::END);
-                }
-            }
+            kind::COUNTERS | kind::END | kind::STRIPPED => self.keep_for_end(kind, payload, all),
             // Kinds of a newer prof may contain names.
             kind if kind::name(kind).is_none() && !names.keeps_files() => {}
             _ => self.to.put_zipped(kind, payload)?,
         }
         Ok(())
+    }
+
+    /// Keeps a chunk that is written after all events.
+    fn keep_for_end(&mut self, kind: u16, payload: &[u8], all: &Analysis) {
+        if kind != kind::STRIPPED {
+            self.last.retain(|c| c.0 != kind);
+        }
+        if kind != kind::END || all.complete() {
+            self.last.push((kind, payload.to_vec()));
+            // The end comes last.
+            self.last.sort_by_key(|c| c.0 == kind::END);
+        }
     }
 
     fn events(&mut self, payload: &[u8]) -> Result<(), RewriteError> {

@@ -289,6 +289,7 @@ fn look_up(
 }
 
 /// Result of a walk: the remembered frames that still hold, and the fresh ones above them.
+#[derive(Default)]
 struct Found {
     /// Number of remembered frames, from the root, that are part of the stack.
     kept: usize,
@@ -311,25 +312,13 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
     let (shared, t) = (job.shared, &mut *job.t);
     let max = (shared.control().max_depth as usize).min(FRAMES);
     let mut kept = if memo { (t.frames_len as usize).min(FRAMES) } else { 0 };
-    let mut found = Found {
-        kept: 0,
-        fresh: 0,
-        words: 0,
-        scattered: false,
-        cut: false,
-        passing: false,
-        needs_another: false,
-        needs_full: false,
-    };
+    let mut found = Found::default();
     let mut r = job.call.regs;
     let mut words = 0;
     // What lies on the current stack, from the caller's frame on, can be read directly.
-    let low = r.sp;
-    let Some(span) =
-        t.extents[0].end.checked_sub(memory::WORD).and_then(|end| end.checked_sub(low))
-    else {
-        found.cut = true;
-        return found;
+    let (low, end) = (r.sp, t.extents[0].end);
+    let Some(span) = end.checked_sub(memory::WORD).and_then(|last| last.checked_sub(low)) else {
+        return Found { cut: true, ..found };
     };
     loop {
         while kept > 0 && t.frames[kept - 1].sp < r.sp {

@@ -130,6 +130,25 @@ pub(super) struct ReportOptions<'a> {
     pub style: Style,
 }
 
+/// Returns how long ago a block was allocated.
+fn age_ns(ledger: &Ledger, block: &Block) -> u64 {
+    let follower = &ledger.follower;
+    follower.meta().clock.between(block.time, follower.now_ticks().max(block.time))
+}
+
+/// Returns the unreachable blocks of the selected size and age by the node of their stack, each with whether another
+/// unreachable block holds it.
+fn by_node(ledger: &Ledger, proof: &Proof, only: &Only) -> HashMap<u32, Vec<(Block, bool)>> {
+    let older = only.older_ns(ledger.follower.now_ns()).unwrap_or(0);
+    let mut by_node: HashMap<u32, Vec<(Block, bool)>> = HashMap::new();
+    for (b, held) in proof.unreachable.iter().zip(&proof.held) {
+        if only.has_size(b.size) && age_ns(ledger, b) >= older {
+            by_node.entry(ledger.node_of(b.group)).or_default().push((*b, *held));
+        }
+    }
+    by_node
+}
+
 impl ReachData {
     /// Makes the report of a verdict.
     ///
@@ -145,16 +164,8 @@ impl ReachData {
     ) -> Result<Self> {
         let follower = &ledger.follower;
         let went = |b: &Block| looks.and_then(|l| l.went(b));
-        let node = |b: &Block| ledger.node_of(b.group);
-        let mut by_node: HashMap<u32, Vec<(Block, bool)>> = HashMap::new();
-        let (clock, now) = (&follower.meta().clock, follower.now_ticks());
-        let age = |b: &Block| clock.between(b.time, now.max(b.time));
-        let older = options.only.older_ns(follower.now_ns()).unwrap_or(0);
-        for (b, held) in proof.unreachable.iter().zip(&proof.held) {
-            if options.only.has_size(b.size) && age(b) >= older {
-                by_node.entry(node(b)).or_default().push((*b, *held));
-            }
-        }
+        let age = |b: &Block| age_ns(ledger, b);
+        let by_node = by_node(ledger, proof, options.only);
         let reader = Some(ledger.pid).filter(|_| options.content && options.list);
         let reader = reader.and_then(|pid| Reader::open(pid).ok());
         names.look_up(follower, by_node.keys().copied())?;
