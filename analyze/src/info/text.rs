@@ -1,7 +1,7 @@
 //! Formats the description of a recording's file as text.
 
 use super::Info;
-use crate::report::Style;
+use crate::report::{DISTANCES, Style};
 use prof_trace::values::text::{bytes, count, duration, number};
 use std::fmt::{self, Write};
 
@@ -33,6 +33,12 @@ impl Info {
         }
         if let Some(path) = &f.index {
             writeln!(out, "index      {path}")?;
+        }
+        let distances = &self.head.recording.distances;
+        // The lines above have the last ones.
+        for d in distances.iter().filter(|_| distances.len() > DISTANCES) {
+            let (start, end) = (duration(d.start_ns), duration(d.end_ns));
+            writeln!(out, "sampled    {start} to {end}: one for each {}", bytes(d.bytes))?;
         }
         for s in &self.scans {
             let name = if s.name.is_empty() { String::new() } else { format!(" ({})", s.name) };

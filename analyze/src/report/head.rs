@@ -63,6 +63,9 @@ pub struct RecordingData {
     /// The recorded part of the blocks; `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureData>,
+    /// Periods with one sampling distance each, if it adapts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub distances: Vec<DistanceData>,
     /// Number of stacks that were unwound both with and without the memo (`--verify-stacks`).
     pub verified_stacks: u64,
     /// Number of these stacks that differed.
@@ -116,6 +119,34 @@ impl CaptureData {
     /// Returns whether the blocks are a sample, and figures are estimates.
     pub fn is_sampled(&self) -> bool {
         self.sample_bytes > 0 || self.sample_every > 1
+    }
+}
+
+/// A period with one sampling distance, in nanoseconds since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DistanceData {
+    /// Start of the period.
+    pub start_ns: u64,
+    /// End of the period.
+    pub end_ns: u64,
+    /// Average number of allocated bytes per recorded block.
+    pub bytes: u64,
+}
+
+impl DistanceData {
+    /// Returns the periods of a recording whose distance adapts.
+    pub(crate) fn all(analysis: &Analysis) -> Vec<Self> {
+        let (meta, end) = (analysis.meta(), analysis.duration_ns());
+        let first = (meta.target.start_ticks, meta.target.sample_bytes);
+        let all: Vec<(u64, u64)> = [first].into_iter().chain(meta.distances.clone()).collect();
+        let next = |i: usize| all.get(i + 1).map_or(end, |next| meta.clock.ns(next.0).min(end));
+        let period = |(i, (ticks, bytes)): (usize, &(u64, u64))| Self {
+            start_ns: meta.clock.ns(*ticks).min(end),
+            end_ns: next(i),
+            bytes: *bytes,
+        };
+        let adapts = analysis.capture().adapts;
+        all.iter().enumerate().filter(|_| adapts).map(period).collect()
     }
 }
 
@@ -425,6 +456,7 @@ impl RecordingData {
             unknown_frees: totals.unknown_frees,
             implied_frees: totals.implied_frees,
             reentered: meta.counters.reentered,
+            distances: DistanceData::all(analysis),
             capture: CaptureData::new(analysis),
             verified_stacks: meta.counters.verified,
             mismatched_stacks: meta.counters.mismatches,

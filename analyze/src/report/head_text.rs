@@ -11,6 +11,8 @@ use std::fmt::{self, Write};
 
 /// Number of functions that could not be hooked that are listed.
 const NOT_HOOKED: usize = 5;
+/// Number of periods with one sampling distance each that are listed.
+pub(crate) const DISTANCES: usize = 6;
 /// Number of marks that are listed.
 const MARKS: usize = 8;
 
@@ -155,7 +157,7 @@ impl HeadText<'_> {
         if c.is_sampled() {
             let how = match (c.sample_bytes, c.sample_bytes_range) {
                 (_, Some([least, most])) if least < most => format!(
-                    "one for each {} to {} allocated, on average, as much as the program allocates",
+                    "one for each {} to {} allocated, on average, as the cost of recording allows",
                     bytes(least),
                     bytes(most)
                 ),
@@ -165,6 +167,7 @@ impl HeadText<'_> {
             let text = format!("{how}; figures are estimates, ± their standard error");
             let text = self.paint(WARN, &text);
             self.line("sampled", &text)?;
+            self.distances()?;
         }
         let text = match (c.min_size, c.max_size) {
             (0, None) => return Ok(()),
@@ -178,6 +181,27 @@ impl HeadText<'_> {
         };
         let text = self.paint(WARN, &text);
         self.line("filtered", &text)
+    }
+
+    /// Writes from when to when each distance held, of the last [`DISTANCES`] that did.
+    fn distances(&mut self) -> fmt::Result {
+        let all = &self.head.recording.distances;
+        if all.len() < 2 {
+            return Ok(());
+        }
+        let left_out = all.len().saturating_sub(DISTANCES);
+        for (i, d) in all.iter().enumerate().skip(left_out) {
+            let before = match (left_out, i == left_out) {
+                (0, _) | (_, false) => String::new(),
+                (n, true) => format!(
+                    "{} before these, which prof info lists; ",
+                    count(n as u64, "period", "periods")
+                ),
+            };
+            let (start, end) = (duration(d.start_ns), duration(d.end_ns));
+            self.line("", &format!("{before}{start} to {end}: one for each {}", bytes(d.bytes)))?;
+        }
+        Ok(())
     }
 
     fn coverage(&mut self) -> fmt::Result {
