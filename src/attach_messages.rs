@@ -20,7 +20,9 @@ pub(crate) fn captured(c: &Capture) -> String {
     let mut parts = Vec::new();
     match (c.sample_bytes, c.sample_every) {
         (n, _) if c.adapts => {
-            parts.push(format!("a sample, one for each {} now (--sample=auto)", bytes(n)));
+            let now = bytes(n);
+            parts
+                .push(format!("a sample, one for each {now} now, as the cost of recording allows"));
         }
         (0, 0..2) => {}
         (0, n) => parts

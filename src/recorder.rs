@@ -345,6 +345,9 @@ impl CollectArgs {
         let mut collector = Collector::new(self.pid, shared, out)?;
         collector.set_compress(self.compress);
         collector.set_limits(Limits { max_disk: self.max_disk, keep_free: self.keep_free });
+        if let Some(budget) = self.budget() {
+            collector.set_budget(budget);
+        }
         if let Some(sieve) = sieve {
             collector.set_sieve(sieve);
         }

@@ -149,7 +149,7 @@ fn recorded<S: AsRef<str>>(target: &mut Target, options: &[&str], commands: &[S]
     let text = scene.prof(&["report", recording.to_str().unwrap()]).ok("report").stdout;
     let r = scene.finished(&recording);
     assert!(r.bool("/recording/complete") && !r.at("/recording/capture").is_null(), "{text}");
-    let sampled = options.iter().any(|o| o.starts_with("--sample"));
+    let sampled = options.iter().any(|o| o.starts_with("--sample") || o.starts_with("--max-cpu"));
     assert_eq!(sampled, text.contains("\nsampled "), "{text}");
     assert_clean(&r);
     r
@@ -433,4 +433,89 @@ fn a_leak_behind_a_gigabyte_a_second_is_found_in_a_sample() {
     assert_clean(&r);
     // No more than may be in three seconds, and before that was known.
     assert!(r.number("/recording/events") < 400_000, "{:#}", r.brief());
+}
+
+/// Checks that the periods of a report follow each other from the start to the end; returns their distances.
+#[track_caller]
+fn distances(r: &Report) -> Vec<u64> {
+    let all = r.at("/recording/distances").as_array().expect("periods").clone();
+    let number = |d: &serde_json::Value, name: &str| d[name].as_u64().expect("a number");
+    let mut at = 0;
+    for d in &all {
+        assert_eq!(number(d, "start_ns"), at, "{all:?}");
+        at = number(d, "end_ns");
+    }
+    assert_eq!(at, r.number("/recording/duration_ns"), "{all:?}");
+    all.iter().map(|d| number(d, "bytes")).collect()
+}
+
+/// Work that a budget of this part of the time can't record whole, and the figures of it.
+#[track_caller]
+fn a_budget_makes_it_coarser(option: &str) {
+    let mut target = Target::start(&program("sampled.c"), &[]);
+    let scene = Scene::new("budget");
+    let recording = scene.attach_with(&target, &[option]);
+    let (mut rounds, mut now) = (0, String::new());
+    // How soon depends on the machine.
+    common::until("the distance has grown to 64 B", || {
+        target.ask(&format!("handed {N}"));
+        rounds += 1;
+        now = scene
+            .prof(&["status", "--format", "json", &target.pid.to_string()])
+            .ok("status")
+            .stdout;
+        let v: serde_json::Value = serde_json::from_str(&now).expect("JSON");
+        v["sample_bytes"].as_u64().is_some_and(|n| n >= 64)
+    });
+    let now: serde_json::Value = serde_json::from_str(&now).expect("JSON");
+    let given = if option.contains("cpu") { "max_cpu_percent" } else { "max_overhead_percent" };
+    assert_eq!(now[given].as_f64(), Some(0.1), "{now:#}");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_clean(&r);
+    let all = distances(&r);
+    assert!(all[0] == 2 && *all.last().expect("one") >= 64, "{all:?}");
+    let text = scene.prof(&["report", recording.to_str().unwrap()]).ok("report").stdout;
+    assert!(
+        text.contains("as the cost of recording allows") && text.contains(": one for each 2 B"),
+        "{text}"
+    );
+    // Each block states the distance that it was picked at, so the estimate holds over all of them.
+    for (field, each) in [("allocations", 1.0), ("allocated_bytes", 128.0)] {
+        let (got, stderr) = (
+            r.marked("sampled.c", "handed").number(field),
+            r.marked("sampled.c", "handed").number(&format!("{field}_stderr")),
+        );
+        let truth = (rounds * N) as f64 * each;
+        assert!(
+            (got as f64 - truth).abs() <= 5.0 * stderr as f64,
+            "{field}: {got} ± {stderr}, not {truth}"
+        );
+    }
+}
+
+#[test]
+fn a_budget_of_a_processor_makes_the_sample_coarser() {
+    a_budget_makes_it_coarser("--max-cpu=0.1%");
+}
+
+#[test]
+fn a_budget_of_the_programs_time_makes_the_sample_coarser() {
+    a_budget_makes_it_coarser("--max-overhead=0.1%");
+}
+
+#[test]
+fn a_budget_that_is_not_used_up_leaves_the_figures_all_but_exact() {
+    let mut target = Target::start(&program("sampled.c"), &[]);
+    let r = recorded(
+        &mut target,
+        &["--max-cpu", "10000%", "--max-overhead", "10000%"],
+        &["shrunk 1000"],
+    );
+    target.quit();
+    assert_eq!(distances(&r), [2]);
+    let g = r.marked("sampled.c", "shrunk_first");
+    assert_eq!((g.number("allocations"), g.number("allocated_bytes")), (1000, 900_000));
+    assert_eq!(g.number("allocations_stderr"), 0);
 }

@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use prof_analyze::rewrite::{AggregateOptions, CullOptions};
-use prof_collect::{Limits, Room};
-use prof_trace::values::parse::{duration, size};
+use prof_collect::{Budget, Limits, Room};
+use prof_trace::values::parse::{duration, millionths, size};
 use prof_trace::values::text::bytes;
 
 /// Options that bound what a recording takes of the disk.
@@ -24,6 +24,13 @@ pub(crate) struct BoundArgs {
     /// Memory of the collector for blocks of which it is not known yet; if it is full, the oldest are written
     #[arg(long, help_heading = "Bounds", value_name = "SIZE", value_parser = size, requires = "cull", default_value = "64MiB")]
     pub cull_pending: u64,
+    /// Let the collector and the hook take at most this much of a processor: record a sample as soon as all blocks would
+    /// take more, and as coarse a one as is needed
+    #[arg(long, help_heading = "Bounds", value_name = "PERCENT", value_parser = part_of_time, conflicts_with_all = ["aggregate", "sample", "sample_rate"])]
+    pub max_cpu: Option<u64>,
+    /// Let the hook take at most this much of the processor time that the program uses itself, likewise
+    #[arg(long, help_heading = "Bounds", value_name = "PERCENT", value_parser = part_of_time, conflicts_with_all = ["aggregate", "sample", "sample_rate"])]
+    pub max_overhead: Option<u64>,
     /// Record no blocks, but for each call stack what it holds and has had: live, peak, allocated, temporary, sizes and
     /// lifetimes
     #[arg(long, help_heading = "Bounds", conflicts_with_all = ["cull", "sample", "sample_rate"])]
@@ -50,6 +57,8 @@ impl Default for BoundArgs {
             on_limit: OnLimit::Stop,
             cull: None,
             cull_pending: CULL_PENDING,
+            max_cpu: None,
+            max_overhead: None,
             aggregate: false,
             every: EVERY_NS,
         }
@@ -60,6 +69,12 @@ impl BoundArgs {
     /// Returns the bounds.
     pub(crate) fn limits(&self) -> Limits {
         Limits { max_disk: self.max_disk, keep_free: self.keep_free }
+    }
+
+    /// Returns what recording may cost, if that is bounded.
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        let (cpu, overhead) = (self.max_cpu, self.max_overhead);
+        (cpu.is_some() || overhead.is_some()).then_some(Budget { cpu, overhead })
     }
 
     /// Returns which blocks are not written.
@@ -89,6 +104,17 @@ impl BoundArgs {
             )),
             _ => Ok(()),
         }
+    }
+}
+
+/// Least value of `--max-cpu` and `--max-overhead`, in millionths: the collector's looks alone take some 0.1 %.
+const LEAST_PART: u64 = 1000;
+
+/// Parses a part of a processor's or of a program's time. Returns millionths.
+fn part_of_time(text: &str) -> Result<u64, String> {
+    match millionths(text)? {
+        n if n < LEAST_PART => Err("give at least 0.1%".into()),
+        n => Ok(n),
     }
 }
 

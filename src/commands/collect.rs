@@ -4,7 +4,7 @@ use super::bounds::CULL_PENDING;
 use crate::reports::{DumpFormat, Reports, Template};
 use clap::{Args, ValueEnum};
 use prof_analyze::rewrite::{AggregateOptions, CullOptions};
-use prof_collect::{Limits, Room};
+use prof_collect::{Budget, Limits, Room};
 use prof_os::Pid;
 use prof_trace::pack::Compress;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,12 @@ pub(crate) struct CollectArgs {
     /// Interval in nanoseconds at which figures by stack are written in place of blocks
     #[arg(long)]
     pub aggregate_ns: Option<u64>,
+    /// Most time of the collector and the hook, in millionths of a processor
+    #[arg(long)]
+    pub max_cpu: Option<u64>,
+    /// Most time of the hook, in millionths of the target's own
+    #[arg(long)]
+    pub max_overhead: Option<u64>,
     /// Signal at which a report is written
     #[arg(long)]
     pub dump_signal: Option<u32>,
@@ -86,11 +92,19 @@ pub(crate) struct Writing {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
+    /// Bounds of what recording may cost.
+    pub budget: Option<Budget>,
     /// Reports that are written at a signal.
     pub reports: Option<Reports>,
 }
 
 impl CollectArgs {
+    /// Returns what recording may cost, if that is bounded.
+    pub(crate) fn budget(&self) -> Option<Budget> {
+        let (cpu, overhead) = (self.max_cpu, self.max_overhead);
+        (cpu.is_some() || overhead.is_some()).then_some(Budget { cpu, overhead })
+    }
+
     /// Returns the reports that are written at a signal.
     pub(crate) fn reports(&self) -> Option<Reports> {
         let folder = self.report_folder.clone()?;
@@ -114,6 +128,11 @@ impl Writing {
         if let Some(aggregate) = self.aggregate {
             command.args(["--aggregate-ns", &aggregate.every_ns.to_string()]);
         }
+        if let Some(Budget { cpu, overhead }) = self.budget {
+            for (option, most) in [("--max-cpu", cpu), ("--max-overhead", overhead)] {
+                command.args(most.iter().flat_map(|n| [option.to_string(), n.to_string()]));
+            }
+        }
         if let Some(Reports { signal, to, format }) = &self.reports {
             command.args(["--dump-signal", &signal.to_string()]);
             command.arg(format!("{REPORT_FILE}{}", to.text));
@@ -134,6 +153,8 @@ pub(crate) struct Told {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
+    /// Bounds of what recording may cost.
+    pub budget: Option<Budget>,
     /// Signal at which a report is written, and its path with words in braces.
     pub reports: Option<(u32, PathBuf)>,
 }
@@ -159,13 +180,15 @@ impl Told {
             _ => None,
         };
         let aggregate = number("--aggregate-ns")?.map(|every_ns| AggregateOptions { every_ns });
+        let budget = Budget { cpu: number("--max-cpu")?, overhead: number("--max-overhead")? };
+        let budget = Some(budget).filter(|b| *b != Budget::default());
         let keep_free = value("--keep-free")?.parse().ok()?;
         let template = words.iter().find_map(|w| w.strip_prefix(REPORT_FILE));
         let to = |t: &str| Path::new(value("--report-folder").unwrap_or(&"")).join(t);
         let signal = number("--dump-signal")?.and_then(|s| u32::try_from(s).ok());
         let reports = signal.zip(template.map(to));
         let limits = Limits { max_disk: number("--max-disk")?, keep_free };
-        Some(Self { limits, cull, aggregate, reports })
+        Some(Self { limits, cull, aggregate, budget, reports })
     }
 }
 
@@ -196,7 +219,8 @@ mod tests {
             let reports = cull.map(|_| Reports { signal: 12, to, format: DumpFormat::Json });
             let told = cull.map(|_| (12, PathBuf::from("/a b/--{n}")));
             let aggregate = cull.is_none().then_some(AggregateOptions { every_ns: 1 << 33 });
-            Writing { compress: Compress::Fast, limits, cull, aggregate, reports }
+            let budget = cull.map(|_| Budget { cpu: Some(20_000), overhead: None });
+            Writing { compress: Compress::Fast, limits, cull, aggregate, budget, reports }
                 .tell(&mut command);
             let mut words = b"prof\0".to_vec();
             for arg in command.get_args() {
@@ -205,7 +229,7 @@ mod tests {
             }
             assert_eq!(
                 Told::from_words(&words),
-                Some(Told { limits, cull, aggregate, reports: told })
+                Some(Told { limits, cull, aggregate, budget, reports: told })
             );
         }
         for bad in

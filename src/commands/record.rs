@@ -5,7 +5,7 @@ use super::collect::Writing;
 use clap::{Args, ValueEnum};
 use prof_inject::{Named, Role};
 use prof_os::Pid;
-use prof_trace::capture::{Capture, FIRST_DISTANCE};
+use prof_trace::capture::{BUDGET_DISTANCE, Capture, FIRST_DISTANCE};
 use prof_trace::pack::Compress;
 use prof_trace::values::parse::{self, size};
 use prof_trace::values::text::bytes;
@@ -119,19 +119,22 @@ impl RecordArgs {
             limits: self.bounds.limits(),
             cull: self.bounds.cull(),
             aggregate: self.bounds.aggregate(),
+            budget: self.bounds.budget(),
             reports: None,
         }
     }
 
     /// Returns which blocks are to be recorded.
     pub(crate) fn capture(&self) -> Capture {
+        let budget = self.bounds.budget();
         Capture {
             sample_bytes: match self.sample {
+                None if budget.is_some() => BUDGET_DISTANCE,
                 None => 0,
                 Some(Sample::Auto) => FIRST_DISTANCE,
                 Some(Sample::Fixed(n)) => n,
             },
-            adapts: self.sample == Some(Sample::Auto),
+            adapts: self.sample == Some(Sample::Auto) || budget.is_some(),
             sample_every: self.sample_rate.unwrap_or(0),
             min_size: self.min_size.unwrap_or(0),
             max_size: self.max_size.unwrap_or(u64::MAX),

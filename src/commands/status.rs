@@ -19,7 +19,7 @@ use clap::Args;
 use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_analyze::unseen::{Unseen, workers_text};
 use prof_analyze::{Summary, live_summary};
-use prof_collect::{Limits, Peek, Probe, Room, all_recorded};
+use prof_collect::{Budget, Limits, Peek, Probe, Room, all_recorded};
 use prof_inject::Added;
 use prof_inject::{Probed, uprobe};
 use prof_os::Pid;
@@ -283,6 +283,9 @@ impl Status {
         if let Some(aggregate) = self.told.as_ref().and_then(|t| t.aggregate) {
             line("aggregate", aggregated(&aggregate));
         }
+        if let Some(budget) = self.told.as_ref().and_then(|t| t.budget) {
+            line("budget", budgeted(&budget));
+        }
         if let Some(marks) = self.summary.as_ref().and_then(|s| marks(&s.marks)) {
             line("marks", marks);
         }
@@ -470,6 +473,11 @@ impl Status {
             if let Some(aggregate) = told.aggregate {
                 v["aggregate_ns"] = aggregate.every_ns.into();
             }
+            if let Some(budget) = told.budget {
+                let percent = |n: Option<u64>| n.map(|n| n as f64 / 10_000.0);
+                v["max_cpu_percent"] = percent(budget.cpu).into();
+                v["max_overhead_percent"] = percent(budget.overhead).into();
+            }
             if let Some(cull) = told.cull {
                 v["cull_ns"] = cull.threshold_ns.into();
                 v["cull_pending"] = cull.pending.into();
@@ -534,6 +542,17 @@ fn aggregated(aggregate: &AggregateOptions) -> String {
     format!(
         "figures by stack are written every {every} (less often, if they are many), and no blocks"
     )
+}
+
+/// Describes what recording may cost.
+fn budgeted(budget: &Budget) -> String {
+    let percent = |n: u64| format!("{} %", n as f64 / 10_000.0);
+    let cpu = budget.cpu.map(|n| format!("at most {} of a processor", percent(n)));
+    let own = budget
+        .overhead
+        .map(|n| format!("the hook takes at most {} of what the program uses itself", percent(n)));
+    let both: Vec<String> = cpu.into_iter().chain(own).collect();
+    format!("{}; a sample is as coarse as that needs", both.join(", and "))
 }
 
 /// Describes the bounds of a recording, and what is done at them.

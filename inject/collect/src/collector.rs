@@ -1,6 +1,7 @@
 //! The collector's loop.
 
 use crate::Error;
+use crate::budget::{Budget, Meter};
 use crate::calls::Files;
 use crate::clock::Clock;
 use crate::counters::Checked;
@@ -25,7 +26,7 @@ use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring;
-use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, state};
+use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
 use prof_trace::sieve::Sieve;
 use prof_trace::values::text::duration;
 use std::fs::File;
@@ -238,6 +239,12 @@ impl<'a> Collector<'a> {
         self.out.set_compress(how);
     }
 
+    /// Sets what recording may cost: a sample whose distance adapts becomes so coarse that it costs no more.
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.shared.control().flags.fetch_or(flags::COSTS, Relaxed);
+        self.fineness.keep_to(Meter::new(budget, self.target.pid()));
+    }
+
     /// Sets the bounds of the recording. At the first that is reached, recording is switched off.
     pub fn set_limits(&mut self, limits: Limits) {
         self.guard = Guard::new(limits);
@@ -394,7 +401,9 @@ impl<'a> Collector<'a> {
         self.lend(used);
         let (first, now) = self.shared.segments_now();
         let free = first.saturating_sub(used - self.drain.open);
-        if let Some(distance) = self.fineness.look(&self.shared, self.drain.events, ticks) {
+        if let Some(distance) =
+            self.fineness.look(&self.shared, self.epochs.clock(), self.drain.events, ticks)
+        {
             self.out.put(kind::DISTANCE, &distance.encode());
         }
         self.pace.adapt(Brought {

@@ -6,6 +6,8 @@
 //! The distance becomes coarser at once, and finer only when the busiest time of the last while allows it. Otherwise a
 //! program that waits for requests would pay for a fine distance at each of them.
 
+use crate::budget::Meter;
+use crate::clock::Clock;
 use prof_trace::records::Distance;
 use prof_trace::shared::{Shared, flags};
 use prof_trace::size::RATES;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Exponent of the smallest distance: 1 KiB.
 const FINEST: u32 = 10;
 /// Exponent of the largest distance that a block can state.
-const COARSEST: u32 = *RATES.end() as u32;
+pub(crate) const COARSEST: u32 = *RATES.end() as u32;
 /// Exponent of the distance at which leaks are found (32 KiB).
 const LEAKS: u32 = 15;
 /// Most events a second (allocations and frees) at a distance of [`LEAKS`] and above: about 1 % of a processor's time. A
@@ -24,11 +26,11 @@ const MOST: f64 = 65_536.0;
 /// Most events a second at a finer distance, which only makes figures more exact: some 4 KiB of recording a second.
 const ENOUGH: f64 = 2_048.0;
 /// Time over which events are counted to get their rate.
-const WINDOW: Duration = Duration::from_secs(1);
+pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 /// Shortest time between two steps to a finer distance.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Half-life of the remembered highest rate.
-const MEMORY: Duration = Duration::from_secs(10);
+pub(crate) const MEMORY: Duration = Duration::from_secs(10);
 /// Factor by which the rate must stay below its limit for the distance to become finer.
 const MARGIN: f64 = 1.5;
 
@@ -89,6 +91,8 @@ impl Fineness {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chooser {
     fineness: Fineness,
+    /// The budget that decides instead, if there is one.
+    meter: Option<Meter>,
     /// When events were counted last, and their total then.
     at: Instant,
     events: u64,
@@ -97,11 +101,22 @@ pub(crate) struct Chooser {
 impl Chooser {
     /// From now on.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { fineness: Fineness::default(), at: now, events: 0 }
+        Self { fineness: Fineness::default(), meter: None, at: now, events: 0 }
+    }
+
+    /// Lets the budget of a meter decide.
+    pub(crate) fn keep_to(&mut self, meter: Meter) {
+        self.meter = Some(meter);
     }
 
     /// Takes the total of events so far. If the distance is to change, publishes it to the hook and returns it.
-    pub(crate) fn look(&mut self, shared: &Shared, events: u64, ticks: u64) -> Option<Distance> {
+    pub(crate) fn look(
+        &mut self,
+        shared: &Shared,
+        clock: Clock,
+        events: u64,
+        ticks: u64,
+    ) -> Option<Distance> {
         let now = Instant::now();
         let time = now - std::mem::replace(&mut self.at, now);
         let new = events.saturating_sub(std::mem::replace(&mut self.events, events));
@@ -109,7 +124,10 @@ impl Chooser {
         if c.flags.load(Relaxed) & flags::ADAPTS == 0 {
             return None;
         }
-        let bytes = self.fineness.saw(new, time, c.sample_bytes.load(Relaxed))?;
+        let bytes = match &mut self.meter {
+            Some(meter) => meter.look(shared, clock, events)?,
+            None => self.fineness.saw(new, time, c.sample_bytes.load(Relaxed))?,
+        };
         c.sample_bytes.store(bytes, Relaxed);
         Some(Distance { ticks, bytes })
     }

@@ -6,7 +6,7 @@
 //!
 //! * [`Collector`]: the loop; [`Ended`]: its result;
 //! * [`Output`]: the recording, as a file that is valid at every moment;
-//! * [`Limits`]: how long it may become;
+//! * [`Limits`]: how long it may become; [`Budget`]: how much time recording may take;
 //! * [`create_recording`], [`write_prologue`]: its beginning;
 //! * [`map_ring`]: the shared memory, from its file descriptor;
 //! * [`Peek`]: the state of a process's recording, read from outside;
@@ -16,6 +16,7 @@
 
 mod allocators;
 mod arenas;
+mod budget;
 mod calls;
 mod census;
 mod cgroup;
@@ -49,6 +50,7 @@ mod tree;
 mod watch;
 
 pub use allocators::{list_allocators, read_allocators};
+pub use budget::Budget;
 pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;

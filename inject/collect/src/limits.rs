@@ -54,14 +54,14 @@ impl FromStr for Room {
         if text == USUAL {
             return Ok(Room::Usual);
         }
-        let Some(number) = text.trim().strip_suffix('%') else {
+        if !text.trim().ends_with('%') {
             return parse::size(text)
                 .map(Room::Bytes)
                 .map_err(|e| format!("{e}, or a percentage such as 5%"));
-        };
-        let part = number.trim().parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p));
+        }
+        let part = parse::millionths(text).ok().filter(|part| *part <= MILLION);
         let part = part.ok_or_else(|| format!("{text} is no percentage from 0% to 100%"))?;
-        Ok(Room::Share((part / 100.0 * MILLION as f64).round() as u32))
+        Ok(Room::Share(part as u32))
     }
 }
 

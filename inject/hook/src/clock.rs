@@ -5,7 +5,7 @@ use crate::state::Thread;
 use crate::sys;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use prof_arch::native::capture;
-use prof_trace::shared::{FIRST_THREAD, clock};
+use prof_trace::shared::{FIRST_THREAD, Slot, clock, flags};
 
 /// Whether the lowest bit of a time stamp says how it was read: 1 if without waiting for loads. Only where a
 /// tick is so short that no thread can do anything with a block within two. For a thread that was alone the
@@ -72,6 +72,19 @@ pub fn close(shared: &Shared) {
     if is_open(shared) {
         c.heartbeat.fetch_max(capture::counter_after_loads(), Relaxed);
         c.clock.store(clock::COARSE, Release);
+    }
+}
+
+/// Greatest time of an event that counts, in ticks. A longer one has waited: for a processor, a page, or room in the ring.
+const MOST_SPENT: u64 = 1 << 17;
+
+/// Adds the time since `start` to what the thread's events have taken, if that is asked for. Only the processor's counter
+/// is exact enough, and quick.
+#[inline(always)]
+pub fn spend(shared: &Shared, slot: &Slot, start: u64) {
+    if shared.control().flags.load(Relaxed) & flags::COSTS != 0 && is_open(shared) {
+        let took = capture::counter().saturating_sub(start).min(MOST_SPENT);
+        slot.spent.store(slot.spent.load(Relaxed).wrapping_add(took), Relaxed);
     }
 }
 

@@ -292,6 +292,7 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     };
     record_alloc(shared, slot, t, call, time, addr);
     count(slot, f);
+    clock::spend(shared, slot, time);
     slot.busy_sp.store(0, Relaxed);
     0
 }
@@ -433,6 +434,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
             unseen(shared);
         }
     }
+    clock::spend(shared, slot, time);
     slot.busy_sp.store(0, Relaxed);
     0
 }
@@ -474,6 +476,7 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     };
     put_free(shared, slot, t, call, time, addr);
     count(slot, f);
+    clock::spend(shared, slot, time);
     slot.busy_sp.store(0, Relaxed);
     Some(slot)
 }

@@ -20,6 +20,10 @@ pub struct Capture {
 /// First sampling distance of a recording whose distance adapts.
 pub const FIRST_DISTANCE: u64 = 32 << 10;
 
+/// First sampling distance of a recording that has a budget: the smallest. A block of 16 bytes is recorded with a
+/// probability of 99.97 %, a larger one all but certainly.
+pub const BUDGET_DISTANCE: u64 = 2;
+
 impl Default for Capture {
     fn default() -> Self {
         Self { sample_bytes: 0, adapts: false, sample_every: 0, min_size: 0, max_size: u64::MAX }

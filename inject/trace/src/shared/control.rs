@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 31;
+pub const LAYOUT: u32 = 32;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -69,6 +69,8 @@ pub mod flags {
     pub const CALLS: u32 = SYSCALLS | MASKS | MAPS;
     /// The sampling distance changes, and each sampled block states its own.
     pub const ADAPTS: u32 = 256;
+    /// Threads add up how long their events take, in [`Slot::spent`](crate::shared::Slot::spent). The collector sets this.
+    pub const COSTS: u32 = 1024;
     /// Calls that change mappings are recorded, see [`Kind::is_call`](crate::shared::Kind::is_call).
     pub const MAPPINGS: u32 = 512;
 }

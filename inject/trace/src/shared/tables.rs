@@ -57,6 +57,8 @@ pub struct Slot {
     /// Number of times that a mark of a call was found stale: the frame was left by a jump, or is on a stack
     /// that the thread has left.
     pub abandoned: AtomicU64,
+    /// Ticks from the time of each event until it was written, if [`flags::COSTS`] is set.
+    pub spent: AtomicU64,
     /// Calls per hooked function, without nested ones.
     pub calls: [AtomicU64; FUNCTIONS],
 }

@@ -136,6 +136,16 @@ pub fn size(text: &str) -> Result<u64, String> {
     if bytes < u64::MAX as f64 { Ok(bytes.round() as u64) } else { Err(too_large()) }
 }
 
+/// Parses a percentage, `5%` or `0.5 %`. Returns millionths.
+///
+/// # Errors
+/// A message that says what is wrong with it.
+pub fn millionths(text: &str) -> Result<u64, String> {
+    let part = percent(text.trim()).and_then(Result::ok).map(|p| (p * 1e6).round());
+    let part = part.filter(|p| *p <= 1e12).map(|p| p as u64);
+    part.ok_or_else(|| format!("{text:?} is no percentage such as 5% or 0.5%"))
+}
+
 /// Splits a text into its number and its unit.
 fn split(text: &str) -> (&str, &str) {
     let of_number = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
