@@ -6,6 +6,9 @@ use common::build::program;
 use common::killer::{killed_at, killed_when};
 use common::snapshot::Snapshot;
 use common::{DEADLINE, Scene, Target};
+use prof_trace::shared::{STABLE_AT, Stable};
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -106,6 +109,23 @@ fn of_attach() {
     killed_attaching("killed-attach", &program("toggle.c"), &[], KILLS);
 }
 
+/// Checks that the control page names the hook and the flag page only together with the area that they are in. A next prof
+/// could not tell a part that is named alone from memory of the target's.
+#[track_caller]
+fn assert_parts_are_in_the_place(target: &Target, maps: &str) {
+    let Some(ring) = maps.lines().find(|l| l.contains("/memfd:prof-ring")) else { return };
+    let ring = u64::from_str_radix(&ring[..ring.find('-').expect("a range")], 16).expect("hex");
+    let memory = target.memory();
+    let word = |offset: usize| {
+        let mut bytes = [0; 8];
+        let read = memory.read_exact_at(&mut bytes, ring + (STABLE_AT + offset) as u64);
+        read.map_or(0, |()| u64::from_ne_bytes(bytes))
+    };
+    let place = word(offset_of!(Stable, place));
+    let parts = [offset_of!(Stable, hook_addr), offset_of!(Stable, flag_addr)].map(word);
+    assert!(place != 0 || parts == [0, 0], "{parts:#x?}");
+}
+
 /// Kills prof at each change of the target's mappings, while it attaches and while it detaches. Some of these moments are
 /// so short that kills at any call rarely meet them.
 fn killed_at_changes(name: &str, by: &str) {
@@ -128,6 +148,7 @@ fn killed_at_changes(name: &str, by: &str) {
             let (_, killed) = killed_when(prof(&scene, args), |calls| {
                 if calls != seen {
                     let now = target.proc("maps");
+                    assert_parts_are_in_the_place(&target, &now);
                     changes += usize::from(now != last);
                     (last, seen) = (now, calls);
                 }

@@ -30,7 +30,8 @@ use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::compiler_fence;
 use std::time::Duration;
 
 /// Number of looks whether an exec has removed prof's memory, and the time between two.
@@ -95,6 +96,9 @@ const PART: u64 = 64 << 20;
 const TRIES: usize = 16;
 /// Maximum number of remote calls in a stop.
 const CALLS: usize = 2;
+
+/// Number of pages in the place besides the hook, or the linker stack, and the note: three guards and the flag page.
+const GUARDS_AND_FLAG: u64 = 4;
 
 /// A remote call: its name for messages, its number and its arguments.
 type Call = (&'static str, u64, [u64; 6]);
@@ -243,32 +247,22 @@ impl<'a> Site<'a> {
         // The note for forked children lies behind the hook or the stack.
         let first = if self.by_linker { LINKER_STACK } else { image.len() as u64 };
         let hook_len = first + inherited::room();
-        let all = hook_len + 4 * page;
+        let all = hook_len + GUARDS_AND_FLAG * page;
+        let by_linker = self.by_linker;
         let mut tried = 0;
         loop {
             let Some(addr) = remote_place(&maps::of(self.pid)?, all, page) else {
                 return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
             };
             tried += 1;
-            let at = Area { addr: addr + page, len: hook_len };
-            self.note_place(at, page, control, m);
             // The area is made executable first and restricted afterwards: where memory can't become executable later
             // (PR_SET_MDWE), it can still be mapped so.
             let access = if self.by_linker { READ } else { READ | EXEC };
-            let note = |a| {
-                control.place.set(a);
-                m.place = a;
-            };
+            let note = |place| note_place(by_linker, place, page, control, m);
             match self.map_at(Area { addr, len: all }, access, note) {
                 Ok(()) => break,
                 Err(e) if is_taken(&e) && tried < TRIES => {}
-                Err(e) => {
-                    // Where nothing was mapped, the target may map something of its own.
-                    if m.place.len == 0 {
-                        self.note_place(Area::default(), 0, control, m);
-                    }
-                    return Err(e);
-                }
+                Err(e) => return Err(e),
             }
         }
         let start = m.place.addr + page;
@@ -288,22 +282,6 @@ impl<'a> Site<'a> {
             calls.insert(2, protect(start, image.code.0 as u64, READ));
         }
         self.calls(&calls)
-    }
-
-    /// Notes, before it is mapped, where the hook or the linker stack will be, and the flag page behind it. An empty area:
-    /// nowhere.
-    fn note_place(&self, at: Area, page: u64, control: &mut Control, m: &mut Mapped) {
-        let flag = if at.len == 0 { 0 } else { at.addr + at.len + page };
-        m.flag = Area { addr: flag, len: page };
-        control.flag_addr.store(m.flag.addr, Relaxed);
-        control.flag_len = m.flag.len;
-        if self.by_linker {
-            m.linker_stack = Area { addr: at.addr, len: LINKER_STACK.min(at.len) };
-            control.linker_stack.set(m.linker_stack);
-        } else {
-            m.hook = at;
-            (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
-        }
     }
 
     /// Maps memory at a certain address, unlocked and left out of core files. Calls `note` with the area beforehand,
@@ -383,21 +361,18 @@ impl<'a> Site<'a> {
             entry(offset_of!(Stable, flag_addr)),
         );
         let apart = m.place.len == 0;
-        if let Some(kept) = m.kept {
-            let all = if apart { &mut m.hook } else { &mut m.place };
-            gone &= self.take_back_around(m.ring, all, kept, place);
-        } else if apart {
-            gone &= self.take_back(m.ring, &mut m.hook, Kind::Any, hook);
-        } else {
-            let kind = m.place_kind();
-            gone &= self.take_back(m.ring, &mut m.place, kind, place);
-        }
+        let (all, kind) = if apart { (m.hook, Kind::Any) } else { (m.place, m.place_kind()) };
+        gone &= match m.kept {
+            Some(kept) => self.unmap_around(all, kept),
+            None => self.unmap_left(all, kind),
+        };
         if apart {
-            gone &= self.take_back(m.ring, &mut m.flag, Kind::Any, flag);
+            gone &= self.unmap_left(m.flag, Kind::Any);
         }
         if gone {
-            (m.hook, m.flag) = (Area::default(), Area::default());
-            [hook, flag].into_iter().for_each(|entry| self.note_gone(m.ring, entry));
+            (m.place, m.hook, m.flag) = Default::default();
+            // The place goes last: without it, a part must not be named (see `note_place`).
+            [hook, flag, place].into_iter().for_each(|entry| self.note_gone(m.ring, entry));
         }
         for (k, a) in m.guards.iter_mut().enumerate() {
             let entry = entry(offset_of!(Stable, guards) + k * size_of::<Area>());
@@ -463,13 +438,21 @@ impl<'a> Site<'a> {
         if a.len == 0 {
             return true;
         }
-        let there = maps::of(self.pid).ok().and_then(|maps| left_of(&maps, *a, kind));
-        if there.is_some_and(|a| !self.unmap(a.addr, a.len)) {
+        if !self.unmap_left(*a, kind) {
             return false;
         }
         *a = Area::default();
         self.note_gone(ring, entry);
         true
+    }
+
+    /// Unmaps what is left of an area. Returns whether it is gone.
+    fn unmap_left(&mut self, a: Area, kind: Kind) -> bool {
+        if a.len == 0 {
+            return true;
+        }
+        let there = maps::of(self.pid).ok().and_then(|maps| left_of(&maps, a, kind));
+        there.is_none_or(|a| self.unmap(a.addr, a.len))
     }
 
     /// Clears an area's entry in the control page.
@@ -482,18 +465,11 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Unmaps an area except for the page `kept`, and clears its entry. A prof that was killed may already have
-    /// unmapped a part of it.
-    fn take_back_around(&mut self, ring: Area, a: &mut Area, kept: Area, entry: usize) -> bool {
+    /// Unmaps an area except for the page `kept`. A prof that was killed may already have unmapped a part of it. Returns
+    /// whether the rest is gone.
+    fn unmap_around(&mut self, a: Area, kept: Area) -> bool {
         let maps = maps::of(self.pid).unwrap_or_default();
-        for part in parts_around(&maps, *a, kept) {
-            if !self.unmap(part.addr, part.len) {
-                return false;
-            }
-        }
-        *a = Area::default();
-        self.note_gone(ring, entry);
-        true
+        parts_around(&maps, a, kept).iter().all(|part| self.unmap(part.addr, part.len))
     }
 
     /// Unmaps memory, unless a jump of prof's is in the code again, which is looked at in the same stop.
@@ -510,6 +486,34 @@ impl<'a> Site<'a> {
             false
         })
     }
+}
+
+/// Notes the area of the hook, or in its place the linker stack, and of the flag page behind it, before it is mapped. An
+/// empty area: nothing is mapped.
+///
+/// The parts are named only while the area is. A later prof knows the area by its guard pages or by its code; a part that is
+/// named alone could be anything that the target has mapped there meanwhile.
+fn note_place(by_linker: bool, place: Area, page: u64, control: &mut Control, m: &mut Mapped) {
+    let (mut at, mut flag) = (Area::default(), 0);
+    if place.len != 0 {
+        at = Area { addr: place.addr + page, len: place.len - GUARDS_AND_FLAG * page };
+        flag = at.addr + at.len + page;
+        control.place.set(place);
+    }
+    compiler_fence(SeqCst);
+    m.flag = Area { addr: flag, len: page };
+    control.flag_addr.store(m.flag.addr, Relaxed);
+    control.flag_len = m.flag.len;
+    if by_linker {
+        m.linker_stack = Area { addr: at.addr, len: LINKER_STACK.min(at.len) };
+        control.linker_stack.set(m.linker_stack);
+    } else {
+        m.hook = at;
+        (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
+    }
+    compiler_fence(SeqCst);
+    control.place.set(place);
+    m.place = place;
 }
 
 /// Returns whether mmap has failed because the range is already mapped.

@@ -46,9 +46,9 @@ pub(crate) fn verify(
     }
     if mapped.library != 0 && maps.iter().any(|m| library_file::is_of(m, mapped.library)) {
         match mapped.kept {
-            Some(_) => report.notes.push(format!(
+            Some(page) => report.notes.push(format!(
                 "the hook's library stays loaded for that handler, at {:#x}",
-                mapped.hook.addr
+                page.addr
             )),
             None => report.left.push(format!(
                 "the hook's library, loaded at {:#x} and without effect",
