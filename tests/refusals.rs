@@ -406,6 +406,23 @@ fn a_recording_that_was_cut_off_is_read_up_to_its_last_whole_chunk() {
     let all = (text.stdout + &text.stderr).to_lowercase();
     let says = ["cut off", "incomplete", "not complete", "truncated", "unfinished"];
     assert!(says.iter().any(|w| all.contains(w)), "does not say that it is cut off:\n{all}");
+    let file = "cut.prof";
+    for args in [
+        &["export", "csv", file][..],
+        &["export", "folded", file, "-o", "x.folded"],
+        &["check", file, "--max-leaked", "1GiB"],
+        &["maps", file],
+        &["allocator", file],
+        &["leaks", file],
+        &["fragmentation", file],
+        &["diff", file, file],
+        &["strip", file, "-o", "stripped.prof", "--threshold", "1ms"],
+        &["pack", file, "-o", "packed.prof"],
+    ] {
+        let out = scene.prof(args);
+        let says = (out.stdout + &out.stderr).contains("recording cut off: reported up to");
+        assert!(says, "{args:?} does not say that it is cut off: {}", out.stderr);
+    }
 }
 
 #[test]

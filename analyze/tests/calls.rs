@@ -5,7 +5,7 @@ mod common;
 use common::{Maker, alloc, free, mmap, munmap};
 use prof_analyze::load::{MapEvent, Op, Sink, Stream, calls};
 use prof_analyze::rewrite::{self, Anonymize, PackOptions};
-use prof_analyze::{Index, IndexOptions, LoadOptions};
+use prof_analyze::{Analysis, Index, IndexOptions, LoadOptions};
 
 use prof_trace::records::{Call, CallFile, CallKind};
 
@@ -104,7 +104,8 @@ fn recordings_made_of_others_keep_calls_and_anonymized_ones_no_names() {
     let pack = |anonymize| {
         rewritten(|path, out| {
             let options = PackOptions { anonymize, ..PackOptions::default() };
-            rewrite::pack(path, &options, out).expect("packed");
+            let analysis = Analysis::from_file(path, &LoadOptions::default()).expect("a recording");
+            rewrite::pack(&analysis, &options, out).expect("packed");
         })
     };
     assert_eq!(pack(Anonymize::None), before);

@@ -25,6 +25,11 @@ fn stripped(index: &Index, threshold: u64) -> Temp {
     Temp::new(&out)
 }
 
+/// Reads a recording.
+fn read(path: &std::path::Path) -> Analysis {
+    Analysis::from_file(path, &LoadOptions::default()).expect("a recording")
+}
+
 #[test]
 fn totals_and_stacks_stay_and_only_long_lived_blocks() {
     for (seed, threshold) in (1..25u64).flat_map(|s| [(s, 40), (s, 400), (s, 1 << 40)]) {
@@ -134,7 +139,7 @@ fn named() -> Maker {
 fn packed(m: &Maker, anonymize: Anonymize) -> Temp {
     let mut out = Vec::new();
     let options = PackOptions { anonymize, files: false };
-    let done = pack(&m.file().0, &options, &mut out).expect("packed");
+    let done = pack(&read(&m.file().0), &options, &mut out).expect("packed");
     assert_eq!((done.addresses, done.unknown), (3, 1));
     Temp::new(&out)
 }
@@ -155,7 +160,7 @@ fn packed_recordings_say_the_same() {
         let compress = [Compress::None, Compress::Fast, Compress::Best][seed as usize % 3];
         let m = write(&mut r, &w, 3, compress);
         let (file, mut out) = (m.file(), Vec::new());
-        pack(&file.0, &PackOptions::default(), &mut out).expect("packed");
+        pack(&read(&file.0), &PackOptions::default(), &mut out).expect("packed");
         let after = Temp::new(&out);
         let (a, b) = (open(&file), open(&after));
         assert_eq!(a.analysis().totals(), b.analysis().totals());
@@ -207,7 +212,7 @@ fn names_are_in_a_packed_recording_or_not() {
     // A packed recording can be packed again, with fewer names, and stripped.
     let mut out = Vec::new();
     let options = PackOptions { anonymize: Anonymize::Full, files: false };
-    pack(&all.0, &options, &mut out).expect("packed");
+    pack(&read(&all.0), &options, &mut out).expect("packed");
     assert_eq!(folded(&open(&Temp::new(&out))), text);
     assert_eq!(folded(&open(&stripped(&open(&all), 1 << 40))).lines().count(), 2);
 }

@@ -1,6 +1,6 @@
 //! `prof allocator`: shows a process's allocators.
 
-use super::input::{InputArgs, Locate, resolve};
+use super::input::{InputArgs, Locate, resolve, say_losses};
 use super::report::{Format, given, moment, print};
 use crate::failure::usage;
 use crate::term;
@@ -81,6 +81,7 @@ pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> 
 
 fn recorded(args: &AllocatorArgs, locate: Locate<'_>) -> Result<AllocatorReport> {
     let index = args.input.open_one(locate)?;
+    say_losses(index.analysis());
     let query = args.input.query(&index)?;
     let at = args.at.map(|t| moment(index.analysis(), "--at", t)).transpose()?;
     let options = AllocatorOptions {

@@ -1,6 +1,6 @@
 //! `prof check`: compares figures with limits, for automatic checks.
 
-use super::input::{InputArgs, Locate};
+use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Format, print};
 use crate::failure::{FAILED, usage};
 use anyhow::{Context, Result};
@@ -150,6 +150,7 @@ pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     });
     let baseline = baseline.transpose()?;
     let index = args.input.open(locate)?;
+    say_losses(index.analysis());
     let analysis = args.input.query(&index)?.analysis(None)?;
     let now = Checked::of(&analysis);
     let before = baseline.map(|b| b.list());

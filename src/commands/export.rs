@@ -1,6 +1,6 @@
 //! `prof export`: writes a recording in the formats of other tools.
 
-use super::input::{InputArgs, Locate};
+use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Of, given, moment};
 use crate::failure::usage;
 use crate::part::Part;
@@ -67,6 +67,7 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         return Err(usage("this format is not for terminals; give a file with -o"));
     }
     let index = args.input.open(locate)?;
+    say_losses(index.analysis());
     let query = args.input.query(&index)?;
     let analysis = index.analysis();
     let at = args.at.map(|t| moment(analysis, "--at", t)).transpose()?;

@@ -3,14 +3,16 @@
 use crate::failure::usage;
 use crate::family::folder::Folder;
 use crate::family::joined;
+use crate::term::say;
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind as ClapError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::query::{FIELDS, Filter, Query};
 use prof_analyze::symbols::{Debuginfod, SymbolCache, SymbolOptions};
-use prof_analyze::{Index, LoadOptions};
+use prof_analyze::{Analysis, Index, LoadOptions};
 use prof_os::Pid;
+use prof_trace::values::text::count;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -178,6 +180,21 @@ impl IndexArgs {
         let index = self.open(path)?;
         of_one(&index)?;
         Ok(index)
+    }
+}
+
+/// Says what is missing in a recording, for commands whose output has no place for that.
+pub(crate) fn say_losses(analysis: &Analysis) {
+    let name = analysis.path().display().to_string();
+    for note in analysis.notes() {
+        say(&format!("{name}: {note}"));
+    }
+    let lost = analysis.meta().counters.lost;
+    if lost > 0 {
+        say(&format!(
+            "{name}: {} lost: the figures are without them",
+            count(lost, "event was", "events were")
+        ));
     }
 }
 

@@ -1,6 +1,6 @@
 //! `prof maps`: shows the mappings of a process.
 
-use super::input::{IndexArgs, Locate, resolve};
+use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::report::{Format, print};
 use crate::failure::usage;
 use crate::term;
@@ -118,6 +118,7 @@ pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     let path = resolve(args.input.as_deref(), locate)?;
     let index = args.index.open_one(&path)?;
+    say_losses(index.analysis());
     let analysis = index.analysis();
     let maps = Maps::of(analysis)?;
     let mut filter = args.filter.0.clone();

@@ -1,6 +1,6 @@
 //! `prof strip`, `prof pack` and `prof extract`: make recordings from recordings, and extract files.
 
-use super::input::{IndexArgs, Locate, resolve};
+use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::report::print;
 use crate::failure::usage;
 use crate::family::folder::Folder;
@@ -11,6 +11,7 @@ use prof_analyze::rewrite::{
     Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,
 };
 use prof_analyze::symbols::SymbolOptions;
+use prof_analyze::{Analysis, LoadOptions};
 use prof_trace::values::parse::{duration, size};
 use prof_trace::values::text::{bytes, count, number};
 use std::fs::{File, OpenOptions};
@@ -114,6 +115,7 @@ fn write<T>(
 /// If the recording can't be read, or the output can't be written.
 pub(crate) fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.index.open(&resolve(args.input.as_deref(), locate)?)?;
+    say_losses(index.analysis());
     let done = write(&args.output, |out| strip(&index, args.threshold, out))?;
     print(&format!(
         "{}: {} left out, {} left; {}, before {}\n",
@@ -142,7 +144,10 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
         None => path,
     };
     let options = PackOptions { anonymize, files: args.files };
-    let done = write(&args.output, |out| pack(&path, &options, out))?;
+    let analysis =
+        Analysis::from_file(&path, &LoadOptions::default()).map_err(|e| wrong(e.into()))?;
+    say_losses(&analysis);
+    let done = write(&args.output, |out| pack(&analysis, &options, out))?;
     let mut text = format!(
         "{}: {} looked up, {} without a name; {}, before {}\n",
         args.output.display(),

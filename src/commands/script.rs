@@ -1,6 +1,6 @@
 //! `prof script`: runs programs that ask questions about recordings.
 
-use super::input::{IndexArgs, Locate, resolve};
+use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::interrupt::{self, OnInterrupt, Otherwise};
 use super::prompt;
 use super::report::print;
@@ -13,7 +13,6 @@ use prof_script::{
     CLOSED, ErrorKind, Native, Open, Ran, Recording, Script, ScriptError, ScriptOptions, help,
     on_stack, serve_stdin,
 };
-use prof_trace::values::text::count;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -63,20 +62,9 @@ fn open(index: &IndexArgs, name: &str, locate: Locate<'_>) -> Result<Arc<Recordi
     Ok(opened(index.open(&resolve(Some(name), locate)?)?))
 }
 
-/// Tells what is missing in a recording: a script prints figures alone.
+/// Makes the recording that scripts ask, and says what is missing in it: a script prints figures alone.
 fn opened(index: Index) -> Arc<Recording> {
-    let analysis = index.analysis();
-    let name = analysis.path().display().to_string();
-    for note in analysis.notes() {
-        say(&format!("{name}: {note}"));
-    }
-    let lost = analysis.meta().counters.lost;
-    if lost > 0 {
-        say(&format!(
-            "{name}: {} lost: the figures are without them",
-            count(lost, "event was", "events were")
-        ));
-    }
+    say_losses(index.analysis());
     Recording::new(index)
 }
 

@@ -5,7 +5,7 @@
 use super::RewriteError;
 use super::anonymous::{Anonymize, Names};
 use super::out::{Out, Passes};
-use crate::load::{ChunkFile, Item, LoadOptions};
+use crate::load::{ChunkFile, Item};
 use crate::progress::Step;
 use crate::symbols::{Frame, Symbolizer, paths};
 use crate::{Analysis, Error};
@@ -20,7 +20,6 @@ use prof_trace::records::{
 };
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
-use std::path::Path;
 
 /// Number of bytes of a piece of a file.
 const PIECE: usize = 8 << 20;
@@ -58,11 +57,10 @@ pub struct Packed {
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
 pub fn pack(
-    path: &Path,
+    analysis: &Analysis,
     options: &PackOptions,
     out: &mut dyn Write,
 ) -> Result<Packed, RewriteError> {
-    let analysis = Analysis::from_file(path, &LoadOptions::default())?;
     let mut packer = Packer {
         to: Out::new(out)?,
         names: Names::new(options.anonymize),
@@ -71,16 +69,16 @@ pub fn pack(
         last: Vec::new(),
         done: Packed::default(),
     };
-    packer.copy(&analysis)?;
-    packer.name(&analysis)?;
+    packer.copy(analysis)?;
+    packer.name(analysis)?;
     if options.files && packer.names.keeps_files() {
-        packer.files(&analysis)?;
+        packer.files(analysis)?;
     }
     packer.to.flush()?;
     for (kind, payload) in std::mem::take(&mut packer.last) {
         packer.to.put(kind, &payload)?;
     }
-    packer.done.bytes_before = std::fs::metadata(path).map_or(0, |m| m.len());
+    packer.done.bytes_before = std::fs::metadata(analysis.path()).map_or(0, |m| m.len());
     packer.done.bytes = packer.to.bytes;
     Ok(packer.done)
 }

@@ -6,7 +6,7 @@ mod roots;
 mod save;
 
 use super::input::SymbolArgs;
-use super::input::{IndexArgs, Locate, resolve};
+use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::reach::scan::ScanArgs;
 use super::reach::{Snapshot, time_limit};
 use super::report::{Format, print};
@@ -208,6 +208,7 @@ pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
     let index =
         IndexArgs { symbols: args.symbols.clone(), ..IndexArgs::plain() }.open_one(&path)?;
+    say_losses(index.analysis());
     let wanted = args.scan.as_deref().unwrap_or("last");
     let mut looked = Looked::saved(&index, args, wanted)?;
     match &args.since_scan {

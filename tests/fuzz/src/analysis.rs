@@ -216,7 +216,8 @@ pub fn derived(bytes: &[u8]) {
     for anonymize in [Default::default(), prof_analyze::rewrite::Anonymize::Full] {
         let mut packed = Vec::new();
         let options = PackOptions { anonymize, ..PackOptions::default() };
-        if pack(&path, &options, &mut packed).is_ok() {
+        let Ok(analysis) = Analysis::from_file(&path, &load) else { return };
+        if pack(&analysis, &options, &mut packed).is_ok() {
             let packed = dir.put("packed", &packed);
             let index = Index::open(&packed, &never).expect("what pack writes is a recording");
             ask(&index, &dir);
