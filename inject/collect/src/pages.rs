@@ -4,17 +4,15 @@
 //! memory waits for that. `/proc/PID/smaps` walks a whole mapping with the lock held. Here the lock is never held for
 //! longer than a fraction of a millisecond, whatever the size of the mapping.
 
+use prof_os::pagemap::{
+    self, FOUND, IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_ZERO, PASSED, Region,
+};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Number of pages that one call may find: 0.2 ms, if none of the kernel's data is in a cache.
-const FOUND: u64 = 1 << 11;
-/// Bytes of address space that one call may walk: an entry without a page costs 2 ns.
-const PASSED: u64 = 4 << 30;
 /// Number of entries of `pagemap` in one read. The kernel releases the lock after each page of page table.
 const ENTRIES: usize = 8192;
 /// Time of work after which this thread sleeps for as long.
@@ -73,39 +71,6 @@ pub(crate) struct Pages {
     #[cfg(test)]
     pub found: [AtomicU64; 2],
 }
-
-/// `struct pm_scan_arg`.
-#[repr(C)]
-#[derive(Default)]
-struct Scan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const IS_FILE: u64 = 1 << 2;
-const IS_PRESENT: u64 = 1 << 3;
-const IS_SWAPPED: u64 = 1 << 4;
-const IS_ZERO: u64 = 1 << 5;
-const IS_HUGE: u64 = 1 << 6;
 
 impl Pages {
     /// Creates it from the open file.
@@ -245,28 +210,10 @@ impl Pages {
     ) -> io::Result<(usize, u64)> {
         #[cfg(test)]
         self.calls.fetch_add(1, Relaxed);
-        let mut scan = Scan {
-            size: size_of::<Scan>() as u64,
-            start,
-            end,
-            vec: found.as_mut_ptr() as u64,
-            vec_len: found.len() as u64,
-            max_pages: most,
-            category_anyof_mask: of,
-            return_mask: told,
-            ..Scan::default()
-        };
-        let request = libc::_IOWR::<Scan>(u32::from(b'f'), 16);
-        // SAFETY: the argument has the size that it names, and `vec` has room for `vec_len` entries.
-        let n = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw mut scan) };
-        match usize::try_from(n) {
-            Ok(n) => {
-                #[cfg(test)]
-                self.note_found(found[..n].iter().map(|r| (r.end - r.start) / self.page).sum());
-                Ok((n, scan.walk_end))
-            }
-            Err(_) => Err(io::Error::last_os_error()),
-        }
+        let (n, next) = pagemap::query(&self.file, (start, end), most, of, told, found)?;
+        #[cfg(test)]
+        self.note_found(found[..n].iter().map(|r| (r.end - r.start) / self.page).sum());
+        Ok((n, next))
     }
 
     #[cfg(test)]

@@ -6,7 +6,8 @@
 //! * [`maps`], [`stat`], [`status`], [`limits`], [`task`]: the files of `/proc/PID` with these names, parsed;
 //! * [`process`]: questions about one process: its folder in `/proc`, its threads, name, program, and whether it lives;
 //! * [`sharers`]: the processes that share an address space; [`workers`]: the descendants that run the same program;
-//! * [`memory`]: the contents of a process's memory, and which of its pages it has touched;
+//! * [`memory`]: the contents of a process's memory, and which of its pages it has touched; [`pagemap`]: ranges of pages by
+//!   their state;
 //! * [`cgroup`]: the folders of a process's cgroups;
 //! * [`files`]: opens files that somebody else may have put there;
 //! * [`signals`]: waits for signals; [`elf`]: the build ID and the dynamic section of an ELF image, however it is read;
@@ -24,6 +25,7 @@ mod kernel;
 pub mod limits;
 pub mod maps;
 pub mod memory;
+pub mod pagemap;
 mod pid;
 pub mod process;
 pub mod sharers;

@@ -1,5 +1,6 @@
 //! Reads the memory of a process from outside.
 
+use crate::pagemap::{self, FOUND, IS_FILE, IS_PRESENT, IS_SWAPPED, PASSED, Region};
 use crate::process::folder;
 use crate::{Pid, page_size};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -72,8 +73,43 @@ impl Reader {
     /// # Errors
     /// If the process is gone.
     pub fn touched(&self, range: Range<u64>, shared: bool) -> io::Result<Vec<Range<u64>>> {
+        let mut found = Parts::default();
+        match self.scan(&range, shared, &mut found) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
+                let mut found = Parts::default();
+                self.read_entries(&range, shared, &mut found)?;
+                Ok(found.0)
+            }
+            done => done.map(|()| found.0),
+        }
+    }
+
+    /// Has the kernel pass over what has no pages: a program may have reserved terabytes, which takes it a second each by
+    /// entries.
+    fn scan(&self, range: &Range<u64>, shared: bool, found: &mut Parts) -> io::Result<()> {
+        let mut regions = [Region::default(); 512];
+        let (of, mut at) = (IS_PRESENT | IS_SWAPPED, range.start);
+        while at < range.end {
+            let part = (at, range.end.min(at.saturating_add(PASSED)));
+            let told = of | IS_FILE;
+            let (n, next) = pagemap::query(&self.pagemap, part, FOUND, of, told, &mut regions)?;
+            for r in &regions[..n] {
+                let is = |what: u64| r.categories & what != 0;
+                if is(IS_SWAPPED) || is(IS_PRESENT) && (shared || !is(IS_FILE)) {
+                    found.add(r.start..r.end);
+                }
+            }
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Reads an entry for each page.
+    fn read_entries(&self, range: &Range<u64>, shared: bool, found: &mut Parts) -> io::Result<()> {
         let page = page_size();
-        let mut found: Vec<Range<u64>> = Vec::new();
         let mut bytes = vec![0; (PAGES * 8) as usize];
         let mut at = range.start;
         while at < range.end {
@@ -89,14 +125,87 @@ impl Reader {
                     || entry & PRESENT != 0 && (shared || entry & OF_FILE == 0);
                 if there {
                     let start = at + k as u64 * page;
-                    match found.last_mut() {
-                        Some(last) if last.end == start => last.end += page,
-                        _ => found.push(start..start + page),
-                    }
+                    found.add(start..start + page);
                 }
             }
             at += n as u64 / 8 * page;
         }
-        Ok(found)
+        Ok(())
+    }
+}
+
+/// Ranges in order, joined where they touch.
+#[derive(Default)]
+struct Parts(Vec<Range<u64>>);
+
+impl Parts {
+    fn add(&mut self, range: Range<u64>) {
+        match self.0.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.0.push(range),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that this thread has read by system calls.
+    fn bytes_read() -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/thread-self/io").ok()?;
+        text.lines().find_map(|l| l.strip_prefix("rchar: "))?.parse().ok()
+    }
+
+    fn map(len: usize, kind: libc::c_int) -> u64 {
+        // SAFETY: the kernel chooses the address, so no existing memory is affected.
+        unsafe {
+            let flags = kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            libc::madvise(at, len, libc::MADV_NOHUGEPAGE);
+            at as u64
+        }
+    }
+
+    #[test]
+    fn both_ways_find_the_same_pages() {
+        let (page, reader) = (page_size(), Reader::open(Pid::this()).expect("own memory"));
+        for (kind, shared) in [(libc::MAP_PRIVATE, false), (libc::MAP_SHARED, true)] {
+            let at = map(9000 * page as usize, kind);
+            for n in (0..4000).step_by(2).chain([8000, 8001, 8999]) {
+                // SAFETY: the page lies inside of the mapping.
+                unsafe { ((at + n * page) as *mut u8).write_volatile(1) };
+            }
+            let range = at..at + 9000 * page;
+            let mut read = Parts::default();
+            reader.read_entries(&range, shared, &mut read).expect("entries");
+            assert_eq!(read.0.len(), 2002);
+            assert_eq!(read.0[2000], at + 8000 * page..at + 8002 * page);
+            assert_eq!(reader.touched(range, shared).expect("ranges"), read.0);
+        }
+    }
+
+    /// Programs reserve terabytes (sanitizers, collectors, GHC). The pages of some are looked at while all threads are
+    /// stopped, so they must cost nothing.
+    #[cfg(target_pointer_width = "64")]
+    #[test]
+    fn reserved_address_space_is_passed_over() {
+        let (page, reader) = (page_size(), Reader::open(Pid::this()).expect("own memory"));
+        let len = 1u64 << 40;
+        let at = map(len as usize, libc::MAP_PRIVATE);
+        let written = [at + len / 3 / page * page, at + len - page];
+        for w in written {
+            // SAFETY: the page lies inside of the mapping.
+            unsafe { (w as *mut u8).write_volatile(1) };
+        }
+        let mut one = [Region::default(); 1];
+        let has_scan = pagemap::query(&reader.pagemap, (at, at + page), 1, IS_PRESENT, 0, &mut one);
+        let Some(before) = bytes_read().filter(|_| has_scan.is_ok()) else { return };
+        let found = reader.touched(at..at + len, false).expect("ranges");
+        assert_eq!(found, written.map(|w| w..w + page));
+        let read = bytes_read().expect("a count") - before;
+        assert!(read < 1 << 20, "{read} bytes of entries for two pages");
     }
 }
