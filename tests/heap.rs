@@ -104,6 +104,23 @@ fn blocks(heap: &Value) -> u64 {
 
 const FLAGS: [&str; 1] = ["-O1"];
 
+/// The words in front of an arena look nearly like its beginning. What stands at the place of their next arena is the map
+/// of bins: an address beyond all others, if the program has used all sizes.
+#[test]
+fn an_arena_that_has_free_blocks_of_all_sizes_is_found() {
+    let scene = Scene::new("heap-bins");
+    // Compilers leave out allocations that nobody uses.
+    let mut target = Target::spawn(Command::new(program_with("bins.c", &["-O0"])));
+    let live: u64 = target.expect("live ")["live ".len()..].parse().expect("a number");
+    target.expect("ready");
+    let heap = heap(&scene, &target, &["--snapshot", "stop"]);
+    let arenas = heap["arenas"].as_array().expect("arenas");
+    assert_eq!(arenas.len(), 1, "{heap}");
+    assert!(arenas[0]["bins"]["blocks"].as_u64() >= Some(2 * 56), "{heap}");
+    assert!(blocks(&heap) >= live, "{live} of {heap}");
+    target.kill();
+}
+
 #[test]
 fn every_block_is_counted_as_glibc_counts_it() {
     let scene = Scene::new("heap");

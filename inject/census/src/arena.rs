@@ -12,6 +12,8 @@ use std::ops::Range;
 /// Number of bins but the fast ones, and bytes of the bit map behind them.
 const BINS: usize = 127;
 const BITMAP: u64 = 16;
+/// Bytes of these bins.
+const BYTES: u64 = 2 * BINS as u64 * WORD;
 /// Number of bins that must be empty for an arena to be recognised, and of those that may make no sense: the target may run,
 /// and change some while they are read.
 const EMPTY: usize = 8;
@@ -20,7 +22,7 @@ const CHANGING: usize = 8;
 const FAST: u64 = 10;
 /// Offsets from the field `top`: of the first bin, and of the pointer to the next arena.
 const FIRST_BIN: u64 = 2 * WORD;
-const NEXT: u64 = FIRST_BIN + 2 * BINS as u64 * WORD + BITMAP;
+const NEXT: u64 = FIRST_BIN + BYTES + BITMAP;
 /// Bytes in front of the fast bins: a lock, flags and, since 2.27, whether there are fast chunks.
 const LEAST_HEAD: u64 = 8;
 /// Greatest distance of `top` from the beginning of an arena.
@@ -264,8 +266,11 @@ fn ring(view: &mut View<'_>, top_at: u64) -> Option<(Vec<u64>, u64)> {
         let main = top_at - head;
         let (mut tops, mut seen, mut at) = (vec![top_at], HashSet::from([top_at]), first);
         while at != main && tops.len() < MOST_ARENAS {
-            let top = at.checked_add(head)?;
-            let bins = view.all(top + FIRST_BIN..top + FIRST_BIN + 2 * BINS as u64 * WORD);
+            // What stands there may be no address: with a wrong distance it is anything, such as a bit map of ones.
+            let Some(top) = at.checked_add(head) else { break };
+            let bins = top.checked_add(FIRST_BIN).zip(top.checked_add(FIRST_BIN + BYTES));
+            let Some((start, end)) = bins else { break };
+            let bins = view.all(start..end);
             let bins: Vec<u64> = words(&bins).collect();
             if !seen.insert(top) || !are_bins(Some(&bins), top) {
                 break;
