@@ -86,10 +86,17 @@ impl Status {
         self.field(name).and_then(|f| u128::from_str_radix(f, 16).ok()).unwrap_or(0)
     }
 
-    /// Returns whether a signal is pending that is not blocked.
+    /// Returns whether a signal is pending that is neither blocked nor ignored. To a traced thread the kernel also sends those
+    /// that are ignored, such as SIGCHLD of a program without a handler; without a tracer they are never pending, and end no
+    /// system call.
     #[must_use]
     pub fn signal_due(&self) -> bool {
-        (self.signals("SigPnd") | self.signals("ShdPnd")) & !self.signals("SigBlk") != 0
+        let pending = self.signals("SigPnd") | self.signals("ShdPnd");
+        // signal(7), "Standard signals": what the kernel's SIG_KERNEL_IGNORE_MASK has.
+        let quiet = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+        let quiet = quiet.iter().fold(0, |all, s| all | 1u128 << (s - 1));
+        let ignored = self.signals("SigIgn") | (quiet & !self.signals("SigCgt"));
+        pending & !self.signals("SigBlk") & !ignored != 0
     }
 
     /// Returns the ids of the process or thread, from the pid namespace that `/proc` shows to the innermost.
@@ -129,6 +136,30 @@ mod tests {
         );
         assert_eq!((s.bytes("VmSize"), s.has_memory()), (Some(12 << 10), true));
         assert_eq!((s.context_switches(), s.signal_due()), (11, true));
+    }
+
+    #[test]
+    fn signals_that_are_blocked_or_ignored_end_no_call() {
+        let bit = |s: i32| 1u64 << (s - 1);
+        let due = |pending: u64, blocked: u64, ignored: u64, caught: u64| {
+            let text = format!(
+                "SigPnd:\t{:016x}\nShdPnd:\t{pending:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\n\
+                 SigCgt:\t{caught:016x}\n",
+                0
+            );
+            Status::parse(text.as_bytes()).signal_due()
+        };
+        let (child, usr1) = (bit(libc::SIGCHLD), bit(libc::SIGUSR1));
+        assert!(due(usr1, 0, 0, 0) && due(usr1, child, 0, usr1) && due(child | usr1, child, 0, 0));
+        assert!(!due(usr1, usr1, 0, usr1) && !due(usr1, 0, usr1, 0));
+        // Ignored unless the program has a handler.
+        assert!(!due(child, 0, 0, 0) && due(child, 0, 0, child) && !due(child, child, 0, child));
+        assert!(!due(
+            child | bit(libc::SIGWINCH) | bit(libc::SIGURG) | bit(libc::SIGCONT),
+            0,
+            0,
+            0
+        ));
     }
 
     #[test]
