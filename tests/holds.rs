@@ -129,6 +129,42 @@ fn chains(scene: &Scene, pid: &str) {
     }
 }
 
+/// A moment's blocks are all known if all threads stand still until they are, also where each lives for milliseconds only;
+/// what is left out otherwise is counted. The table that holds them lies beside the first thread's variables, in a mapping
+/// that the kernel has made one.
+#[test]
+fn blocks_that_come_and_go_are_those_of_the_moment() {
+    let scene = Scene::new("turnover");
+    let mut target = Target::start(&program_with("turnover.c", &["-O1", "-pthread"]), &[]);
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    target.ask("begin");
+    let look = |how: &str| -> Value {
+        let args = ["holds", &pid, "--top", "0", "--format", "json", "--snapshot", how];
+        serde_json::from_str(&scene.prof(&args).ok("prof holds").stdout).expect("JSON")
+    };
+    let report = look("stop");
+    // The thread has the last ones in registers, too; one may have been freed, and its successor not be allocated yet.
+    let holder = |r: &&Value| sum(&r["retained"]).1 >= 1990;
+    let roots = report["top_roots"].as_array().expect("roots");
+    let table = roots.iter().find(holder).unwrap_or_else(|| panic!("no table in {report:#}"));
+    assert_eq!(sum(&table["retained"]).0 / sum(&table["retained"]).1, 100);
+    assert_eq!(
+        (&report["scan"]["left_out_blocks"], report["live"]["blocks"].as_u64() >= Some(1999)),
+        (&0.into(), true)
+    );
+    // While it runs, only those are known that are there from before to after.
+    let report = look("none");
+    let left_out = report["scan"]["left_out_blocks"].as_u64().expect("a number");
+    let known = sum(&report["live"]).1;
+    assert!(left_out > 0 && known + left_out >= 1999, "{report:#}");
+    let text = scene.prof(&["holds", &pid, "--snapshot", "none"]).ok("prof holds").stdout;
+    assert!(text.contains("more are not in this"), "{text}");
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+}
+
 /// A scan in the recording says later, and on a packed copy, what it said of the process; two of them can be compared.
 #[test]
 fn scans_are_kept_in_the_recording_and_compared() {

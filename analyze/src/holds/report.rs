@@ -310,6 +310,15 @@ impl HoldsData {
                 "  {read} read in {took} while the process ran, so that pointers are of different moments"
             )?,
         }
+        if self.scan.left_out_blocks > 0 {
+            let sum =
+                SumData { bytes: self.scan.left_out_bytes, blocks: self.scan.left_out_blocks };
+            let more = match self.saved {
+                None => "; --snapshot stop has them, too",
+                Some(_) => "",
+            };
+            writeln!(out, "  {sum} more are not in this: they were allocated meanwhile{more}")?;
+        }
         if self.pointers_left_out > 0 {
             let n = count(self.pointers_left_out, "pointer was", "pointers were");
             writeln!(

@@ -42,6 +42,10 @@ pub struct ScanData {
     pub aio: bool,
     /// Blocks that begin inside others.
     pub nested_blocks: u64,
+    /// Live blocks that are not known, as they were allocated while the scan was made.
+    pub left_out_blocks: u64,
+    /// Their bytes.
+    pub left_out_bytes: u64,
     /// The process is a Java VM, whose pointers are compressed.
     pub java: bool,
     /// The recording is a sample of all blocks.
@@ -69,6 +73,8 @@ impl ScanData {
             io_uring: f.rings,
             aio: f.aio,
             nested_blocks: f.nested,
+            left_out_blocks: f.left_out.0,
+            left_out_bytes: f.left_out.1,
             java: meta.runtimes.contains(&Runtime::Java),
             sample: !meta.target.capture().is_everything(),
         }

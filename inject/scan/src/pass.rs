@@ -9,7 +9,7 @@ use crate::ranges;
 use crate::threads::Threads;
 use crate::throttle::Throttle;
 use crate::word::{Pointers, WORD};
-use prof_graph::{Bits, Keys, Table};
+use prof_graph::{Bits, Keys, Sum, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::Pid;
@@ -41,6 +41,12 @@ pub trait Blocks: Send {
     /// # Errors
     /// If that can't be learnt.
     fn catch_up(&mut self) -> Result<Vec<(u64, u64)>, Boxed>;
+
+    /// Learns what has happened up to the present, if that can be done in a limited time; returns whether it could.
+    ///
+    /// # Errors
+    /// As [`Self::catch_up`].
+    fn catch_up_within(&mut self, most: Duration) -> Result<bool, Boxed>;
 
     /// Calls `take` with address and size of each live block.
     fn each(&self, take: &mut dyn FnMut(u64, u64));
@@ -90,6 +96,8 @@ pub struct ScanStats {
     pub nested: u64,
     /// Blocks that were judged.
     pub blocks: u64,
+    /// Live blocks that are not among them, as they were allocated while they were learnt or read.
+    pub left_out: Sum,
     /// Contexts of aio.
     pub aio: bool,
     /// Time that the last pass took.

@@ -10,7 +10,7 @@ use crate::prove::Stop;
 use crate::ranges;
 use crate::threads::{Threads, has_guard};
 use crate::word::WORD;
-use prof_graph::{Heap, Keys, Root, Table};
+use prof_graph::{Edges, Heap, Keys, Root, Sum, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::clock::thread_ns;
@@ -21,12 +21,31 @@ use std::time::{Duration, Instant};
 /// Bytes that are read in a second at least, on one core, for an estimate of how long a stop would be.
 const RATE: u64 = 700 << 20;
 
+/// Time that the recorder of the blocks takes, as a rule, until it has told what happened up to a moment.
+const TELLING: Duration = Duration::from_millis(150);
+/// A block of so many that came to be in the time of a look: with more of them, that moment's blocks are asked for while
+/// all threads are stopped.
+const YOUNG: usize = 20;
+
+/// How a process is surveyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// While it runs.
+    Running,
+    /// With all threads stopped; blocks are those that were known before.
+    Stopped,
+    /// With all threads stopped, and the blocks of that moment.
+    Exact,
+}
+
 impl Scanner {
     /// Reads all pointers to blocks, from blocks and from roots: while the process runs, or in one moment with all threads
-    /// stopped. With [`Stop::Within`] they are stopped if reading the memory takes no longer than that by an estimate.
+    /// stopped. With [`Stop::Within`] they are stopped if that takes no longer by an estimate; with [`Stop::Always`] until
+    /// the blocks of that moment are known, too.
     ///
     /// While the process runs, the pointers are those of different moments. Blocks that are freed meanwhile are left out,
-    /// and so are those that are allocated.
+    /// and so are those that are allocated. So they are with [`Stop::Within`], unless they are more than a few and the
+    /// blocks of the moment can be known in that time. [`ScanStats`](crate::ScanStats) has how many are missing.
     ///
     /// # Errors
     /// If the process ends, can't be read, or time is up; if a thread does not stop, and a stop is demanded.
@@ -38,27 +57,32 @@ impl Scanner {
     ) -> Result<Heap, Error> {
         self.until = Some(until);
         blocks.catch_up()?;
-        let mut keys = Keys::default();
-        blocks.each(&mut |address, size| keys.push(address, size));
-        self.in_time()?;
-        let table = Table::new(keys);
-        self.figures.nested = table.nested();
-        self.figures.blocks = table.len() as u64;
-        let places = self.places()?;
-        let all: u64 = places.parts.iter().map(|p| p.end - p.start).sum();
-        let is_stopped = match stop {
-            Stop::Never => false,
-            Stop::Within(most) => Duration::from_secs_f64(all as f64 / RATE as f64) <= most,
-            Stop::Always => true,
+        let young = match stop {
+            Stop::Within(_) => known(blocks.catch_up()?, blocks).blocks,
+            _ => 0,
         };
+        let began = Instant::now();
+        let mut table = self.table(blocks)?;
+        let mut places = self.places()?;
+        let mut way = self.way(stop, &places, began.elapsed(), young);
+        if way == Way::Exact {
+            match self.survey_exact(blocks, stop) {
+                Ok(Some(heap)) => return Ok(heap),
+                Err(e) if stop == Stop::Always || !matches!(e, Error::Threads(_)) => return Err(e),
+                Ok(None) | Err(_) => {}
+            }
+            blocks.catch_up()?;
+            (table, places) = (self.table(blocks)?, self.places()?);
+            way = Way::Stopped;
+        }
         let mut collector = Collector::new(&table, self.options.mask, &places.maps);
-        let stopped = match is_stopped {
-            false => Ok(false),
-            true => self.survey_stopped(&mut collector, blocks.freed()).map(|()| true),
+        let stopped = match way {
+            Way::Running => Ok(false),
+            _ => self.survey_stopped(&mut collector, blocks.freed()).map(|()| true),
         };
         match stopped {
             Ok(true) => {}
-            Err(e) if stop == Stop::Always || !matches!(e, Error::Threads(_)) => return Err(e),
+            Err(e) if !matches!(e, Error::Threads(_)) => return Err(e),
             Ok(false) | Err(_) => {
                 collector = Collector::new(&table, self.options.mask, &places.maps);
                 self.survey_running(&mut collector, places, blocks.freed())?;
@@ -67,8 +91,85 @@ impl Scanner {
         let edges = collector.finish();
         // Blocks that were freed, and those at their addresses, were not what was read.
         let changed = blocks.catch_up()?;
-        let changed = changed.iter().map(|(address, _)| *address);
-        Ok(Heap::new(table, edges, changed, |at| blocks.get(at).map(|b| (b.group, b.size))))
+        let addresses: Vec<u64> = changed.iter().map(|(address, _)| *address).collect();
+        self.figures.left_out = known(changed, blocks);
+        Ok(Heap::new(table, edges, addresses, |at| blocks.get(at).map(|b| (b.group, b.size))))
+    }
+
+    /// Makes the table of the live blocks.
+    fn table<B: Blocks + ?Sized>(&mut self, blocks: &B) -> Result<Table, Error> {
+        let mut keys = Keys::default();
+        blocks.each(&mut |address, size| keys.push(address, size));
+        self.in_time()?;
+        let table = Table::new(keys);
+        self.figures.nested = table.nested();
+        self.figures.blocks = table.len() as u64;
+        Ok(table)
+    }
+
+    /// Decides how to survey. `learnt`: time that it took to list the blocks and the memory; a page table of terabytes takes
+    /// long on old kernels. `young`: number of blocks that came to be while the last were learnt.
+    fn way(&self, stop: Stop, places: &Places, learnt: Duration, young: u64) -> Way {
+        let Stop::Within(most) = stop else {
+            return if stop == Stop::Always { Way::Exact } else { Way::Running };
+        };
+        let all: u64 = places.parts.iter().map(|p| p.end - p.start).sum();
+        let brief = Duration::from_secs_f64(all as f64 / RATE as f64) + learnt;
+        let many = young * YOUNG as u64 > self.figures.blocks;
+        match (brief <= most, many && brief + TELLING <= most) {
+            (false, _) => Way::Running,
+            (true, false) => Way::Stopped,
+            (true, true) => Way::Exact,
+        }
+    }
+
+    /// Surveys a moment, with the blocks of that moment: they are learnt while all threads are stopped. `None`: that took
+    /// too long.
+    fn survey_exact<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        stop: Stop,
+    ) -> Result<Option<Heap>, Error> {
+        let began = Instant::now();
+        let done = isolated(|| {
+            let before = thread_ns();
+            let mut stopped = stop_all(self.reader.pid(), self.options.patience)?;
+            let seen = self.moment(blocks, stop, &mut stopped.threads);
+            let mut times = StopTimes::default();
+            stopped.resume(&mut times);
+            self.figures.longest_stop = self.figures.longest_stop.max(times.longest);
+            let seen = seen?;
+            if seen.is_some() {
+                self.figures.stop = Some(times.longest);
+            }
+            Ok::<_, Error>(seen.map(|seen| (seen, thread_ns() - before)))
+        })?;
+        let Some(((table, edges), cpu)) = done else { return Ok(None) };
+        self.end(began, cpu);
+        Ok(Some(Heap::new(table, edges, [], |at| blocks.get(at).map(|b| (b.group, b.size)))))
+    }
+
+    fn moment<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        stop: Stop,
+        threads: &mut [prof_inject::stopped::tracee::Tracee],
+    ) -> Result<Option<(Table, Edges)>, Error> {
+        match stop {
+            Stop::Within(most) => {
+                if !blocks.catch_up_within(most)? {
+                    return Ok(None);
+                }
+            }
+            _ => drop(blocks.catch_up()?),
+        }
+        let table = self.table(blocks)?;
+        let mut places = self.places()?;
+        let mut collector = Collector::new(&table, self.options.mask, &places.maps);
+        let threads = Threads::of_stopped(&self.reader, &places, threads);
+        self.collect(&mut collector, &mut places, &threads, blocks.freed(), 0)?;
+        let edges = collector.finish();
+        Ok(Some((table, edges)))
     }
 
     fn survey_stopped(
@@ -187,8 +288,19 @@ impl Scanner {
     }
 }
 
-/// Returns the mappings of the threads' stacks and of their thread-local variables. A thread may run on a fiber's stack: what
-/// is not known to be made for a thread is left out.
+/// Returns those of some blocks that are live, each once.
+fn known<B: Blocks + ?Sized>(mut blocks: Vec<(u64, u64)>, now: &B) -> Sum {
+    blocks.sort_unstable();
+    blocks.dedup_by_key(|b| b.0);
+    let mut all = Sum::default();
+    for b in blocks.iter().filter_map(|(at, _)| now.get(*at)) {
+        all += Sum { bytes: b.size, blocks: 1 };
+    }
+    all
+}
+
+/// Returns the mappings of the threads' stacks, and where their thread-local variables are that lie elsewhere. A thread may run
+/// on a fiber's stack: what is not known to be made for a thread is left out. `locals`: the size of such variables.
 fn stacks(places: &Places, threads: &Threads) -> Vec<(Range<u64>, Root)> {
     let mut all: Vec<(Range<u64>, Root)> = Vec::new();
     for t in &threads.all {

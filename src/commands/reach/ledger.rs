@@ -153,7 +153,7 @@ impl Ledger {
         let timeout = self.until.saturating_duration_since(Instant::now());
         let options = Options { snapshot, patience: PATIENCE, timeout };
         let census = take(self.pid, &options).map_err(|e| refused(e.to_string()))?;
-        self.check(&census)?;
+        self.check(&census, snapshot)?;
         self.catch_up()?;
         // A block that has begun or ended meanwhile may be none that the walk has seen.
         let noted = self.follower.observer_mut();
@@ -168,7 +168,7 @@ impl Ledger {
     }
 
     /// Refuses a census by which a free block might count as one that the program has lost.
-    fn check(&self, census: &Census) -> Result<()> {
+    fn check(&self, census: &Census, snapshot: Snapshot) -> Result<()> {
         let pid = self.pid;
         if census.arenas.is_empty() {
             return Err(refused(format!(
@@ -176,9 +176,15 @@ impl Ledger {
             )));
         }
         if census.stop.is_none() {
+            let how = match snapshot {
+                Snapshot::Never => "give --snapshot auto or --snapshot stop",
+                _ => {
+                    "the heap is large, or a thread did not stop: --snapshot stop allows a longer stop"
+                }
+            };
             return Err(refused(format!(
                 "blocks from before the attach are known only of a moment in which all threads of process {pid} are \
-                 stopped, and the heap is large: --snapshot stop allows a longer stop"
+                 stopped; {how}"
             )));
         }
         let lost = &census.lost;
@@ -244,6 +250,19 @@ impl Ledger {
 
     /// Reads up to the present.
     fn catch_up(&mut self) -> Result<()> {
+        let done = self.read_on();
+        // A detach takes away what is read here, piece by piece.
+        if done.is_err() && !self.recorded.is_attached() && !prof_os::process::has_ended(self.pid) {
+            return Err(refused(format!(
+                "the recording of process {pid} has ended meanwhile, so that its blocks are not known: `prof attach \
+                 {pid}` begins another",
+                pid = self.pid
+            )));
+        }
+        done
+    }
+
+    fn read_on(&mut self) -> Result<()> {
         let now = self.recorded.now();
         self.wait_for(now)?;
         let until = self.until;
@@ -294,6 +313,20 @@ impl Blocks for Ledger {
         let noted = self.follower.observer_mut();
         noted.on = true;
         Ok(std::mem::take(&mut noted.changed))
+    }
+
+    fn catch_up_within(&mut self, most: Duration) -> Result<bool, Boxed> {
+        let all = self.until;
+        self.until = all.min(Instant::now() + most);
+        let done = Ledger::catch_up(self);
+        let is_late = Instant::now() >= self.until;
+        self.until = all;
+        match done {
+            Ok(()) => Ok(true),
+            // What has been read by then stays.
+            Err(_) if is_late && Instant::now() < all => Ok(false),
+            Err(e) => Err(boxed(e)),
+        }
     }
 
     fn each(&self, take: &mut dyn FnMut(u64, u64)) {

@@ -90,5 +90,6 @@ pub(crate) fn saved(s: &ScanStats) -> ScanFigures {
         rings: s.rings,
         aio: s.aio,
         nested: s.nested,
+        left_out: (s.left_out.blocks, s.left_out.bytes),
     }
 }

@@ -58,6 +58,8 @@ pub struct ScanFigures {
     pub aio: bool,
     /// Blocks that begin inside others, and are part of them here.
     pub nested: u64,
+    /// Live blocks that the scan does not have, as they were allocated while it was made: their number, and bytes.
+    pub left_out: (u64, u64),
 }
 
 impl ScanFigures {
@@ -77,6 +79,8 @@ impl ScanFigures {
             self.rings,
             self.aio.into(),
             self.nested,
+            self.left_out.0,
+            self.left_out.1,
         ]
     }
 
@@ -95,6 +99,7 @@ impl ScanFigures {
             rings: at(8),
             aio: at(9) != 0,
             nested: at(10),
+            left_out: (at(11), at(12)),
         }
     }
 }
@@ -469,6 +474,7 @@ mod tests {
             stop_ns: Some(0),
             aio: true,
             nested: 3,
+            left_out: (4, 5),
             ..Default::default()
         };
         assert_eq!(ScanFigures::decode(&f.encode()), f);
