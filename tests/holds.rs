@@ -149,6 +149,7 @@ fn blocks_that_come_and_go_are_those_of_the_moment() {
     let roots = report["top_roots"].as_array().expect("roots");
     let table = roots.iter().find(holder).unwrap_or_else(|| panic!("no table in {report:#}"));
     assert_eq!(sum(&table["retained"]).0 / sum(&table["retained"]).1, 100);
+    assert_eq!(table["kind"], "mapping", "{table:#}");
     assert_eq!(
         (&report["scan"]["left_out_blocks"], report["live"]["blocks"].as_u64() >= Some(1999)),
         (&0.into(), true)

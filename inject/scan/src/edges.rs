@@ -77,19 +77,32 @@ impl<'a> Collector<'a> {
         })
     }
 
-    /// Learns which mappings are what: those of threads' stacks, each with the thread, and all others.
+    /// Learns which memory is what: that of threads' stacks and variables, each with the thread, and all other mappings.
     pub(crate) fn learn(&mut self, maps: &[Map], stacks: &[(Range<u64>, Root)]) {
+        let mut stacks: Vec<_> = stacks.iter().collect();
+        stacks.sort_by_key(|(r, _)| r.start);
         let mut all = Vec::new();
         for (i, m) in maps.iter().enumerate() {
-            let range = m.start.0..m.end.0;
-            let stack = stacks.iter().find(|(r, _)| r.start < range.end && range.start < r.end);
-            let root = match stack {
-                Some((_, root)) => Some(self.root(root.clone())),
-                None if is_data(maps, i) => None,
-                None => Some(self.root(Root::Mapping(m.start.0))),
+            let (mut at, end) = (m.start.0, m.end.0);
+            let mut rest = |c: &mut Self, range: Range<u64>| {
+                if !range.is_empty() {
+                    let is_variable = is_data(maps, i);
+                    all.push((range, (!is_variable).then(|| c.root(Root::Mapping(m.start.0)))));
+                }
             };
-            all.push((range, root));
+            let mut parts = Vec::new();
+            for (r, root) in stacks.iter().filter(|(r, _)| r.start < end && m.start.0 < r.end) {
+                let part = r.start.max(at)..r.end.min(end);
+                if !part.is_empty() {
+                    rest(self, at..part.start);
+                    at = part.end;
+                    parts.push((part, Some(self.root(root.clone()))));
+                }
+            }
+            rest(self, at..end);
+            all.append(&mut parts);
         }
+        all.sort_by_key(|(r, _): &(Range<u64>, _)| r.start);
         self.places.maps = all;
     }
 
@@ -272,6 +285,14 @@ mod tests {
         assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(Pid::from_raw(7))]);
         let of = |root, to, at| RootEdge { root, to, at };
         assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 2, 0)]);
+        // What is a thread's own may be a part of a mapping.
+        let mut parts = Collector::new(&t, u64::MAX, std::slice::from_ref(&map));
+        let own = Root::ThreadLocal(Pid::from_raw(7));
+        parts.learn(std::slice::from_ref(&map), &[(base + 0x88..base + 0x90, own.clone())]);
+        parts.feed(base, &bytes, &Freed::default());
+        let e = parts.finish();
+        assert_eq!(e.roots, [Root::Mapping(base), own]);
+        assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 1, base + 0x88)]);
         // Pointers beyond the limit are counted: one of the two of blocks, and the two of the register and of memory.
         let mut few = Collector::new(&t, u64::MAX, std::slice::from_ref(&map)).keeping(1);
         few.learn(std::slice::from_ref(&map), &[]);

@@ -11,6 +11,7 @@ mod edges;
 mod error;
 mod freed;
 mod kernel;
+mod locals;
 mod mark;
 mod memory;
 mod pass;

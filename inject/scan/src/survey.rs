@@ -4,6 +4,7 @@ use crate::edges::Collector;
 use crate::error::Error;
 use crate::freed::Freed;
 use crate::kernel::Kept;
+use crate::locals;
 use crate::memory::Places;
 use crate::pass::{Blocks, Scanner};
 use crate::prove::Stop;
@@ -225,7 +226,8 @@ impl Scanner {
         max_cpu: u32,
     ) -> Result<(), Error> {
         places.leave_out(&threads.dead(&self.reader, places));
-        collector.learn(&places.maps, &stacks(places, threads));
+        let locals = locals::size(&self.reader, &places.maps);
+        collector.learn(&places.maps, &stacks(places, threads, locals));
         for t in &threads.all {
             let words = |bytes: &[u8]| -> Vec<u64> {
                 let words = bytes.as_chunks::<WORD>().0.iter();
@@ -301,7 +303,7 @@ fn known<B: Blocks + ?Sized>(mut blocks: Vec<(u64, u64)>, now: &B) -> Sum {
 
 /// Returns the mappings of the threads' stacks, and where their thread-local variables are that lie elsewhere. A thread may run
 /// on a fiber's stack: what is not known to be made for a thread is left out. `locals`: the size of such variables.
-fn stacks(places: &Places, threads: &Threads) -> Vec<(Range<u64>, Root)> {
+fn stacks(places: &Places, threads: &Threads, locals: u64) -> Vec<(Range<u64>, Root)> {
     let mut all: Vec<(Range<u64>, Root)> = Vec::new();
     for t in &threads.all {
         let of = |address: u64| {
@@ -314,7 +316,11 @@ fn stacks(places: &Places, threads: &Threads) -> Vec<(Range<u64>, Root)> {
         let range = |m: &Map| m.start.0..m.end.0;
         all.extend(stack.map(|(_, m)| (range(m), Root::Stack(t.state.tid))));
         let local = of(t.state.thread_pointer).filter(|(i, m)| m.is_anonymous() && !is_stack(*i));
-        all.extend(local.map(|(_, m)| (range(m), Root::ThreadLocal(t.state.tid))));
+        all.extend(local.map(|(_, m)| {
+            let own = locals::range(t.state.thread_pointer, locals);
+            let own = own.start.max(m.start.0)..own.end.min(m.end.0);
+            (own, Root::ThreadLocal(t.state.tid))
+        }));
     }
     all
 }
