@@ -181,6 +181,19 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// clap makes a line break of it.
+    #[test]
+    fn no_help_has_the_letter_n_in_braces() {
+        let all = Cli::command();
+        for command in all.get_subcommands() {
+            for arg in command.get_arguments() {
+                let help = [arg.get_help(), arg.get_long_help()];
+                let has = help.iter().flatten().any(|h| h.to_string().contains("{n}"));
+                assert!(!has, "{} {}", command.get_name(), arg.get_id());
+            }
+        }
+    }
+
     #[test]
     fn usage_errors_are_one_line() {
         for wrong in [&["prof", "attach"][..], &["prof", "attach", "x"], &["prof", "nonsense"]] {

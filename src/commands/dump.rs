@@ -27,9 +27,9 @@ pub(crate) struct DumpArgs {
     /// The process, which must be being recorded
     #[arg(value_parser = pid)]
     pub pid: Pid,
-    /// The file; {pid} stands for the process, {comm} for its name, {n} for the first number from 1 on for which there
-    /// is no file, {time} for the date and the time [default: ./prof.{comm}.{pid}.{time}.txt, with the ending of the
-    /// format]
+    /// The file; {pid} stands for the process, {comm} for its name, {time} for the date and the time, and the letter n in
+    /// braces for the first number from 1 on for which there is no file [default: ./prof.{comm}.{pid}.{time}.txt, with
+    /// the ending of the format]
     #[arg(short, long, value_name = "TEMPLATE")]
     pub report_file: Option<String>,
     /// The format of the file

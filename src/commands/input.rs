@@ -205,7 +205,7 @@ pub(crate) fn of_one(index: &Index) -> Result<()> {
     }
     let all = index.analysis().meta().target.cmdline.join(", ");
     Err(usage(format!(
-        "mappings, resident memory and allocators are those of one process; --pid names it: {all}"
+        "mappings, resident memory, allocators and scans are those of one process; --pid names it: {all}"
     )))
 }
 

@@ -23,9 +23,9 @@ pub(crate) struct SignalReportArgs {
     /// not that of --signal [default: none]
     #[arg(long, help_heading = "Reports at a signal", value_name = "SIGNAL", value_parser = parse_signal)]
     pub dump_signal: Option<u32>,
-    /// The file of the report; {pid} stands for the process, {comm} for its name, {n} for the first number from 1 on for
-    /// which there is no file, {time} for the date and the time. Without {n}, a new report replaces the file [default:
-    /// ./prof.{comm}.{pid}.{n}.txt, with the ending of the format]
+    /// The file of the report; {pid} stands for the process, {comm} for its name, {time} for the date and the time, and the
+    /// letter n in braces for the first number from 1 on for which there is no file. Without that, a new report replaces
+    /// the file [default: ./prof.NAME.PID.NUMBER.txt, with the ending of the format]
     #[arg(
         long,
         help_heading = "Reports at a signal",

@@ -44,10 +44,19 @@ pub fn find(analysis: &Analysis, wanted: &str) -> Result<usize, HoldsError> {
     let scans = &meta.scans;
     let path = path_of(analysis);
     if scans.is_empty() {
-        return Err(HoldsError::Unusable(format!(
-            "{path} has no scan; `prof holds {} --save` adds one while the process is recorded",
-            meta.target.pid
-        )));
+        let pid = meta.target.pid;
+        return Err(HoldsError::Unusable(match (meta.is_aggregated(), meta.end.is_some()) {
+            (true, _) => format!(
+                "{path} has no scan: it has only figures by stack, and no blocks (--aggregate)"
+            ),
+            (false, true) => format!(
+                "{path} has no scan, and its recording has ended; `prof holds PID --save` adds one while a process is \
+                 recorded"
+            ),
+            (false, false) => format!(
+                "{path} has no scan; `prof holds {pid} --save` adds one while the process is recorded"
+            ),
+        }));
     }
     let last = (wanted == "last").then(|| scans.len() - 1);
     let number = wanted.trim_start_matches('#').parse::<usize>().ok();

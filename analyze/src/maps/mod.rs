@@ -265,9 +265,10 @@ impl Map {
 /// Returns why a recording tells of no mappings.
 #[must_use]
 pub fn why_unrecorded(meta: &crate::load::Meta) -> &'static str {
-    match meta.is_of_kernel() {
-        true => "it is a recording of the kernel's own memory, which has no mappings",
-        false => "an earlier prof made it, or it ended before they were looked at",
+    match (meta.is_of_kernel(), meta.is_aggregated()) {
+        (true, _) => "it is a recording of the kernel's own memory, which has no mappings",
+        (_, true) => "it has only figures by stack (--aggregate)",
+        _ => "an earlier prof made it, or it ended before they were looked at",
     }
 }
 

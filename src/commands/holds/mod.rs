@@ -111,6 +111,10 @@ pub(crate) struct HoldsArgs {
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub timeout: Option<Duration>,
 
+    /// Of the folder of a family, take this process
+    #[arg(long, help_heading = "Families", value_name = "PID")]
+    pub pid: Option<Pid>,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub how: ScanArgs,
@@ -143,6 +147,9 @@ fn scan_name(text: &str) -> Result<String, String> {
     if text.len() > MARK_NAME {
         return Err(format!("a scan's name has at most {MARK_NAME} bytes"));
     }
+    if text.starts_with('-') {
+        return Err("a scan's name begins with no dash, as options do".into());
+    }
     if text == "last" || is_number || text.trim() != text || text.contains(char::is_control) {
         return Err("a scan's name is no number, not `last`, and has no line breaks".into());
     }
@@ -162,13 +169,15 @@ struct Live {
 impl HoldsArgs {
     /// Returns the process that is asked about as it is now; `None`: a scan of a recording is wanted.
     pub(crate) fn pid(&self) -> Option<Pid> {
-        let is_saved = self.scan.is_some() || self.since_scan.is_some();
+        let is_saved = self.scan.is_some() || self.since_scan.is_some() || self.pid.is_some();
         let name = self.input.as_deref().filter(|name| !is_saved && !Path::new(name).exists())?;
         name.parse().ok().filter(|p| *p > Pid::NONE)
     }
 
     /// Refuses options on how a process is looked at where a scan of a recording is wanted.
     fn check_saved(&self) -> Result<()> {
+        let wanted = [("--scan", &self.scan), ("--since-scan", &self.since_scan)];
+        let wanted = wanted.iter().find(|(_, of)| of.is_some()).map_or("", |(option, _)| option);
         let given = [
             ("--save", self.save.is_some()),
             ("--snapshot", self.snapshot.is_some()),
@@ -179,6 +188,10 @@ impl HoldsArgs {
         ];
         match given.iter().find(|(_, given)| *given) {
             None => Ok(()),
+            Some((option, _)) if !wanted.is_empty() => Err(usage(format!(
+                "{option} is for a process that is looked at now, and {wanted} for scans that are in its recording: \
+                 look with `prof holds PID --save` first, then ask with {wanted}"
+            ))),
             Some((option, _)) => Err(usage(format!(
                 "{option} is for a process that is looked at now: `prof holds PID`; this is a scan of a recording"
             ))),
@@ -206,8 +219,12 @@ pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     args.check_saved()?;
     let path = resolve(args.input.as_deref(), locate)?;
-    let index =
-        IndexArgs { symbols: args.symbols.clone(), ..IndexArgs::plain() }.open_one(&path)?;
+    let index = IndexArgs {
+        symbols: args.symbols.clone(),
+        pid: args.pid.into_iter().collect(),
+        ..IndexArgs::plain()
+    }
+    .open_one(&path)?;
     say_losses(index.analysis());
     let wanted = args.scan.as_deref().unwrap_or("last");
     let mut looked = Looked::saved(&index, args, wanted)?;
@@ -281,7 +298,7 @@ mod tests {
         for good in ["", "before deploy", "a1", "é"] {
             assert_eq!(scan_name(good), Ok(good.to_owned()));
         }
-        for bad in ["1", "#1", "last", " a", "a\nb"] {
+        for bad in ["1", "#1", "last", " a", "a\nb", "-a"] {
             assert!(scan_name(bad).is_err(), "{bad:?}");
         }
     }

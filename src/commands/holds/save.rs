@@ -61,7 +61,7 @@ pub(super) fn save(looked: &Looked<'_>, name: &str, until: Instant) -> Result<St
             Ok(format!("the scan is in the recording: `prof holds {path} --scan {word}` shows it"))
         }
         ScanAnswer::NoRoom => Err(refused(format!(
-            "{path} may not become as long as the scan makes it; attach with a larger --max-size or --max-disk"
+            "{path} may not become as long as the scan makes it; attach with a larger --max-disk"
         ))),
         ScanAnswer::Unreadable => Err(refused(format!(
             "the collector of process {pid} could not take the scan: it is another build of prof, or runs as another \

@@ -85,7 +85,11 @@ pub(crate) fn holds(ask: &mut Ask) -> Result<Answer, Failure> {
         Some(old) => Comparison::new((&old.holders, &new.holders), analysis, names, top).json(),
         None => {
             if let Some(at) = paths.iter().find(|w| !w.is_in(&new.holders.heap)) {
-                return Err(Failure::of("path", format!("the scan has no block for {at:?}")));
+                let what = match at {
+                    Wanted::Block(at) => format!("no block that is known lay at {at:#x}"),
+                    Wanted::Stack(n) => format!("no live block is of stack {n}"),
+                };
+                return Err(Failure::of("path", what));
             }
             let style = Style::default();
             let options = HoldsOptions { roots, stacks, top, depth, paths: &paths, style };
