@@ -61,7 +61,8 @@ fn filters_that_kill_for_what_prof_does() {
         target.ask("go");
         let before = Snapshot::of(&target);
         let pid = target.pid.to_string();
-        let out = scene.prof(&["attach", &pid, "-o", "refused.prof"]);
+        // By dlopen, other calls are needed.
+        let out = scene.prof(&["attach", &pid, "-o", "refused.prof", "--by", "map"]);
         assert_eq!(out.code, 3, "{out:?}");
         assert!(
             out.stderr.contains(&format!("kills it, or sends it SIGSYS, for {call}")),
@@ -71,7 +72,7 @@ fn filters_that_kill_for_what_prof_does() {
         before.assert_same(&Snapshot::of(&target));
         if kind != "return" {
             // The user takes the risk, and later profs know of it.
-            let recording = scene.attach_with(&target, &["--filter-allows"]);
+            let recording = scene.attach_with(&target, &["--filter-allows", "--by", "map"]);
             target.ask("go");
             scene.detach(&target);
             before.assert_same(&Snapshot::of(&target));

@@ -211,6 +211,17 @@ pub(crate) fn way(args: &[&str]) -> Vec<String> {
     asked.filter(|_| free).map_or(Vec::new(), |by| vec![format!("--by={by}")])
 }
 
+/// Returns whether a test is to be skipped because `PROF_TESTS_BY` asks for dlopen, and says so with the reason `why` prof
+/// refuses that there.
+pub(crate) fn is_refused_by_dlopen(what: &str, why: &str) -> bool {
+    let by_dlopen = std::env::var("PROF_TESTS_BY").is_ok_and(|by| by == "dlopen");
+    if by_dlopen {
+        // No machine could run it, so `PROF_TESTS_NO_SKIP` does not forbid this.
+        eprintln!("skipped: {what}: {why}");
+    }
+    by_dlopen
+}
+
 /// Polls a condition; fails if it does not come true within the deadline.
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
