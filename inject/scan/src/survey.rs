@@ -24,6 +24,8 @@ const RATE: u64 = 700 << 20;
 
 /// Time that the recorder of the blocks takes, as a rule, until it has told what happened up to a moment.
 const TELLING: Duration = Duration::from_millis(150);
+/// Longest time that threads stand still for it where a stop is demanded: a recorder that is held up tells nothing.
+const LONGEST_TELLING: Duration = Duration::from_secs(2);
 /// A block of so many that came to be in the time of a look: with more of them, that moment's blocks are asked for while
 /// all threads are stopped.
 const YOUNG: usize = 20;
@@ -42,7 +44,7 @@ enum Way {
 impl Scanner {
     /// Reads all pointers to blocks, from blocks and from roots: while the process runs, or in one moment with all threads
     /// stopped. With [`Stop::Within`] they are stopped if that takes no longer by an estimate; with [`Stop::Always`] until
-    /// the blocks of that moment are known, too.
+    /// the blocks of that moment are known, too, but for no more than two seconds.
     ///
     /// While the process runs, the pointers are those of different moments. Blocks that are freed meanwhile are left out,
     /// and so are those that are allocated. So they are with [`Stop::Within`], unless they are more than a few and the
@@ -156,13 +158,9 @@ impl Scanner {
         stop: Stop,
         threads: &mut [prof_inject::stopped::tracee::Tracee],
     ) -> Result<Option<(Table, Edges)>, Error> {
-        match stop {
-            Stop::Within(most) => {
-                if !blocks.catch_up_within(most)? {
-                    return Ok(None);
-                }
-            }
-            _ => drop(blocks.catch_up()?),
+        let most = if let Stop::Within(most) = stop { most } else { LONGEST_TELLING };
+        if !blocks.catch_up_within(most)? {
+            return Ok(None);
         }
         let table = self.table(blocks)?;
         let mut places = self.places()?;
@@ -323,4 +321,69 @@ fn stacks(places: &Places, threads: &Threads, locals: u64) -> Vec<(Range<u64>, R
         }));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Boxed;
+    use crate::freed::Freed;
+    use crate::pass::{Block, Options};
+    use prof_os::Pid;
+    use prof_os::stat::Stat;
+    use std::process::Command;
+
+    /// A recorder that is held up.
+    struct HeldUp {
+        pid: Pid,
+        freed: Freed,
+        /// The times that it was given, and whether it was asked without a limit while the process was stopped.
+        given: Vec<Duration>,
+        unlimited: bool,
+    }
+
+    impl HeldUp {
+        fn is_stopped(&self) -> bool {
+            Stat::of(self.pid).is_some_and(|s| s.state() == b't')
+        }
+    }
+
+    impl Blocks for HeldUp {
+        fn catch_up(&mut self) -> Result<Vec<(u64, u64)>, Boxed> {
+            self.unlimited |= self.is_stopped();
+            Ok(Vec::new())
+        }
+
+        fn catch_up_within(&mut self, most: Duration) -> Result<bool, Boxed> {
+            assert!(self.is_stopped());
+            self.given.push(most);
+            Ok(false)
+        }
+
+        fn each(&self, _: &mut dyn FnMut(u64, u64)) {}
+
+        fn get(&self, _: u64) -> Option<Block> {
+            None
+        }
+
+        fn freed(&self) -> &Freed {
+            &self.freed
+        }
+    }
+
+    #[test]
+    fn a_recorder_that_is_held_up_keeps_no_process_stopped() {
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = Pid::from_raw(child.id() as i32);
+        let mut blocks =
+            HeldUp { pid, freed: Freed::default(), given: Vec::new(), unlimited: false };
+        let mut scanner = Scanner::open(pid, Options::default()).expect("the process");
+        let until = Instant::now() + Duration::from_secs(60);
+        let heap = scanner.survey(&mut blocks, Stop::Always, until);
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        assert!(heap.is_ok() && scanner.figures.stop.is_some(), "{heap:?}");
+        assert_eq!(blocks.given, [LONGEST_TELLING]);
+        assert!(!blocks.unlimited, "it was asked without a limit while the process stood still");
+    }
 }
