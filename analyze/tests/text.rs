@@ -190,7 +190,7 @@ fn cut_off_and_growing_recordings_say_so() {
         assert!(!r.head.recording.complete);
         r.text(Style::default())
     };
-    assert!(note(&m).contains("note       the recording has no end: prof was killed"));
+    assert!(note(&m).contains("note       the recording has no end: prof is finishing it"));
     m.bytes.truncate(m.bytes.len() - 1);
     assert!(note(&m).contains("note       recording cut off: reported up to its last whole chunk"));
     let mut own = common::target();

@@ -102,8 +102,8 @@ impl fmt::Display for Note {
             ),
             Note::NoEnd => write!(
                 f,
-                "the recording has no end: prof was killed before it finished it; events of its \
-                 last moments may be missing"
+                "the recording has no end: prof is finishing it at this moment, or was killed before it did; \
+                 events of its last moments may be missing"
             ),
             Note::CutOff { at, unread } => write!(
                 f,
