@@ -183,8 +183,12 @@ fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
 
     let mut prof = Running::start(&scene, &["60s", "-o", "killed.prof", "--quiet"]);
     target.ask("eventfds 2000");
-    let written = || fs::metadata(scene.path("killed.prof")).map_or(0, |m| m.len());
-    until("something is written", || written() > 1000);
+    let file = scene.path("killed.prof");
+    let written = || fs::metadata(&file).map_or(0, |m| m.len());
+    // What describes the machine comes first.
+    until("allocations are written", || {
+        written() > 1000 && scene.report(&file).total("allocations") > 0
+    });
     let pid = prof.child.id();
     assert_eq!(prof.end(Signal::SIGKILL), 128 + 9);
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "a process is left");
