@@ -1,5 +1,7 @@
 //! `prof status`
 
+mod told;
+
 use super::collect::Told;
 use super::family::SelectArgs;
 use super::report::Format;
@@ -16,10 +18,9 @@ use crate::signals::signal_name;
 use crate::term::one_line;
 use anyhow::Result;
 use clap::Args;
-use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_analyze::unseen::{Unseen, workers_text};
 use prof_analyze::{Summary, live_summary};
-use prof_collect::{Budget, Limits, Peek, Probe, Room, all_recorded};
+use prof_collect::{Peek, Probe, all_recorded};
 use prof_inject::Added;
 use prof_inject::{Probed, uprobe};
 use prof_os::Pid;
@@ -274,17 +275,8 @@ impl Status {
         for (name, text) in self.contents() {
             line(name, text);
         }
-        if let Some(told) = &self.told {
-            line("bounds", bounds(&told.limits));
-        }
-        if let Some(cull) = self.told.as_ref().and_then(|t| t.cull) {
-            line("cull", culled(&cull));
-        }
-        if let Some(aggregate) = self.told.as_ref().and_then(|t| t.aggregate) {
-            line("aggregate", aggregated(&aggregate));
-        }
-        if let Some(budget) = self.told.as_ref().and_then(|t| t.budget) {
-            line("budget", budgeted(&budget));
+        for (name, text) in self.told.iter().flat_map(Told::lines) {
+            line(name, text);
         }
         if let Some(marks) = self.summary.as_ref().and_then(|s| marks(&s.marks)) {
             line("marks", marks);
@@ -467,21 +459,7 @@ impl Status {
             v["memory"] = memory(added);
         }
         if let Some(told) = &self.told {
-            v["max_disk"] = told.limits.max_disk.into();
-            v["keep_free"] = told.limits.keep_free.to_string().into();
-            v["on_limit"] = "stop".into();
-            if let Some(aggregate) = told.aggregate {
-                v["aggregate_ns"] = aggregate.every_ns.into();
-            }
-            if let Some(budget) = told.budget {
-                let percent = |n: Option<u64>| n.map(|n| n as f64 / 10_000.0);
-                v["max_cpu_percent"] = percent(budget.cpu).into();
-                v["max_overhead_percent"] = percent(budget.overhead).into();
-            }
-            if let Some(cull) = told.cull {
-                v["cull_ns"] = cull.threshold_ns.into();
-                v["cull_pending"] = cull.pending.into();
-            }
+            told.put(&mut v);
         }
         if let Some(reports) = &self.reports {
             v["reports"] = reports.clone();
@@ -524,50 +502,6 @@ impl Status {
             }
         }
         v
-    }
-}
-
-/// Describes which blocks are only counted.
-fn culled(cull: &CullOptions) -> String {
-    format!(
-        "blocks that lived shorter than {} are counted, but not written; up to {} of memory for those of which that is not known yet",
-        text::duration(cull.threshold_ns),
-        text::bytes(cull.pending)
-    )
-}
-
-/// Describes a recording of figures alone.
-fn aggregated(aggregate: &AggregateOptions) -> String {
-    let every = text::duration(aggregate.every_ns);
-    format!(
-        "figures by stack are written every {every} (less often, if they are many), and no blocks"
-    )
-}
-
-/// Describes what recording may cost.
-fn budgeted(budget: &Budget) -> String {
-    let percent = |n: u64| format!("{} %", n as f64 / 10_000.0);
-    let cpu = budget.cpu.map(|n| format!("at most {} of a processor", percent(n)));
-    let own = budget
-        .overhead
-        .map(|n| format!("the hook takes at most {} of what the program uses itself", percent(n)));
-    let both: Vec<String> = cpu.into_iter().chain(own).collect();
-    format!("{}; a sample is as coarse as that needs", both.join(", and "))
-}
-
-/// Describes the bounds of a recording, and what is done at them.
-fn bounds(limits: &Limits) -> String {
-    let most = limits.max_disk.map(|n| format!("at most {}", text::bytes(n)));
-    let free = match limits.keep_free {
-        Room::Bytes(0) => None,
-        Room::Bytes(n) => Some(format!("{} of the file system stay free", text::bytes(n))),
-        Room::Usual => Some("5 % of the file system, at most 1 GiB, stay free".into()),
-        share @ Room::Share(_) => Some(format!("{share} of the file system stay free")),
-    };
-    let all: Vec<String> = most.into_iter().chain(free).collect();
-    match all.is_empty() {
-        true => "none: it may fill the disk".into(),
-        false => format!("{}; at a bound it is finished, and prof detaches", all.join(", ")),
     }
 }
 
