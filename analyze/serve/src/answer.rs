@@ -8,7 +8,7 @@ use crate::jobs;
 use crate::net::{Connection, Connections};
 use crate::params::Params;
 use crate::reply::{Answer, Failure, JSON, Writer};
-use crate::route::{Does, Route};
+use crate::route::{Busy, Does, Route, Run};
 use crate::state::{Open, Recording, Shared, State};
 use crate::table::routes;
 use crate::waiting;
@@ -299,20 +299,7 @@ async fn answer(
         Does::Post(run, busy) => {
             let text = read(body).await?;
             let ask = ask(&shared, route, variables, params).await?;
-            // Not one of the places of other work, so that scripts without an end take none of them.
-            let (mut place, patience) =
-                (shared.scripts.place(&client)?, shared.options.script_wait);
-            let turn = match tokio::time::timeout(patience, place.turn()).await {
-                Ok(turn) => turn?,
-                Err(_) => return Ok(named(&busy(&waiting::too_long(&place, patience))?)),
-            };
-            let _gone = CancelOnDrop(ask.cancel.clone());
-            let work = move || {
-                let done = run(ask, text);
-                drop(turn);
-                done
-            };
-            return Ok(named(&blocking(work).await?));
+            return Ok(named(&run_script(&shared, &client, (run, busy), ask, text).await?));
         }
         Does::PostStream(run) => {
             let text = read(body).await?;
@@ -338,6 +325,29 @@ async fn answer(
     let mut response = named(&accepted(number, &status)?);
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
+}
+
+/// Runs a script for a client when it is its turn. `run` answers, or `busy` if the wait for the turn is too long.
+async fn run_script(
+    shared: &Shared,
+    client: &str,
+    (run, busy): (Run, Busy),
+    ask: Ask,
+    text: String,
+) -> Result<Answer, Failure> {
+    // Not one of the places of other work, so that scripts without an end take none of them.
+    let (mut place, patience) = (shared.scripts.place(client)?, shared.options.script_wait);
+    let turn = match tokio::time::timeout(patience, place.turn()).await {
+        Ok(turn) => turn?,
+        Err(_) => return busy(&waiting::too_long(&place, patience)),
+    };
+    let _gone = CancelOnDrop(ask.cancel.clone());
+    let work = move || {
+        let done = run(ask, text);
+        drop(turn);
+        done
+    };
+    blocking(work).await
 }
 
 /// Returns the client that the header `x-prof-client` names, or the peer.

@@ -10,6 +10,12 @@ use std::sync::Arc;
 /// A parameter of a route, with its description.
 pub(crate) type Param = (&'static str, &'static str);
 
+/// A function that runs a script on the recording that a request is about.
+pub(crate) type Run = fn(Ask, String) -> Result<Answer, Failure>;
+
+/// A function that answers a script that has waited for its turn in vain, with the reason.
+pub(crate) type Busy = fn(&str) -> Result<Answer, Failure>;
+
 /// The work of a route.
 #[derive(Clone, Copy)]
 pub(crate) enum Does {
@@ -27,7 +33,7 @@ pub(crate) enum Does {
     Events,
     /// Runs the body, a script, on the recording it is about; the second function answers one that has waited for its
     /// turn in vain.
-    Post(fn(Ask, String) -> Result<Answer, Failure>, fn(&str) -> Result<Answer, Failure>),
+    Post(Run, Busy),
     /// As [`Self::Post`], and writes the answer while it is sent.
     PostStream(fn(Ask, String) -> Result<(Answer, Writer), Failure>),
     /// Asks for a job, or ends it.
