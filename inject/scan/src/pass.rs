@@ -189,17 +189,23 @@ impl Scanner {
     ///
     /// # Errors
     /// If the process ends, can't be read, or time is up.
-    pub(crate) fn first<B: Blocks + ?Sized>(
-        &mut self,
-        blocks: &mut B,
-    ) -> Result<Candidates, Error> {
-        blocks.catch_up()?;
+    /// Makes the table of the live blocks.
+    pub(crate) fn table<B: Blocks + ?Sized>(&mut self, blocks: &B) -> Result<Table, Error> {
         let mut keys = Keys::default();
         blocks.each(&mut |address, size| keys.push(address, size));
         self.in_time()?;
         let table = Table::new(keys);
         self.figures.nested = table.nested();
         self.figures.blocks = table.len() as u64;
+        Ok(table)
+    }
+
+    pub(crate) fn first<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+    ) -> Result<Candidates, Error> {
+        blocks.catch_up()?;
+        let table = self.table(blocks)?;
         self.in_time()?;
         let pointers = Pointers { mask: self.options.mask, unaligned: false };
         let mut marker = Marker::new(&table, pointers);

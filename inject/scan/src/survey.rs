@@ -11,7 +11,7 @@ use crate::prove::Stop;
 use crate::ranges;
 use crate::threads::{Threads, has_guard};
 use crate::word::WORD;
-use prof_graph::{Edges, Heap, Keys, Root, Sum, Table};
+use prof_graph::{Edges, Heap, Root, Sum, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::clock::thread_ns;
@@ -97,17 +97,6 @@ impl Scanner {
         let addresses: Vec<u64> = changed.iter().map(|(address, _)| *address).collect();
         self.figures.left_out = known(changed, blocks);
         Ok(Heap::new(table, edges, addresses, |at| blocks.get(at).map(|b| (b.group, b.size))))
-    }
-
-    /// Makes the table of the live blocks.
-    fn table<B: Blocks + ?Sized>(&mut self, blocks: &B) -> Result<Table, Error> {
-        let mut keys = Keys::default();
-        blocks.each(&mut |address, size| keys.push(address, size));
-        self.in_time()?;
-        let table = Table::new(keys);
-        self.figures.nested = table.nested();
-        self.figures.blocks = table.len() as u64;
-        Ok(table)
     }
 
     /// Decides how to survey. `learnt`: time that it took to list the blocks and the memory; a page table of terabytes takes
