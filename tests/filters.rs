@@ -129,7 +129,7 @@ fn a_filter_against_what_the_dynamic_linker_does_is_named() {
         target.ask("go");
         target.quit();
     }
-    // What prof can't read, the user can vouch for.
+    // The user can vouch for a filter that prof can't read.
     let scene = Scene::new("filter-word");
     let mut target = Target::start(&program("filters.c"), &["code"]);
     target.ask("go");

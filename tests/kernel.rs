@@ -185,7 +185,7 @@ fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
     target.ask("eventfds 2000");
     let file = scene.path("killed.prof");
     let written = || fs::metadata(&file).map_or(0, |m| m.len());
-    // What describes the machine comes first.
+    // The chunks that describe the machine come first.
     until("allocations are written", || {
         written() > 1000 && scene.report(&file).total("allocations") > 0
     });

@@ -22,7 +22,7 @@ use prof_os::status::Status;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// What the dynamic linker does.
+/// The work for which the dynamic linker is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     /// It loads the library.

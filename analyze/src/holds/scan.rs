@@ -44,7 +44,7 @@ pub struct ScanData {
     pub nested_blocks: u64,
     /// Live blocks that are not known, as they were allocated while the scan was made.
     pub left_out_blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub left_out_bytes: u64,
     /// The process is a Java VM, whose pointers are compressed.
     pub java: bool,

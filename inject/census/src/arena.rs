@@ -266,7 +266,7 @@ fn ring(view: &mut View<'_>, top_at: u64) -> Option<(Vec<u64>, u64)> {
         let main = top_at - head;
         let (mut tops, mut seen, mut at) = (vec![top_at], HashSet::from([top_at]), first);
         while at != main && tops.len() < MOST_ARENAS {
-            // What stands there may be no address: with a wrong distance it is anything, such as a bit map of ones.
+            // At a wrong distance, this word need not be an address: it may be a bit map of ones, and the sum overflow.
             let Some(top) = at.checked_add(head) else { break };
             let bins = top.checked_add(FIRST_BIN).zip(top.checked_add(FIRST_BIN + BYTES));
             let Some((start, end)) = bins else { break };

@@ -42,7 +42,7 @@ pub struct Budget {
     pub overhead: Option<u64>,
 }
 
-/// What was spent in a period.
+/// Processor time that was spent in a period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     /// Length of the period.

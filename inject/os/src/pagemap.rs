@@ -47,7 +47,7 @@ pub struct Region {
     pub start: u64,
     /// Address behind the last byte.
     pub end: u64,
-    /// What they are, of what was to be told.
+    /// Categories that these pages have, of those that were to be told.
     pub categories: u64,
 }
 

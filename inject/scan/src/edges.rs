@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(Pid::from_raw(7))]);
         let of = |root, to, at| RootEdge { root, to, at };
         assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 2, 0)]);
-        // What is a thread's own may be a part of a mapping.
+        // A thread's variables may be a part of a mapping.
         let mut parts = Collector::new(&t, u64::MAX, std::slice::from_ref(&map));
         let own = Root::ThreadLocal(Pid::from_raw(7));
         parts.learn(std::slice::from_ref(&map), &[(base + 0x88..base + 0x90, own.clone())]);

@@ -1,5 +1,5 @@
-//! Where a thread's variables lie that are not behind a stack of libc's own: those of the first thread are somewhere in a
-//! mapping, which the kernel makes one with others beside it.
+//! Finds the thread-local variables that do not lie behind a stack of libc's own. Those of the first thread lie somewhere in a
+//! mapping, and the kernel may join it with mappings beside it.
 
 use prof_os::maps::Map;
 use prof_os::memory::Reader;

@@ -254,7 +254,7 @@ pub(crate) struct Search<'a> {
     pub mem: &'a RemoteMemory,
     pub gadgets: Gadgets,
     pub timeout: Duration,
-    /// What the call is for. The caller's filters must let that pass.
+    /// Work of the linker for which the call is made. The seccomp filters of the calling thread must permit it.
     pub deed: Deed,
 }
 

@@ -323,7 +323,7 @@ impl Blocks for Ledger {
         self.until = all;
         match done {
             Ok(()) => Ok(true),
-            // What has been read by then stays.
+            // The follower keeps the events that it has read by then.
             Err(_) if is_late && Instant::now() < all => Ok(false),
             Err(e) => Err(boxed(e)),
         }
