@@ -55,7 +55,7 @@ fn encode(t: &mut Thread, say: bool, size: u64, header: Header) -> CodedSize {
     }
     let sized = CodedSize::with_rate(size, header, t.rate);
     if sized.rate() == 0 {
-        // The block is too large to state it: the next one does.
+        // A block this large has no bits left for the distance. The next block states it.
         t.rate = 0;
     }
     sized

@@ -1,9 +1,9 @@
 //! Calls that change mappings, or the settings of the allocator.
 //!
-//! Such a call may come from anywhere: from the program, from libc on a thread's way into the world or out of it, and
-//! from inside a hooked allocator, whose own call is recorded when it returns. So [`Slot::inner_sp`] decides nothing
-//! here, and is only set, if it is free, for a detach to see. The thread's state is used only after the original has
-//! returned, as for an allocation; an enclosing call finds it as after any other event.
+//! Such a call may come from the program, from libc while a thread starts or ends, or from inside a hooked allocator,
+//! whose own call is recorded when it returns. So [`Slot::inner_sp`] does not decide here whether a call is recorded.
+//! It is set only if it is free, so that a detach sees the call. The thread's state is used only after the original has
+//! returned, as for an allocation. An enclosing call finds the state as after any other event.
 
 use crate::entry::{CALL, returned, stale};
 use crate::mapping::{Shared, add};
@@ -64,9 +64,9 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     Go { target: f.original, stay: 1 }
 }
 
-/// Returns whether the slot is the calling thread's, and not one's that has the same thread pointer: a thread made by a
-/// bare `clone`, or the child of a `vfork`, can't call an allocator meanwhile, but may well map memory. Counts a lost event
-/// if not. Where the thread can't be asked for, the thread pointer decides.
+/// Returns whether the slot belongs to the calling thread, and counts a lost event if not. A thread made by a bare
+/// `clone`, and the child of a `vfork`, have the thread pointer of their creator. They can't call an allocator
+/// meanwhile, but may map memory. Where the hook may not ask for the thread's id, the thread pointer decides.
 fn is_own(shared: &Shared, slot: &Slot) -> bool {
     if !sys::allowed(shared) || sys::gettid() == slot.tid.load(Relaxed) {
         return true;
@@ -78,8 +78,8 @@ fn is_own(shared: &Shared, slot: &Slot) -> bool {
     false
 }
 
-/// Returns whether the call may take away the memory of the hook's frame. A program may give back its stack up to right
-/// below the caller's frame, and there the hook's frame lies, which must be whole when the original returns.
+/// Returns whether the call may take away the memory of the hook's frame. A program may give back its stack up to the
+/// address right below the caller's frame. The hook's frame lies there, and must be whole when the original returns.
 fn takes_own_frame(f: &Function, call: &Call) -> bool {
     /// Bytes below the frame's [`Call`] for the original's return address and registers.
     const BELOW: u64 = 512;
@@ -180,7 +180,7 @@ fn put_digits(number: Option<u64>, to: &mut [u8; MAX_NAME], mut at: usize) -> us
         put(b'.');
         return at;
     };
-    // The last digit comes first. No division by a variable, which would be checked.
+    // Computes the last digit first. The divisor is a constant: a division by a variable has a check that can panic.
     let (mut digits, mut rest, mut count) = ([0; 20], number, 0);
     for digit in &mut digits {
         (*digit, rest) = (b'0' + (rest % 10) as u8, rest / 10);
@@ -225,8 +225,8 @@ fn record_control(
     record(shared, call, begin, bytes.get(..n).unwrap_or(&[]))
 }
 
-/// Records a call, unless the thread is inside the hook, whose work a signal handler has interrupted. Returns the
-/// thread's slot if it was recorded, or lost for want of room.
+/// Records a call, unless a signal handler made it while the thread was inside the hook. Returns the thread's slot if
+/// the call was recorded, or was lost because the ring had no room.
 #[inline(always)]
 fn record(shared: &Shared, call: &Call, begin: u64, name: &[u8]) -> Option<&'static Slot> {
     let (slot, t) = thread::current(shared)?;
@@ -316,7 +316,7 @@ fn zigzag(v: i64) -> u64 {
     ((v << 1) ^ (v >> 63)) as u64
 }
 
-/// Returns what is to be recorded of a call that has returned, but for times and stack.
+/// Returns the record of a call that has returned, without its times and stack.
 fn describe(f: &Function, call: &Call) -> RawCall {
     let (a, result) = (&call.args, call.result);
     let (flags, prot) = (a[3] as u32, pack_prot(a[2]));
@@ -382,7 +382,7 @@ fn describe(f: &Function, call: &Call) -> RawCall {
     RawCall { errno: if failed { error_number(f) } else { 0 }, ..raw }
 }
 
-/// Returns the call of a function for jemalloc's settings, which returns an error number.
+/// Returns the record of a call of jemalloc's settings functions, whose result is an error number.
 #[cold]
 #[inline(never)]
 fn controlled(f: &Function, call: &Call) -> RawCall {
@@ -393,8 +393,8 @@ fn controlled(f: &Function, call: &Call) -> RawCall {
     RawCall { kind, len, first, errno, ..RawCall::default() }
 }
 
-/// Returns the call of `brk` with its caller, and with the break that there is now, which is the old one after an
-/// error.
+/// Returns the record of a call of `brk` or, if libc's `sbrk` made it, of `sbrk`. The recorded break is the present
+/// one, which is the old one after an error.
 fn broken(f: &Function, call: &Call) -> RawCall {
     let by_sbrk = call.regs.pc.wrapping_sub(f.caller.addr) < f.caller.len;
     let kind = if by_sbrk { CallKind::Sbrk } else { CallKind::Brk };
@@ -414,7 +414,7 @@ fn long_offset(call: &Call) -> u64 {
     half(0) | half(1) << 32
 }
 
-/// Returns the error number that the function has left.
+/// Returns the value of `errno` after the original has returned.
 fn error_number(f: &Function) -> u16 {
     if f.errno_at == 0 {
         return UNKNOWN_ERROR;

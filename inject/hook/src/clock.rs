@@ -75,7 +75,8 @@ pub fn close(shared: &Shared) {
     }
 }
 
-/// Greatest time of an event that counts, in ticks. A longer one has waited: for a processor, a page, or room in the ring.
+/// Longest time of an event that counts as the hook's work, in ticks. A longer event has waited for a processor, a
+/// page, or room in the ring.
 const MOST_SPENT: u64 = 1 << 17;
 
 /// Adds the time since `start` to what the thread's events have taken, if that is asked for. Only the processor's counter

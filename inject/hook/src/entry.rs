@@ -124,8 +124,7 @@ pub(crate) fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64)
 /// Flag in [`Slot::inner_sp`]: exceptions may pass through the original.
 pub(crate) const NAMED: u64 = 1;
 
-/// Flag in [`Slot::inner_sp`]: the original changes mappings. It is of no concern to calls of an allocator, only to a
-/// detach.
+/// Flag in [`Slot::inner_sp`]: the original changes mappings. Calls of an allocator ignore the flag; a detach reads it.
 pub(crate) const CALL: u64 = 2;
 
 /// Returns whether the frame of a named function's original, called at stack pointer `at`, is gone: an
@@ -204,7 +203,8 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     Go { target: f.original, stay: 1 }
 }
 
-/// Returns where to continue with an allocation of `size` bytes that is plainly not recorded; else 0.
+/// Returns the address of the original if an allocation of `size` bytes is certainly not recorded; 0 if
+/// [`before_alloc`] has to decide.
 #[inline(always)]
 fn goes_on_malloc(size: u64, f: &Function) -> u64 {
     let shared = header::shared();
@@ -214,8 +214,8 @@ fn goes_on_malloc(size: u64, f: &Function) -> u64 {
     if outer && sample::plainly_passes(shared.control(), slot, size) { f.original } else { 0 }
 }
 
-/// Returns where to continue with a free of a block that is not in the recording; else 0. It does not matter
-/// who frees the block.
+/// Returns the address of the original if the freed block is not in the recording, whichever thread frees it; 0 if
+/// [`before_free`] has to decide.
 #[inline(always)]
 fn goes_on_free(addr: u64, f: &Function) -> u64 {
     let shared = header::shared();
@@ -245,10 +245,10 @@ pub(crate) fn is_selected(shared: &Shared, addr: u64) -> bool {
         || shared.control().samples_full.load(Relaxed) != 0
 }
 
-/// Returns what `before` has noted: the slot, and the thread state if the allocation is to be recorded.
+/// Returns the slot that [`before_alloc`] has noted, and the thread state if the allocation is to be recorded.
 #[inline(always)]
 fn noted(call: &Call) -> (&'static Slot, Option<&'static mut Thread>) {
-    // SAFETY: `before` of the same call has set both from references, the second perhaps to null.
+    // SAFETY: `before_alloc` of the same call has set both from references, the second perhaps to null.
     unsafe { (&*(call.note[0] as *const Slot), (call.note[1] as *mut Thread).as_mut()) }
 }
 
@@ -353,7 +353,7 @@ fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64
     }
 }
 
-/// A free was lost: this invalidates all ownership caches.
+/// Invalidates all ownership caches, because a free was lost.
 #[cold]
 fn unseen(shared: &Shared) {
     shared.control().unseen.fetch_add(1, Relaxed);
@@ -403,7 +403,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     if !is_new && !had {
         return 0;
     }
-    // If only the free of the old block is to be recorded, `before` has left no state.
+    // If only the free of the old block is to be recorded, `before_alloc` has left no state.
     let state = new.or_else(|| thread::current(shared).map(|(_, t)| t));
     let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
@@ -467,7 +467,7 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     }
     slot.busy_sp.store(sp, Relaxed);
     let time = match early {
-        // Not for the first event of a thread: it may not have been counted yet when it read the clock.
+        // The first event of a thread is excluded: the thread may not have been counted yet when it read the clock.
         Some(time) if !t.head.is_null() => clock::not_before(shared, t, time),
         _ => {
             let owned = t.owned.give(owner::key(shared, addr));

@@ -54,8 +54,8 @@ pub fn enter(shared: &Shared, tid: u32, t: &mut Thread, sp: u64) {
     t.extents.swap(0, i);
 }
 
-/// Forgets the stacks of which memory was taken away: something else may be there next, and end elsewhere. Only stacks
-/// that this thread has run on are forgotten.
+/// Forgets the stacks of this thread of which memory was taken away: other memory may come to their place, and end at
+/// another address.
 #[inline(always)]
 pub fn release(t: &mut Thread, start: u64, len: u64) {
     let end = start.saturating_add(len);
@@ -70,7 +70,7 @@ fn forget(t: &mut Thread, start: u64, end: u64) {
     for e in t.extents.iter_mut().filter(|e| e.start < end && start < e.end) {
         *e = Extent { start: 0, end: 0 };
     }
-    // Its words may be on those stacks.
+    // The remembered stack may depend on words of these stacks.
     t.forget();
 }
 
@@ -132,7 +132,7 @@ fn thread_stack(shared: &Shared, sp: u64) -> Option<Extent> {
     Some(Extent { start: from, end: tp })
 }
 
-/// Returns the extent of a stack from no other source: as far as memory can be read.
+/// Returns the extent of a stack of unknown origin: the readable pages from `sp` on.
 fn unknown_stack(shared: &Shared, sp: u64) -> Option<Extent> {
     if !sys::allowed(shared) {
         return None;

@@ -1,4 +1,4 @@
-//! The end of a walk that can't go on.
+//! Ends a walk that can't go on.
 
 use crate::header;
 use crate::thread::current;

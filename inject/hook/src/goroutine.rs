@@ -42,7 +42,7 @@ pub struct Goroutines {
 }
 
 impl Goroutines {
-    /// Forgets all.
+    /// Forgets all pages.
     pub fn clear(&mut self) {
         self.regions = [Region { number: 0, known: 0 }; REGIONS];
     }
@@ -70,15 +70,15 @@ impl Goroutines {
         region.known |= bit;
     }
 
-    /// Returns the page of an address, if it is known: its words can be read.
+    /// Returns the page of an address if the page is known to be readable.
     #[inline]
     pub fn page(&mut self, addr: u64) -> Option<Extent> {
         let start = addr & !(PAGE - 1);
         self.knows(addr).then(|| Extent { start, end: start.saturating_add(PAGE) })
     }
 
-    /// Makes the pages known on which the stack of a goroutine goes on, and the one that has its end. That word and the
-    /// one at the stack pointer have been read.
+    /// Learns the pages on which the stack of a goroutine goes on, and the page that has its end. The word at its end
+    /// and the word at the stack pointer have been read.
     pub fn enter(&mut self, shared: &Shared, g: &Goroutine) {
         if !sys::allowed(shared) {
             return;
@@ -115,7 +115,7 @@ mod tests {
         g.learn(at + PAGE);
         assert_eq!(page(&mut g, at), mine);
         assert!(g.page(at + PAGE).is_some());
-        // Another region in the same entry takes its place, and does not take over what it knew.
+        // A region that falls on the same entry replaces it, and does not inherit its pages.
         let entry = |g: &mut Goroutines, at| g.find(at).0.map(core::ptr::from_mut);
         let first = entry(&mut g, at);
         let other = (1..).map(|n| at + n * 64 * PAGE).find(|at| entry(&mut g, *at) == first);

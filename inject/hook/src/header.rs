@@ -1,4 +1,4 @@
-//! The static that leads to all other memory of the hook.
+//! The static data by which the hook finds all its other memory.
 
 use crate::mapping::Shared;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

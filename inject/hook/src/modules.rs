@@ -52,15 +52,15 @@ impl Source {
     }
 }
 
-/// Returns whether a module is still where it was entered.
+/// Returns whether a module is still loaded at the address in the table.
 #[inline(always)]
 fn is_there(shared: &Shared, m: &Module) -> bool {
     m.ready.load(Acquire) == ready::LOADED
         && (!in_doubt(shared.control()) || m.flags.load(Relaxed) & bits::STAYS != 0)
 }
 
-/// Returns whether the code address `pc` still belongs to the module with this 1-based number. 0, code of no
-/// module, holds as long as no module has come to its place.
+/// Returns whether the code address `pc` still belongs to the module with this 1-based number. The number 0 stands for
+/// code outside of all modules; it is valid as long as no module covers the address.
 pub fn is_loaded(shared: &Shared, pc: u64, number: u16) -> bool {
     match (number as usize).checked_sub(1) {
         Some(i) => shared.module(i).is_some_and(|m| is_there(shared, m)),

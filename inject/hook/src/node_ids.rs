@@ -1,4 +1,4 @@
-//! Names of stacks: the frames of the remembered stack get node numbers of the current segment.
+//! Names stacks: gives node numbers of the current segment to the frames of the remembered stack.
 //!
 //! A node is a parent node and a code address. The thread remembers which nodes it has defined in this
 //! segment, as far as there is room. A node that it has forgotten is defined again, with a new number;
@@ -14,7 +14,7 @@ use prof_trace::pcs::{self, Found};
 use prof_trace::ring::SEGMENT_FULL;
 use prof_trace::shared::Slot;
 
-/// Bits of a key for the code address id and for the parent's number.
+/// Number of bits in a key for the code address id, and for the parent's number.
 const PC_BITS: u32 = 21;
 const NUMBER_BITS: u32 = 14;
 const _: () = assert!(
@@ -22,7 +22,7 @@ const _: () = assert!(
         && prof_trace::shared::SEGMENT_SIZE <= 1 << NUMBER_BITS
 );
 
-/// Number of values of the bits that are left of a key.
+/// Number of values of a key's other bits.
 pub const EPOCHS: u32 = 1 << (64 - PC_BITS - NUMBER_BITS);
 
 #[inline(always)]
@@ -61,7 +61,7 @@ pub fn name(shared: &Shared, slot: &Slot, t: &mut Thread, kept: usize) -> Option
     Some(parent)
 }
 
-/// Defines nodes for the frames from `i` on; returns what [`name`] returns.
+/// Defines nodes for the frames from `i` on. Returns as [`name`] does.
 #[inline(never)]
 fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<u16> {
     let len = t.frames_len as usize;
@@ -91,7 +91,7 @@ fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<
     Some(parent)
 }
 
-/// Names a stack of [`Thread::recent`]; returns what [`name`] returns.
+/// Names a stack of [`Thread::recent`]. Returns as [`name`] does.
 #[inline(always)]
 pub fn name_recent(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16> {
     let e = t.recent.get(at)?;

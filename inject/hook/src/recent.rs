@@ -1,10 +1,9 @@
 //! Cache of the stacks that a thread had lately, for programs that change between many of them.
 //!
-//! A walk compares with the last stack only, and is long where that shares little with the present one. So
-//! the stacks of long walks are kept here: the registers of the innermost frame and the words that the steps
-//! read, in compact form. As with the remembered stack, if all are unchanged, the stack is what a full unwind
-//! would return. The cache is not consulted as long as walks are short, nor, for a while, after it was seldom
-//! of use.
+//! A walk compares with the last stack only, and is long if the two share few frames. So this cache keeps the stacks of
+//! long walks: the registers of the innermost frame and the words that the steps read, in compact form. As with the
+//! remembered stack, if all are unchanged, the stack is what a full unwind would return. The cache is not consulted as
+//! long as walks are short, nor, for a while, after few lookups have found a stack.
 
 use crate::mapping::Shared;
 use crate::memory::{self, WORD};
@@ -12,13 +11,13 @@ use crate::state::{MOST_RECENT, Recent, Thread, WAYS, WORDS};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::{Regs, Rule, Step};
 
-/// Mean number of frames per walk from which walks count as long.
+/// Minimum of the mean number of frames per walk at which lookups begin.
 const LONG: u32 = 2;
-/// Number of lookups after which their benefit is judged.
+/// Number of lookups in a round, at the end of which their hits are counted.
 const ROUND: u16 = 512;
-/// Minimum number of hits among these for lookups to go on.
+/// Minimum number of hits in a round for lookups to go on.
 const WORTH: u16 = ROUND / 8 * 5;
-/// Shortest and longest pause of lookups otherwise, in walks.
+/// Shortest and longest pause of lookups after a round with fewer hits, in walks.
 const RESTS: (u32, u32) = (1 << 12, 1 << 17);
 
 /// Returns the first of the entries that a stack may occupy.
@@ -91,7 +90,7 @@ fn holds(e: &Recent, sp: u64, end: u64) -> bool {
     if places.first().is_none_or(|p| sp + *p as u64 * WORD + WORD > end) {
         return false;
     }
-    // The words nearest to the top change most.
+    // The words nearest to the top change most, so they are compared first.
     core::iter::zip(places, values).rev().all(|(p, v)| {
         // SAFETY: the word is between the stack pointer and the end of the stack: no word is further out than
         // the first one, see `keep`.

@@ -71,8 +71,8 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
         t.head = core::ptr::null();
         t.pos = usize::MAX;
     }
-    // The start is always the same: the segments that the collector returned last are still in the
-    // processor's cache.
+    // A thread's search always starts at the same place: the segments there that the collector returned last are still
+    // in the processor's cache.
     let start = t.index as usize;
     let take: Take = if t.seq == 0 { ring::take_first } else { ring::take };
     let Some(index) = take(shared, start).or_else(|| wait(shared, start, take)) else {

@@ -43,7 +43,7 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
         found = modules::find(shared, look);
     }
     let (number, rule) = match found {
-        // Nothing is guessed of code that may have tables which are not known yet.
+        // Guesses no rule for code whose tables may not be known yet.
         None if modules::is_uncertain(shared) => {
             return Code { id: PcId::NONE, rule: Rule::UNKNOWN };
         }

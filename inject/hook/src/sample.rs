@@ -27,8 +27,8 @@ pub fn selects(c: &Control, slot: &Slot, t: &mut Thread, size: u64) -> bool {
     !passes_by(c, slot, size, step) && (step == 0 || arrived(c, slot, t, step))
 }
 
-/// Returns whether an allocation is plainly not recorded; if so, it has been counted. Otherwise nothing has
-/// been changed, and [`selects`] decides.
+/// Returns whether an allocation is certainly not recorded. If so, the allocation has been counted. Otherwise nothing
+/// has been changed, and [`selects`] decides.
 #[inline(always)]
 fn passes(c: &Control, slot: &Slot, size: u64) -> bool {
     passes_by(c, slot, size, step(c, size))
@@ -198,8 +198,8 @@ mod tests {
         assert!(passed > 100, "{passed}");
     }
 
-    /// Estimates of blocks and bytes from what is picked while somebody changes the mean by what was picked, against
-    /// what there was; with their standard errors.
+    /// Checks that estimates of blocks and bytes are within 4.5 standard errors of the true numbers while `next_rate`
+    /// changes the mean.
     fn changing(seed: u64, sizes: &[u64], mut next_rate: impl FnMut(u64, u64) -> u32) {
         // SAFETY: the type consists of integers and atomics, for which all zeroes is valid.
         let (mut c, slot): (Control, Slot) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };

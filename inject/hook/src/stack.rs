@@ -146,7 +146,7 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
     Some(Stack { node: node? as u32, cut })
 }
 
-/// Looks for the stack among the thread's recent ones; returns `None` also if there is no room to name it.
+/// Looks for the stack among the thread's recent ones. Returns `None` if it is not there, or if the ring has no room.
 #[inline(never)]
 fn find_recent(job: &mut Job<'_>, verifying: bool) -> Option<Stack> {
     let (shared, r) = (job.shared, &job.call.regs);
@@ -332,7 +332,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         }
         let code = code_of(shared, t, r.pc);
         if found.fresh == max || code.id == PcId::NONE || code.rule == Rule::UNKNOWN {
-            // The stack is too deep, or this is no code: a frame pointer has led astray.
+            // The stack is too deep, or the address is not code: a wrong frame pointer has led there.
             found.cut = true;
             found.passing = found.fresh == max;
             kept = 0;
@@ -462,8 +462,8 @@ fn first_changed(shared: &Shared, t: &mut Thread, top: usize) -> Option<usize> {
     Some((0..top).rev().find(|k| t.frames[k & (FRAMES - 1)].words() <= bad).map_or(0, |k| k + 1))
 }
 
-/// Returns what [`first_changed`] does, for words of several stacks. It compares the words in the order in which the
-/// steps read them: if a word has changed, the address that it led to may not be readable any more.
+/// Computes the result of [`first_changed`] for words of several stacks. It compares the words in the order in which
+/// the steps read them: if a word has changed, the address that it led to may not be readable any more.
 #[cold]
 #[inline(never)]
 fn first_changed_scattered(shared: &Shared, t: &mut Thread, top: usize) -> Option<usize> {
@@ -479,8 +479,8 @@ fn first_changed_scattered(shared: &Shared, t: &mut Thread, top: usize) -> Optio
     })
 }
 
-/// Returns whether a kept word is equal to memory. `around` is memory that can be read directly, where the word before
-/// was.
+/// Returns whether a kept word is equal to memory. `around` is the memory around the previous word that can be read
+/// directly.
 #[inline]
 fn holds(
     shared: &Shared,

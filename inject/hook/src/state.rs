@@ -17,7 +17,7 @@ pub const SCRATCH: usize = 72 << 10;
 /// Size of a thread's state with its scratch stack, in bytes.
 pub const SIZE: usize = prof_trace::shared::STATE_SIZE;
 
-/// A frame of the remembered stack: its registers, and what they led to.
+/// A frame of the remembered stack: its registers, and the results of looking them up.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Frame {
@@ -91,7 +91,7 @@ pub struct Word {
     pub value: u64,
 }
 
-/// Cache entry: a code address that this thread has met, and what the shared table says of it.
+/// Cache entry: a code address that this thread has met, with its id and rule from the shared table.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SeenCode {

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn handler(signal: i32) {
         shared.control().dumps_asked.fetch_add(1, AcqRel);
         return;
     }
-    // This comes before recording is on: nobody has told of modules that came and went meanwhile.
+    // Done before recording is on: modules may have come and gone while it was off, without a notice.
     doubt(shared.control());
     let on = header::flag()[0].fetch_xor(1, AcqRel) ^ 1;
     if on == 1 {
