@@ -12,7 +12,7 @@ const MOST: usize = 1 << 30;
 
 /// The mappings with the roots that their words belong to.
 #[derive(Debug, Default)]
-pub(crate) struct RootPlaces {
+pub(crate) struct RootRanges {
     /// Mappings, in order, each with its root; `None`: each word is a root of its own.
     maps: Vec<(Range<u64>, Option<u32>)>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Collector<'a> {
     pointers: Pointers,
     edges: Edges,
     numbers: HashMap<Root, u32>,
-    places: RootPlaces,
+    root_ranges: RootRanges,
     /// Data that may hold tables of virtual functions, in order.
     constant: Vec<Range<u64>>,
     table_numbers: HashMap<u64, u32>,
@@ -52,7 +52,7 @@ impl<'a> Collector<'a> {
             pointers: Pointers { mask, unaligned: false },
             edges,
             numbers: HashMap::new(),
-            places: RootPlaces::default(),
+            root_ranges: RootRanges::default(),
             constant: constant.map(|m| m.start.0..m.end.0).collect(),
             table_numbers: HashMap::new(),
             owner: (0, 0),
@@ -103,7 +103,7 @@ impl<'a> Collector<'a> {
             all.append(&mut parts);
         }
         all.sort_by_key(|(r, _): &(Range<u64>, _)| r.start);
-        self.places.maps = all;
+        self.root_ranges.maps = all;
     }
 
     /// Counts words, each of which may point into a block or to its start.
@@ -181,7 +181,7 @@ impl<'a> Collector<'a> {
     }
 
     fn of_nobody(&mut self, here: u64, to: u32) {
-        let maps = &self.places.maps;
+        let maps = &self.root_ranges.maps;
         let n = maps.partition_point(|(r, _)| r.start <= here);
         let place = n.checked_sub(1).and_then(|n| maps.get(n)).filter(|(r, _)| here < r.end);
         let root = match place {

@@ -15,7 +15,7 @@ const KERNELS: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[vsyscall
 
 /// The memory that may hold pointers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct ScannedMemory {
     /// The mappings, as they were listed.
     pub maps: Vec<Map>,
     /// Touched parts of them, in the order of their addresses.
@@ -26,7 +26,7 @@ pub(crate) struct Places {
     pub devices: u64,
 }
 
-impl Places {
+impl ScannedMemory {
     /// Lists the memory of a process.
     ///
     /// # Errors
@@ -136,10 +136,10 @@ mod tests {
             // SAFETY: the page lies in the mapping from above.
             unsafe { at.add(k * page).write(7) };
         }
-        let places = Places::of(&reader).expect("places");
+        let memory = ScannedMemory::of(&reader).expect("memory");
         let (start, end) = (at as u64, at as u64 + (1 << 30));
         let ours: Vec<_> =
-            places.parts.iter().filter(|p| p.start >= start && p.end <= end).cloned().collect();
+            memory.parts.iter().filter(|p| p.start >= start && p.end <= end).cloned().collect();
         let page = page as u64;
         assert_eq!(
             ours,
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(reader.read(start + 3 * page, &mut b), b.len());
         assert_eq!((b[0], b[1], b[page as usize]), (7, 0, 7));
         assert_eq!(reader.read(1, &mut b), 0);
-        let mut cut = Places { parts: ours, ..Places::default() };
+        let mut cut = ScannedMemory { parts: ours, ..ScannedMemory::default() };
         cut.leave_out(&[0..1, start + 4 * page..start + 4 * page + 8]);
         assert_eq!(cut.parts.len(), 3);
         assert_eq!(cut.parts[1], start + 4 * page + 8..start + 5 * page);
@@ -158,12 +158,12 @@ mod tests {
     #[test]
     fn each_order_has_every_piece_once() {
         let parts = vec![0x1000..0x50_0000, 0x80_0000..0x80_1000];
-        let places = Places { parts, ..Places::default() };
-        let first = places.pieces(0);
+        let memory = ScannedMemory { parts, ..ScannedMemory::default() };
+        let first = memory.pieces(0);
         let sum: u64 = first.iter().map(|p| p.end - p.start).sum();
         assert_eq!(sum, 0x4f_f000 + 0x1000);
         for pass in 1..7 {
-            let mut other = places.pieces(pass);
+            let mut other = memory.pieces(pass);
             assert_eq!(other == first, pass % 3 == 0, "{pass}");
             other.sort_by_key(|p| p.start);
             assert_eq!(other, first, "{pass}");

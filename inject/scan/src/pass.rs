@@ -4,7 +4,7 @@ use crate::error::{Boxed, Error};
 use crate::freed::Freed;
 use crate::kernel::Kept;
 use crate::mark::{Marker, Words};
-use crate::memory::Places;
+use crate::memory::ScannedMemory;
 use crate::ranges;
 use crate::threads::Threads;
 use crate::throttle::Throttle;
@@ -174,15 +174,15 @@ impl Scanner {
     }
 
     /// Lists the memory that is there.
-    pub(crate) fn places(&mut self) -> Result<Places, Error> {
+    pub(crate) fn memory(&mut self) -> Result<ScannedMemory, Error> {
         let pid = self.reader.pid();
-        let places = Places::of(&self.reader).map_err(|_| Error::Ended(pid))?;
-        if places.maps.is_empty() {
+        let memory = ScannedMemory::of(&self.reader).map_err(|_| Error::Ended(pid))?;
+        if memory.maps.is_empty() {
             return Err(Error::Ended(pid));
         }
-        self.figures.absent = self.figures.absent.max(places.absent);
-        self.figures.aio |= places.maps.iter().any(|m| m.name.starts_with(b"/[aio]"));
-        Ok(places)
+        self.figures.absent = self.figures.absent.max(memory.absent);
+        self.figures.aio |= memory.maps.iter().any(|m| m.name.starts_with(b"/[aio]"));
+        Ok(memory)
     }
 
     /// Marks all blocks that there are, and returns those that were not reached.
@@ -247,7 +247,7 @@ impl Scanner {
         blocks.catch_up()?.iter().for_each(|(at, _)| marker.gone(*at));
         let began = Instant::now();
         let freed = blocks.freed();
-        let (places, cpu) = isolated(|| {
+        let (memory, cpu) = isolated(|| {
             let before = thread_ns();
             let mut stopped = stop_all(self.reader.pid(), self.options.patience)?;
             let done = self.stopped(&mut marker, freed, &mut stopped.threads);
@@ -256,13 +256,13 @@ impl Scanner {
             self.figures.stop = Some(times.longest);
             self.figures.longest_stop = self.figures.longest_stop.max(times.longest);
             // This is a thread of its own.
-            done.map(|places| (places, thread_ns() - before))
+            done.map(|memory| (memory, thread_ns() - before))
         })?;
         self.end(began, cpu);
         let changed = blocks.catch_up()?;
         changed.iter().for_each(|(at, _)| marker.gone(*at));
         marker.mark_doubted(&ranges_of(changed));
-        self.read_again(&mut marker, &places)?;
+        self.read_again(&mut marker, &memory)?;
         Ok(self.candidates(&marker))
     }
 
@@ -271,14 +271,14 @@ impl Scanner {
         marker: &mut Marker<'_>,
         freed: &Freed,
         threads: &mut [prof_inject::stopped::tracee::Tracee],
-    ) -> Result<Places, Error> {
-        let mut places = self.places()?;
-        let threads = Threads::of_stopped(&self.reader, &places, threads);
+    ) -> Result<ScannedMemory, Error> {
+        let mut memory = self.memory()?;
+        let threads = Threads::of_stopped(&self.reader, &memory, threads);
         self.take(marker, &threads);
-        places.leave_out(&threads.dead(&self.reader, &places));
-        self.read(marker, &places, freed, 0, 0)?;
-        self.read_again(marker, &places)?;
-        Ok(places)
+        memory.leave_out(&threads.dead(&self.reader, &memory));
+        self.read(marker, &memory, freed, 0, 0)?;
+        self.read_again(marker, &memory)?;
+        Ok(memory)
     }
 
     /// Marks what the process's memory and registers hold while it runs.
@@ -288,12 +288,12 @@ impl Scanner {
         blocks: &mut B,
     ) -> Result<(), Error> {
         let (began, before) = (Instant::now(), thread_ns());
-        let mut places = self.places()?;
-        self.look_at_threads(marker, &mut places)?;
-        self.read(marker, &places, blocks.freed(), self.figures.passes, self.options.max_cpu)?;
-        let mut after = self.places()?;
+        let mut memory = self.memory()?;
+        self.look_at_threads(marker, &mut memory)?;
+        self.read(marker, &memory, blocks.freed(), self.figures.passes, self.options.max_cpu)?;
+        let mut after = self.memory()?;
         self.look_at_threads(marker, &mut after)?;
-        let new = ranges::without(&after.parts, &places.parts);
+        let new = ranges::without(&after.parts, &memory.parts);
         self.read_some(&new, |at, bytes| {
             marker.feed(at, bytes, bytes.len(), Words::Owned(blocks.freed()));
         })?;
@@ -356,11 +356,11 @@ impl Scanner {
     fn look_at_threads(
         &mut self,
         marker: &mut Marker<'_>,
-        places: &mut Places,
+        memory: &mut ScannedMemory,
     ) -> Result<(), Error> {
-        let threads = Threads::look(&self.reader, places, &mut self.sharers)?;
+        let threads = Threads::look(&self.reader, memory, &mut self.sharers)?;
         self.take(marker, &threads);
-        places.leave_out(&threads.dead(&self.reader, places));
+        memory.leave_out(&threads.dead(&self.reader, memory));
         Ok(())
     }
 
@@ -390,12 +390,12 @@ impl Scanner {
     fn read(
         &mut self,
         marker: &mut Marker<'_>,
-        places: &Places,
+        memory: &ScannedMemory,
         freed: &Freed,
         order: u64,
         max_cpu: u32,
     ) -> Result<(), Error> {
-        let mut pieces = places.pieces(order);
+        let mut pieces = memory.pieces(order);
         if order == 0 {
             // Of what is known to be reached no pointers have to be kept.
             let table = marker.table();
@@ -404,8 +404,8 @@ impl Scanner {
             pieces.sort_by_cached_key(has_blocks);
         }
         // A word at an odd address may begin in one piece and end in the next.
-        let pieces = pieces.into_iter().map(|piece| (places.beyond(&piece), piece.end));
-        self.read_pieces(pieces, places.devices, max_cpu, |at, bytes, end| {
+        let pieces = pieces.into_iter().map(|piece| (memory.beyond(&piece), piece.end));
+        self.read_pieces(pieces, memory.devices, max_cpu, |at, bytes, end| {
             let len = (bytes.len() as u64).min(end.saturating_sub(at)) as usize;
             marker.feed(at, bytes, len, Words::Owned(freed));
         })
@@ -462,7 +462,7 @@ impl Scanner {
     }
 
     /// Reads blocks that were reached, and whose pointers were not kept.
-    fn read_again(&mut self, marker: &mut Marker<'_>, places: &Places) -> Result<(), Error> {
+    fn read_again(&mut self, marker: &mut Marker<'_>, memory: &ScannedMemory) -> Result<(), Error> {
         let (table, nothing) = (marker.table(), Freed::default());
         loop {
             let again = marker.take_again();
@@ -470,7 +470,7 @@ impl Scanner {
                 return Ok(());
             }
             let all = again.iter().map(|b| table.block(*b)).map(|(start, end)| start..end);
-            let all = ranges::common(&ranges::joined(all.collect()), &places.parts);
+            let all = ranges::common(&ranges::joined(all.collect()), &memory.parts);
             self.read_some(&all, |at, bytes| {
                 marker.feed(at, bytes, bytes.len(), Words::Owned(&nothing));
             })?;

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::freed::Freed;
 use crate::kernel::Kept;
 use crate::locals;
-use crate::memory::Places;
+use crate::memory::ScannedMemory;
 use crate::pass::{Blocks, Scanner};
 use crate::prove::Stop;
 use crate::ranges;
@@ -66,8 +66,8 @@ impl Scanner {
         };
         let began = Instant::now();
         let mut table = self.table(blocks)?;
-        let mut places = self.places()?;
-        let mut way = self.way(stop, &places, began.elapsed(), young);
+        let mut memory = self.memory()?;
+        let mut way = self.way(stop, &memory, began.elapsed(), young);
         if way == Way::Exact {
             match self.survey_exact(blocks, stop) {
                 Ok(Some(heap)) => return Ok(heap),
@@ -75,10 +75,10 @@ impl Scanner {
                 Ok(None) | Err(_) => {}
             }
             blocks.catch_up()?;
-            (table, places) = (self.table(blocks)?, self.places()?);
+            (table, memory) = (self.table(blocks)?, self.memory()?);
             way = Way::Stopped;
         }
-        let mut collector = Collector::new(&table, self.options.mask, &places.maps);
+        let mut collector = Collector::new(&table, self.options.mask, &memory.maps);
         let stopped = match way {
             Way::Running => Ok(false),
             _ => self.survey_stopped(&mut collector, blocks.freed()).map(|()| true),
@@ -87,8 +87,8 @@ impl Scanner {
             Ok(true) => {}
             Err(e) if !matches!(e, Error::Threads(_)) => return Err(e),
             Ok(false) | Err(_) => {
-                collector = Collector::new(&table, self.options.mask, &places.maps);
-                self.survey_running(&mut collector, places, blocks.freed())?;
+                collector = Collector::new(&table, self.options.mask, &memory.maps);
+                self.survey_running(&mut collector, memory, blocks.freed())?;
             }
         }
         let edges = collector.finish();
@@ -101,11 +101,11 @@ impl Scanner {
 
     /// Decides how to survey. `learnt`: time that it took to list the blocks and the memory; a page table of terabytes takes
     /// long on old kernels. `young`: number of blocks that came to be while the last were learnt.
-    fn way(&self, stop: Stop, places: &Places, learnt: Duration, young: u64) -> Way {
+    fn way(&self, stop: Stop, memory: &ScannedMemory, learnt: Duration, young: u64) -> Way {
         let Stop::Within(most) = stop else {
             return if stop == Stop::Always { Way::Exact } else { Way::Running };
         };
-        let all: u64 = places.parts.iter().map(|p| p.end - p.start).sum();
+        let all: u64 = memory.parts.iter().map(|p| p.end - p.start).sum();
         let brief = Duration::from_secs_f64(all as f64 / RATE as f64) + learnt;
         let many = young * YOUNG as u64 > self.figures.blocks;
         match (brief <= most, many && brief + TELLING <= most) {
@@ -152,10 +152,10 @@ impl Scanner {
             return Ok(None);
         }
         let table = self.table(blocks)?;
-        let mut places = self.places()?;
-        let mut collector = Collector::new(&table, self.options.mask, &places.maps);
-        let threads = Threads::of_stopped(&self.reader, &places, threads);
-        self.collect(&mut collector, &mut places, &threads, blocks.freed(), 0)?;
+        let mut memory = self.memory()?;
+        let mut collector = Collector::new(&table, self.options.mask, &memory.maps);
+        let threads = Threads::of_stopped(&self.reader, &memory, threads);
+        self.collect(&mut collector, &mut memory, &threads, blocks.freed(), 0)?;
         let edges = collector.finish();
         Ok(Some((table, edges)))
     }
@@ -186,20 +186,20 @@ impl Scanner {
         freed: &Freed,
         threads: &mut [prof_inject::stopped::tracee::Tracee],
     ) -> Result<(), Error> {
-        let mut places = self.places()?;
-        let threads = Threads::of_stopped(&self.reader, &places, threads);
-        self.collect(collector, &mut places, &threads, freed, 0)
+        let mut memory = self.memory()?;
+        let threads = Threads::of_stopped(&self.reader, &memory, threads);
+        self.collect(collector, &mut memory, &threads, freed, 0)
     }
 
     fn survey_running(
         &mut self,
         collector: &mut Collector<'_>,
-        mut places: Places,
+        mut memory: ScannedMemory,
         freed: &Freed,
     ) -> Result<(), Error> {
         let (began, before) = (Instant::now(), thread_ns());
-        let threads = Threads::look(&self.reader, &places, &mut self.sharers)?;
-        self.collect(collector, &mut places, &threads, freed, self.options.max_cpu)?;
+        let threads = Threads::look(&self.reader, &memory, &mut self.sharers)?;
+        self.collect(collector, &mut memory, &threads, freed, self.options.max_cpu)?;
         self.end(began, thread_ns() - before);
         self.ended()
     }
@@ -207,14 +207,14 @@ impl Scanner {
     fn collect(
         &mut self,
         collector: &mut Collector<'_>,
-        places: &mut Places,
+        memory: &mut ScannedMemory,
         threads: &Threads,
         freed: &Freed,
         max_cpu: u32,
     ) -> Result<(), Error> {
-        places.leave_out(&threads.dead(&self.reader, places));
-        let locals = locals::size(&self.reader, &places.maps);
-        collector.learn(&places.maps, &stacks(places, threads, locals));
+        memory.leave_out(&threads.dead(&self.reader, memory));
+        let locals = locals::size(&self.reader, &memory.maps);
+        collector.learn(&memory.maps, &stacks(memory, threads, locals));
         for t in &threads.all {
             let words = |bytes: &[u8]| -> Vec<u64> {
                 let words = bytes.as_chunks::<WORD>().0.iter();
@@ -228,8 +228,8 @@ impl Scanner {
         (f.rings, f.threads) = (kept.rings, threads.all.len() as u64);
         f.unread_threads = threads.unread.len() as u64;
         f.longest_stop = f.longest_stop.max(threads.longest);
-        let pieces = places.pieces(0).into_iter().map(|piece| (piece.clone(), piece.end));
-        self.read_pieces(pieces, places.devices, max_cpu, |at, bytes, _| {
+        let pieces = memory.pieces(0).into_iter().map(|piece| (piece.clone(), piece.end));
+        self.read_pieces(pieces, memory.devices, max_cpu, |at, bytes, _| {
             collector.feed(at, bytes, freed);
         })
     }
@@ -290,15 +290,15 @@ fn known<B: Blocks + ?Sized>(mut blocks: Vec<(u64, u64)>, now: &B) -> Sum {
 
 /// Returns the mappings of the threads' stacks, and where their thread-local variables are that lie elsewhere. A thread may run
 /// on a fiber's stack: what is not known to be made for a thread is left out. `locals`: the size of such variables.
-fn stacks(places: &Places, threads: &Threads, locals: u64) -> Vec<(Range<u64>, Root)> {
+fn stacks(memory: &ScannedMemory, threads: &Threads, locals: u64) -> Vec<(Range<u64>, Root)> {
     let mut all: Vec<(Range<u64>, Root)> = Vec::new();
     for t in &threads.all {
         let of = |address: u64| {
-            let i = places.maps.partition_point(|m| m.start.0 <= address).checked_sub(1)?;
-            let m = places.maps.get(i).filter(|m| address < m.end.0 && m.write && m.inode == 0)?;
+            let i = memory.maps.partition_point(|m| m.start.0 <= address).checked_sub(1)?;
+            let m = memory.maps.get(i).filter(|m| address < m.end.0 && m.write && m.inode == 0)?;
             Some((i, m))
         };
-        let is_stack = |i: usize| places.maps[i].name == b"[stack]" || has_guard(places, i);
+        let is_stack = |i: usize| memory.maps[i].name == b"[stack]" || has_guard(memory, i);
         let stack = of(t.state.sp).filter(|(i, _)| is_stack(*i));
         let range = |m: &Map| m.start.0..m.end.0;
         all.extend(stack.map(|(_, m)| (range(m), Root::Stack(t.state.tid))));

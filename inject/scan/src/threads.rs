@@ -1,6 +1,6 @@
 //! The threads' registers and stacks: roots, and the memory below stack pointers that is none.
 
-use crate::memory::Places;
+use crate::memory::ScannedMemory;
 use prof_arch::native::rule::is_sigreturn_code;
 use prof_inject::stopped::state::ThreadState;
 use prof_inject::stopped::tracee::Tracee;
@@ -56,7 +56,11 @@ impl Threads {
     ///
     /// # Errors
     /// If the process is gone or may not be traced.
-    pub(crate) fn look(reader: &Reader, places: &Places, sharers: &mut Sharers) -> Result<Self> {
+    pub(crate) fn look(
+        reader: &Reader,
+        memory: &ScannedMemory,
+        sharers: &mut Sharers,
+    ) -> Result<Self> {
         isolated(|| {
             let mut found = Self::default();
             let mut seen = Vec::new();
@@ -67,7 +71,7 @@ impl Threads {
                     for tid in process::threads(pid).unwrap_or_default() {
                         if !seen.contains(&tid) {
                             seen.push(tid);
-                            found.one(reader, places, pid, tid)?;
+                            found.one(reader, memory, pid, tid)?;
                         }
                     }
                 }
@@ -79,14 +83,14 @@ impl Threads {
         })
     }
 
-    fn one(&mut self, reader: &Reader, places: &Places, pid: Pid, tid: Pid) -> Result<()> {
+    fn one(&mut self, reader: &Reader, memory: &ScannedMemory, pid: Pid, tid: Pid) -> Result<()> {
         let Some(mut t) = Tracee::seize(pid, tid)? else { return Ok(()) };
         let since = Instant::now();
         t.interrupt();
         match t.wait_stopped(since + PATIENCE) {
             Ok(true) => match t.state() {
                 Ok(state) => {
-                    let stack = stack_of(reader, places, state.sp);
+                    let stack = stack_of(reader, memory, state.sp);
                     t.detach();
                     self.longest = self.longest.max(since.elapsed());
                     self.all.push(ThreadLook { state, stack });
@@ -102,12 +106,16 @@ impl Threads {
 
     /// Takes threads that are all stopped.
     #[must_use]
-    pub(crate) fn of_stopped(reader: &Reader, places: &Places, stopped: &mut [Tracee]) -> Self {
+    pub(crate) fn of_stopped(
+        reader: &Reader,
+        memory: &ScannedMemory,
+        stopped: &mut [Tracee],
+    ) -> Self {
         let mut found = Self::default();
         for t in stopped.iter_mut().filter(|t| !t.is_gone()) {
             match t.state() {
                 Ok(state) => {
-                    let stack = stack_of(reader, places, state.sp);
+                    let stack = stack_of(reader, memory, state.sp);
                     found.all.push(ThreadLook { state, stack });
                 }
                 Err(_) if t.is_gone() => {}
@@ -120,24 +128,24 @@ impl Threads {
     /// Returns the memory that is known not to count: what lies below the stack pointers, and the stacks of threads that
     /// have ended, with their thread-local variables. Where a stack is not certain to reach as far, nothing is.
     #[must_use]
-    pub(crate) fn dead(&self, reader: &Reader, places: &Places) -> Vec<Range<u64>> {
+    pub(crate) fn dead(&self, reader: &Reader, memory: &ScannedMemory) -> Vec<Range<u64>> {
         let mut known = HashMap::new();
         let mut dead = Vec::new();
         let selves = self.self_pointers(reader);
-        for (i, m) in places.maps.iter().enumerate() {
+        for (i, m) in memory.maps.iter().enumerate() {
             let on: Vec<&ThreadLook> = self
                 .all
                 .iter()
                 .filter(|t| m.start.0 <= t.state.sp && t.state.sp < m.end.0)
                 .collect();
             let range = match on.as_slice() {
-                [t] if is_stack_of(reader, places, i, &t.state)
-                    && !in_handler(reader, places, t, &mut known) =>
+                [t] if is_stack_of(reader, memory, i, &t.state)
+                    && !in_handler(reader, memory, t, &mut known) =>
                 {
                     let free = t.state.sp.saturating_sub(RED_ZONE) / WORD * WORD;
                     Some(m.start.0..free.max(m.start.0))
                 }
-                [] if self.unread.is_empty() => self.left(reader, places, i, &selves),
+                [] if self.unread.is_empty() => self.left(reader, memory, i, &selves),
                 _ => None,
             };
             dead.extend(range.filter(|r| !r.is_empty()));
@@ -151,17 +159,17 @@ impl Threads {
     fn left(
         &self,
         reader: &Reader,
-        places: &Places,
+        memory: &ScannedMemory,
         i: usize,
         selves: &[u64],
     ) -> Option<Range<u64>> {
-        let m = &places.maps[i];
-        if selves.is_empty() || !has_guard(places, i) {
+        let m = &memory.maps[i];
+        if selves.is_empty() || !has_guard(memory, i) {
             return None;
         }
         let from = m.end.0.saturating_sub(DESCRIPTOR).max(m.start.0);
         let part =
-            places.parts.iter().find(|p| p.start <= from.max(p.start) && p.end == m.end.0)?;
+            memory.parts.iter().find(|p| p.start <= from.max(p.start) && p.end == m.end.0)?;
         let from = from.max(part.start);
         let mut bytes = vec![0; (m.end.0 - from) as usize];
         let n = reader.read(from, &mut bytes);
@@ -179,7 +187,7 @@ impl Threads {
             .iter()
             .any(|t| m.start.0 <= t.state.thread_pointer && t.state.thread_pointer < m.end.0);
         let is_alone = found.next().is_none() && !lives;
-        (is_alone && is_named(reader, places, i, descriptor)).then_some(m.start.0..descriptor)
+        (is_alone && is_named(reader, memory, i, descriptor)).then_some(m.start.0..descriptor)
     }
 
     /// Returns the distances from the thread pointer at which each living thread has that pointer itself, by which its
@@ -193,9 +201,9 @@ impl Threads {
 }
 
 /// Returns the bytes of a stack from the stack pointer (or the red zone below it) on.
-fn stack_of(reader: &Reader, places: &Places, sp: u64) -> (u64, Vec<u8>) {
+fn stack_of(reader: &Reader, memory: &ScannedMemory, sp: u64) -> (u64, Vec<u8>) {
     let from = sp.saturating_sub(RED_ZONE) / WORD * WORD;
-    let Some(m) = places.map_of(sp).filter(|m| m.start.0 <= from && m.write) else {
+    let Some(m) = memory.map_of(sp).filter(|m| m.start.0 <= from && m.write) else {
         return (from, Vec::new());
     };
     let mut bytes = vec![0; (m.end.0 - from).min(STACK) as usize];
@@ -206,19 +214,19 @@ fn stack_of(reader: &Reader, places: &Places, sp: u64) -> (u64, Vec<u8>) {
 
 /// Returns whether the mapping is a thread's stack from its start on: the kernel's own for the first thread, or one with
 /// a guard below it and with the thread's descriptor at its end.
-fn is_stack_of(reader: &Reader, places: &Places, i: usize, state: &ThreadState) -> bool {
-    let m = &places.maps[i];
+fn is_stack_of(reader: &Reader, memory: &ScannedMemory, i: usize, state: &ThreadState) -> bool {
+    let m = &memory.maps[i];
     let tp = state.thread_pointer;
     m.name == b"[stack]"
-        || has_guard(places, i) && state.sp < tp && tp < m.end.0 && is_named(reader, places, i, tp)
+        || has_guard(memory, i) && state.sp < tp && tp < m.end.0 && is_named(reader, memory, i, tp)
 }
 
 /// Returns whether libc's descriptor at a thread pointer names the mapping as the thread's stack: it has address and length
 /// side by side. The stack begins in the guard, so that it is libc's own, and no memory that the program has lent it; and
 /// nothing else lies between the guard and the descriptor.
-fn is_named(reader: &Reader, places: &Places, i: usize, tp: u64) -> bool {
-    let Some(guard) = i.checked_sub(1).map(|k| &places.maps[k]) else { return false };
-    let m = &places.maps[i];
+fn is_named(reader: &Reader, memory: &ScannedMemory, i: usize, tp: u64) -> bool {
+    let Some(guard) = i.checked_sub(1).map(|k| &memory.maps[k]) else { return false };
+    let m = &memory.maps[i];
     let from = tp.saturating_sub(AROUND).max(m.start.0).next_multiple_of(WORD);
     let to = tp.saturating_add(AROUND).min(m.end.0);
     let mut bytes = vec![0; to.saturating_sub(from) as usize];
@@ -237,10 +245,10 @@ fn word_at(reader: &Reader, at: u64) -> Option<u64> {
 }
 
 /// Returns whether a mapping lies right above a guard, as libc makes stacks.
-pub(crate) fn has_guard(places: &Places, i: usize) -> bool {
-    let m = &places.maps[i];
+pub(crate) fn has_guard(memory: &ScannedMemory, i: usize) -> bool {
+    let m = &memory.maps[i];
     let is_guard = |g: &Map| g.end == m.start && !g.read && !g.write && !g.exec;
-    let below = i.checked_sub(1).map(|k| &places.maps[k]);
+    let below = i.checked_sub(1).map(|k| &memory.maps[k]);
     m.is_anonymous() && m.write && !m.shared && below.is_some_and(is_guard)
 }
 
@@ -248,7 +256,7 @@ pub(crate) fn has_guard(places: &Places, i: usize) -> bool {
 /// that what lies below its stack pointer is the rest of that.
 fn in_handler(
     reader: &Reader,
-    places: &Places,
+    memory: &ScannedMemory,
     t: &ThreadLook,
     known: &mut HashMap<u64, bool>,
 ) -> bool {
@@ -261,5 +269,5 @@ fn in_handler(
             is_sigreturn_code(&code[..n])
         })
     };
-    words.into_iter().any(|w| places.map_of(w).is_some_and(|m| m.exec) && is_restorer(w))
+    words.into_iter().any(|w| memory.map_of(w).is_some_and(|m| m.exec) && is_restorer(w))
 }
