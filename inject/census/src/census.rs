@@ -24,11 +24,11 @@ const RATE: u64 = 512 << 20;
 /// Whether all threads are stopped for the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Snapshot {
-    /// They are not: what the target changes meanwhile may be lost, or count as it was.
+    /// No thread is stopped. Changes during the walk may be missed, or a block may count as it was before one.
     Never,
-    /// They are, if the heap is so small that it takes no longer than this, and all of them stop.
+    /// All threads are stopped if the walk takes no longer than this, and all of them stop.
     Within(Duration),
-    /// They are; a thread that does not stop is an error.
+    /// All threads are stopped. A thread that does not stop is an error.
     Always,
 }
 
@@ -37,9 +37,9 @@ pub enum Snapshot {
 pub struct Options {
     /// Whether all threads are stopped.
     pub snapshot: Snapshot,
-    /// Time that they get to stop.
+    /// Time limit for the threads to stop.
     pub patience: Duration,
-    /// Time for the walk; what is left by then is lost.
+    /// Time limit of the walk. The rest of the heap counts as lost.
     pub timeout: Duration,
 }
 
@@ -227,7 +227,7 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
     let raw = match stopped {
         None => Raw::read(pid, &reader, maps, until, &own)?,
         Some(Ok(raw)) => raw,
-        // It is done without a stop instead.
+        // The census is taken without a stop instead.
         Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
             Raw::read(pid, &reader, maps, until, &own)?
         }
@@ -313,7 +313,7 @@ impl Raw {
         Ok(Self { maps, arenas, walked, links, own, taken, bytes, late, stop: None })
     }
 
-    /// Computes what follows.
+    /// Computes the census from the memory that was read.
     fn census(self, reader: &Reader) -> Census {
         let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
         let lost = Lost {

@@ -20,13 +20,13 @@ const STATES: u64 = 4;
 /// State of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The program has it.
+    /// In use by the program.
     InUse,
-    /// It is free: in a bin, or not yet put into one.
+    /// Free: in a bin, or not yet put into one.
     Binned,
-    /// It is free, in the cache of a thread.
+    /// Free, in the cache of a thread.
     Cached,
-    /// It is free, in a fast bin.
+    /// Free, in a fast bin.
     Fast,
 }
 

@@ -16,7 +16,7 @@ const MOST_PAGES: u64 = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Own {
     pub chunk: Chunk,
-    /// Where its mapping begins: before the chunk, if that is aligned.
+    /// Start of the mapping. It lies before the chunk if the block is aligned.
     pub start: u64,
 }
 

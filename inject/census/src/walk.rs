@@ -20,7 +20,7 @@ pub(crate) struct Walked {
     pub regions: Vec<(usize, Range<usize>)>,
     /// Memory behind a chunk that makes no sense, up to the end of its region.
     pub lost: Vec<Range<u64>>,
-    /// Bytes of the main arena's memory that are somebody else's.
+    /// Bytes of the main arena's memory that other callers of `sbrk` own.
     pub gaps: u64,
 }
 
@@ -55,7 +55,8 @@ impl Walked {
                     self.chunks.push(chunk);
                     at += chunk.size();
                 }
-                // A heap's last chunks; the main arena goes on behind what others have taken.
+                // These are the last chunks of a heap. The main arena goes on behind memory that other callers have
+                // taken.
                 Step::Fence => {
                     let behind = at + 2 * HEADER;
                     let next = region.main.then(|| chain_behind(view, behind, end)).flatten();

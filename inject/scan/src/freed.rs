@@ -1,14 +1,14 @@
-//! Memory that the program has freed: what still stands there are no pointers of the program's.
+//! Memory that the program has freed. Words there are no pointers of the program.
 
 /// Bytes for each bit.
 const GRAIN: u64 = 8;
-/// Bytes of the address space, from the beginning on, that are kept account of.
+/// Greatest number of bytes, from the beginning on, for which bits are kept.
 const MOST: u64 = 64 << 30;
 
 /// The freed memory of a range of addresses.
 ///
-/// That is asked of the heap that grows by `brk` alone: elsewhere an allocator gives memory back, and others get it
-/// without anybody's notice.
+/// Only the heap that grows by `brk` is covered. Elsewhere an allocator may give memory back, and other code may get it
+/// without a notice to the scan.
 #[derive(Clone, Debug, Default)]
 pub struct Freed {
     start: u64,

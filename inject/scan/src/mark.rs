@@ -143,7 +143,7 @@ impl<'a> Marker<'a> {
         self.found = found;
     }
 
-    /// Counts words each of which is its block's, or nobody's.
+    /// Counts words each of which belongs to its block, or to no block.
     fn owned(&mut self, at: u64, bytes: &[u8], found: &[u32], freed: &Freed) {
         let table = self.table;
         let mask = self.pointers.mask;

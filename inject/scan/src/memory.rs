@@ -16,7 +16,7 @@ const KERNELS: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[vsyscall
 /// The memory that may hold pointers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScannedMemory {
-    /// The mappings, as they were listed.
+    /// The mappings of the process.
     pub maps: Vec<Map>,
     /// Touched parts of them, in the order of their addresses.
     pub parts: Vec<Range<u64>>,
@@ -49,7 +49,7 @@ impl ScannedMemory {
         Ok(Self { maps, parts, absent, devices })
     }
 
-    /// Takes ranges, which must be in order, out of what is to be read.
+    /// Removes ranges, which must be in order, from the parts to read.
     pub(crate) fn leave_out(&mut self, ranges: &[Range<u64>]) {
         self.parts = without(&self.parts, ranges);
     }

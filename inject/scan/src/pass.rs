@@ -299,7 +299,7 @@ impl Scanner {
         })?;
         self.read_again(marker, &after)?;
         self.end(began, thread_ns() - before);
-        // What has changed meanwhile may have been read too early.
+        // Memory that was changed during the pass may have been read before the change.
         let changed = blocks.catch_up()?;
         changed.iter().for_each(|(at, _)| marker.gone(*at));
         let changed = ranges::common(&ranges_of(changed), &after.parts);
@@ -397,7 +397,7 @@ impl Scanner {
     ) -> Result<(), Error> {
         let mut pieces = memory.pieces(order);
         if order == 0 {
-            // Of what is known to be reached no pointers have to be kept.
+            // Pointers of blocks that are known to be reached need not be kept.
             let table = marker.table();
             let has_blocks =
                 |p: &Range<u64>| table.first_behind(p.start) < table.first_behind(p.end);

@@ -19,22 +19,22 @@ const REST: [Duration; 3] =
 pub enum Stop {
     /// Threads are never stopped.
     Never,
-    /// It is, if a pass takes no longer than this, and all threads stop.
+    /// All threads are stopped if a pass takes no longer than this, and all of them stop.
     Within(Duration),
-    /// It is; a thread that does not stop is an error.
+    /// All threads are stopped. A thread that does not stop is an error.
     Always,
 }
 
 /// Effort for a verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Number of passes in a row that have to agree before the one with all threads stopped.
+    /// Number of passes in a row that have to agree before a pass with all threads stopped.
     pub agree: u64,
-    /// Number of passes in a row that have to agree if none is made with all threads stopped.
+    /// Number of passes in a row that have to agree if no pass is made with all threads stopped.
     pub alone: u64,
-    /// Whether there is one.
+    /// Whether a pass is made with all threads stopped.
     pub stop: Stop,
-    /// The moment at which what is not decided is left.
+    /// Deadline. Blocks that are not decided by then are left undecided.
     pub until: Instant,
 }
 

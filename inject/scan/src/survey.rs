@@ -30,14 +30,14 @@ const LONGEST_TELLING: Duration = Duration::from_secs(2);
 /// all threads are stopped.
 const YOUNG: usize = 20;
 
-/// How a process is surveyed.
+/// The state of the process during a survey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// While it runs.
+    /// The process runs.
     Running,
-    /// With all threads stopped; blocks are those that were known before.
+    /// All threads are stopped. The blocks are those that were known before.
     Stopped,
-    /// With all threads stopped, and the blocks of that moment.
+    /// All threads are stopped. The blocks are those of that moment.
     Exact,
 }
 
