@@ -53,7 +53,7 @@ fn named(all: &[Pid]) -> (String, String) {
     (many, names.join(", "))
 }
 
-/// Returns what is left in a child because of an error. Most errors name the process themselves.
+/// Returns the message on the rest of prof that an error leaves in a child. Most errors name the process themselves.
 fn in_child(pid: Pid, error: &str) -> String {
     let names_it = error.contains(&format!("pid {pid}"));
     if names_it { format!("in a child: {error}") } else { format!("in child {pid}: {error}") }
@@ -129,7 +129,7 @@ pub fn take_out_alone(pid: Pid, timeout: Duration) -> Result<Option<DetachReport
     Ok(Some(report))
 }
 
-/// Takes prof out of one child. `r` says what there is to be taken out, and refers to the child afterwards.
+/// Removes prof from one child. `r` describes the parts to remove, and refers to the child afterwards.
 fn take_out_one(
     r: &mut Recorded,
     pid: Pid,

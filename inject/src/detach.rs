@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 pub struct DetachOptions {
     /// Time to wait for threads that are inside the hook.
     pub timeout: Duration,
-    /// Whether prof is also taken out of children that were forked while the process was recorded.
+    /// Whether prof is also removed from children that were forked while the process was recorded.
     pub children: bool,
     /// Whether a process that a living collector records is refused: only what an earlier recording has left is removed.
     pub leftovers: bool,
@@ -71,7 +71,7 @@ pub(crate) fn undo_locked(pid: Pid, timeout: Duration) -> Result<DetachReport> {
     isolated(|| take_out(pid, &options, false))
 }
 
-/// Detaches. `taken_over`: what is mapped in the target may come from a prof that was killed.
+/// Detaches. `taken_over`: a prof that was killed may have made the mappings in the target.
 fn take_out(pid: Pid, options: &DetachOptions, taken_over: bool) -> Result<DetachReport> {
     let timeout = options.timeout;
     let r = Recorded::open(pid)?;
@@ -108,7 +108,7 @@ fn take_out(pid: Pid, options: &DetachOptions, taken_over: bool) -> Result<Detac
     }
     // No function leads to the hook any more. Calls of fibers must be looked for now, as long as the ring is mapped.
     let fibers = options.children && fibers::may_be(&r);
-    // After an error from here on, the detach is unfinished, but what is left in the target does nothing.
+    // After an error from here on, the detach is unfinished, but the rest of prof in the target has no effect.
     let unfinished = |e: Error| Error::Unfinished { pid, why: Box::new(e) };
     match remove(&r, &functions, entered, timeout, &mut report) {
         Err(e) if matches!(e, Error::Gone(_)) || process::has_ended(pid) => return Err(e),

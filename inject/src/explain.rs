@@ -5,7 +5,7 @@ use crate::{Error, Refusal};
 use nix::errno::Errno;
 use prof_os::{Pid, limits, process};
 
-/// More mappings than prof makes.
+/// Upper bound of the number of mappings that prof makes.
 const OURS: u64 = 64;
 
 impl Error {
@@ -59,7 +59,7 @@ impl Error {
         self.warn_by(pid, &format!("{what}: {self}"));
     }
 
-    /// As [`Self::warn`], with a text that contains the error.
+    /// Logs a text that contains the error, at the level of [`Self::warn`].
     pub(crate) fn warn_by(&self, pid: Pid, text: &str) {
         if matches!(self, Self::Gone(_)) || process::has_ended(pid) {
             log::info!("{text}");

@@ -99,7 +99,7 @@ impl Added {
 /// Returns the number of bytes that the kernel has allocated for the ring. `None` without the rights to look at mapped
 /// files (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE).
 fn allocated(pid: Pid) -> Option<u64> {
-    /// The kernel counts a file's blocks in this unit, whatever the size of its pages (stat(2)).
+    /// Unit of the kernel's count of a file's blocks, independent of the page size (stat(2)).
     const BLOCK: u64 = 512;
     let maps = maps::of(pid).ok()?;
     let m = ring_in(&maps)?;

@@ -66,7 +66,7 @@ pub fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     match result {
         Ok(Ok(Some(v))) => v,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        // One of the two above has taken the work.
+        // The thread, or the call above, has taken the work.
         Ok(Ok(None)) | Err(_) => unreachable!(),
     }
 }

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 /// The work for which the dynamic linker is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// It loads the library.
+    /// Loading the library.
     Load,
-    /// It unloads the library.
+    /// Unloading the library.
     Unload,
 }
 

@@ -23,7 +23,7 @@ pub fn idle(pid: Pid) -> Result<()> {
 
 /// Waits for a short time until nobody is attaching to a process or detaching from it.
 ///
-/// Nothing may rest on what was known of the process before: the other prof may have attached to it.
+/// The caller must discard all earlier knowledge of the process: the other prof may have attached to it.
 pub fn wait_until_idle(pid: Pid) {
     let deadline = Instant::now() + OTHERS;
     while let Err(Error::Refused(Refusal::Busy(_))) = lock_one(pid) {

@@ -98,7 +98,7 @@ fn has_ended(child: Pid) -> bool {
 
 /// Reaps the child as its tracer; then the kernel reports the end to its parent.
 fn reap(child: Pid) {
-    // nix's `waitpid` would make an error of a status that nobody asks for here.
+    // nix's `waitpid` would return an error for some statuses, which are of no interest here.
     // SAFETY: the status pointer may be null, and there is no other.
     unsafe { libc::waitpid(child.as_raw(), std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
 }

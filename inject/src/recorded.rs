@@ -96,7 +96,7 @@ impl Recorded {
     #[must_use]
     pub fn collector_lives(&self) -> bool {
         let pid = Pid::from_u32(self.control.collector_pid.load(Relaxed));
-        // One that was killed is in /proc until its parent has waited for it.
+        // A collector that was killed stays in /proc until its parent has waited for it.
         pid != Pid::NONE
             && process::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
             && living_thread(pid).is_some()
@@ -151,8 +151,8 @@ impl Recorded {
         Page::new(&self.mem, self.ring.0, &self.control)
     }
 
-    /// Has the collector look at the process's memory while events are still recorded, and waits for that, but no longer
-    /// than `most`: afterwards nobody knows which blocks are live. Does nothing if no collector of this build is at work.
+    /// Asks the collector to read the process's memory while events are still recorded, because later the live blocks
+    /// are unknown. Waits for it for `most` at the longest. Does nothing if no collector of this build is running.
     pub fn have_memory_looked_at(&self, most: Duration) {
         let at = |field: usize| self.ring.plus(field as u64);
         let (asked, done) =

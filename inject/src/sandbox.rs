@@ -139,7 +139,7 @@ impl Pass {
         for (number, args) in usual_calls() {
             self.one_call(pid, call, number, args)?;
         }
-        // There is no other way back, so this call must be made and not only be harmless.
+        // A thread can return only by this call, so the filter must permit it; an answer by an error is not enough.
         let after = match back {
             Sigreturn::Restorer(at) => at.plus(RESTORER_LEN),
             Sigreturn::PopNumber(_) => call.plus(syscall::SYSCALL_INSN.len() as u64),

@@ -118,7 +118,7 @@ fn has_signalfd(pid: Pid, signal: u32) -> bool {
         })
 }
 
-/// The disposition that [`restore`] puts back, and what it needs to recognize prof's handler.
+/// The disposition that [`restore`] puts back, with the data for recognizing prof's handler.
 pub(crate) struct OldAction<'a> {
     pub signal: u32,
     /// The old disposition, as the kernel's structure.

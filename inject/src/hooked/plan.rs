@@ -29,7 +29,7 @@ pub struct Planned {
     pub plan: PatchPlan,
     /// The range of addresses in which the stub can be.
     pub window: Range<u64>,
-    /// Whether somebody's breakpoint stands in front of the patch.
+    /// Whether another tool has put a breakpoint in front of the patch.
     pub behind_breakpoint: bool,
     /// Index of its stub area.
     pub area: usize,

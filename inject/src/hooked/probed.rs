@@ -98,7 +98,7 @@ impl Code {
     }
 }
 
-/// Returns whether code begins with a breakpoint, whoever put it there.
+/// Returns whether code begins with a breakpoint of any tool.
 #[must_use]
 pub fn begins_with_breakpoint(code: &[u8], addr: u64) -> bool {
     breakpoint_len(code, addr).is_some()

@@ -194,7 +194,7 @@ impl<'a> Site<'a> {
         Err(refused(pid, why))
     }
 
-    /// Notes where the library is, after a look whether it is what prof has written to the file.
+    /// Notes the address of the library, after a check that its contents are those of the file that prof has written.
     fn enter(
         &mut self,
         image: &HookImage,
@@ -224,7 +224,7 @@ impl<'a> Site<'a> {
     /// that (before Linux 5.13).
     ///
     /// # Errors
-    /// As of a mapping.
+    /// If the system calls for the mapping fail.
     pub(crate) fn map_of_library(
         &mut self,
         a: Area,

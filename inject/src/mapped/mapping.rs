@@ -103,7 +103,7 @@ const GUARDS_AND_FLAG: u64 = 4;
 /// A remote call: its name for messages, its number and its arguments.
 type Call = (&'static str, u64, [u64; 6]);
 
-/// The process that makes remote calls, and what they need.
+/// The process that makes remote calls, with the data that they need.
 pub(crate) struct Site<'a> {
     pub pid: Pid,
     pub mem: &'a RemoteMemory,
@@ -337,8 +337,8 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Unmaps what is left of `m`, and removes it from there. The ring goes last, and only when all else has gone: its
-    /// control page names the other mappings to the next prof.
+    /// Unmaps the rest of `m`, and removes from `m` what was unmapped. The ring is last, and is unmapped only after all
+    /// others: its control page names the other mappings to the next prof.
     fn unmap_each(&mut self, m: &mut Mapped) -> bool {
         let entry = |offset: usize| STABLE_AT + offset;
         let mut gone = true;
@@ -446,7 +446,7 @@ impl<'a> Site<'a> {
         true
     }
 
-    /// Unmaps what is left of an area. Returns whether it is gone.
+    /// Unmaps the rest of an area. Returns whether no part of it is mapped any more.
     fn unmap_left(&mut self, a: Area, kind: Kind) -> bool {
         if a.len == 0 {
             return true;

@@ -64,7 +64,7 @@ pub(crate) fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
     parts.flatten().collect()
 }
 
-/// Returns what is mapped of an area: all of it, or its first page if prof was killed before that grew (see
+/// Returns the mapped part of an area: all of it, or its first page if prof was killed before that page grew (see
 /// [`crate::mapped::mapping`]).
 pub(crate) fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
     if is_ours(maps, a, kind) {
@@ -103,7 +103,8 @@ mod tests {
             let lines: Vec<_> = text.split(',').map(|l| format!("{l} 0 00:00 0 \n")).collect();
             is_ours(&prof_os::maps::parse(lines.concat().as_bytes()), area, Kind::Guarded)
         };
-        // As it is mapped, with one guard, with all guards, writable, and with the flag page writable.
+        // The states of the mapping in order: just mapped, with one guard, with all guards, writable, and with the flag
+        // page writable.
         assert!(ours("1000-6000 r--p"));
         assert!(ours("1000-2000 ---p,2000-6000 r--p"));
         assert!(ours("1000-2000 ---p,2000-3000 r--p,3000-6000 ---p"));

@@ -15,8 +15,8 @@ use prof_os::status::Status;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Reports what is still there of prof in the target. `mapped` is what could not be unmapped, `functions` are those that
-/// were hooked.
+/// Reports the remains of prof in the target. `mapped` has the mappings that could not be unmapped, `functions` those
+/// that were hooked.
 pub(crate) fn verify(
     r: &Recorded,
     mapped: &Mapped,
@@ -25,7 +25,7 @@ pub(crate) fn verify(
     report: &mut DetachReport,
 ) {
     let pid = r.pid;
-    // What a jump leads to may be gone, so no thread may meet it.
+    // The code that a jump leads to may be unmapped, so no thread may execute the jump.
     if again::are_back(&r.mem, functions)
         && let Err(e) = again::take_out(r, functions, timeout, report)
     {

@@ -37,8 +37,8 @@ pub(crate) struct Ring {
 }
 
 impl Site<'_> {
-    /// Makes the ring and maps it into the target, where it lies far from what is next to it if it may, and
-    /// where none of `windows` is, in which stubs must be.
+    /// Makes the ring and maps it into the target, outside of `windows`, where stubs must be, and far from other
+    /// mappings if possible.
     ///
     /// # Errors
     /// If that is not possible; the target is then as before.
@@ -208,10 +208,10 @@ fn complete(
         return Err(exchanged(pid, "another file was"));
     }
     let first = Area { addr: at.addr, len: prof_os::page_size() };
-    // As early as possible: a child of a fork has nothing of it.
+    // Done as early as possible, so that no forked child inherits a part of the ring.
     advise(c, first, libc::MADV_DONTFORK)?;
     let shared = ring_file::map_ring(file, geometry)?;
-    // SAFETY: nobody in the target knows of the ring.
+    // SAFETY: no code in the target refers to the ring yet.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
     control.ring_addr.store(at.addr, Relaxed);
@@ -224,7 +224,7 @@ fn complete(
         exe.as_os_str().as_encoded_bytes(),
     );
     if let Err(e) = grow(c, first, at) {
-        // SAFETY: nobody has got anything of it.
+        // SAFETY: no reference to the ring has been given out.
         unsafe { ring_file::unmap_ring(shared) };
         return Err(e);
     }
@@ -253,7 +253,7 @@ pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
     if first.len == all.len {
         return Ok(());
     }
-    // To whoever reads the message it is a mapping that can't be made.
+    // The message names mmap, because to its reader a mapping can't be made.
     let grown = c.call("mmap", nr::MREMAP, [first.addr, first.len, all.len, 0, 0, 0]);
     if grown.is_err() {
         unmap_at(c, first)?;
@@ -272,7 +272,7 @@ pub(crate) fn close_left(pid: Pid, c: &mut Caller<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a ring is nobody's: without a control page, or with one of this process.
+/// Whether no other process owns a ring: it has no control page, or that of process `pid`.
 fn is_leftover(pid: Pid, path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let word = |at: usize| {

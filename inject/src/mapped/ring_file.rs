@@ -65,7 +65,7 @@ pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared<'static>>
 /// Unmaps what [`map_ring`] has mapped.
 ///
 /// # Safety
-/// Nothing that was obtained from `shared`, nor another copy of it, may be used any more.
+/// After the call, neither references obtained from `shared` nor other copies of it may be used.
 pub(crate) unsafe fn unmap_ring(shared: Shared<'static>) {
     // SAFETY: it was mapped with that size, and the caller promises that nothing uses it any more.
     unsafe { libc::munmap(shared.base().cast(), shared.geometry().size()) };

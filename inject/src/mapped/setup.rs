@@ -43,7 +43,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.tid_offset = tid_offset.unwrap_or(i32::MIN);
     c.main_tid = status.ns_pid().unwrap_or(pid).as_u32();
     let stack = maps.iter().find(|m| m.name == b"[stack]");
-    // If the first thread has ended, its stack belongs to nobody.
+    // If the first thread has ended, no thread uses its stack.
     let stack = stack.filter(|_| prof_os::process::lives(pid));
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
     let per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };

@@ -48,7 +48,7 @@ mod tests {
         let reloc = |r_sym, r_type| Reloc { r_sym, r_type, ..Reloc::default() };
         assert_eq!(is_relative(&reloc(0, 0x1203)), Some(true));
         assert_eq!(is_relative(&reloc(0, 0)), Some(false));
-        // One for a symbol; one of 32 bits; an absolute one.
+        // A relocation for a symbol, one of 32 bits, and an absolute one.
         for other in [reloc(5, 0x1203), reloc(0, 3), reloc(0, 18)] {
             assert_eq!(is_relative(&other), None);
         }

@@ -11,8 +11,8 @@ use std::path::Path;
 pub enum Translator {
     /// A tool that executes copies of all code in the process (valgrind, DynamoRIO, Pin), by its name.
     Whole(&'static str),
-    /// It is a program of this architecture that executes one of another: its own calls can be recorded, and those of
-    /// native libraries that it makes for the other. The text is the name of its executable.
+    /// A program of this architecture that executes a program of another. Its own calls can be recorded, and so can
+    /// calls of native libraries that it makes for the other program. The text is the name of its executable.
     Emulator(String),
 }
 

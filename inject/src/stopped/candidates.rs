@@ -87,7 +87,7 @@ pub(crate) fn with_caller<T>(
     until_calls_pass(timeout, f, |f| try_callers(pid, mem, gadgets, timeout, stops, f))
 }
 
-/// As [`with_caller`], but tries each thread only once. Takes `f` when it calls it.
+/// Tries each thread once for [`with_caller`]. Takes `f` when it calls it.
 fn try_callers<T>(
     pid: Pid,
     mem: &RemoteMemory,
@@ -102,7 +102,7 @@ fn try_callers<T>(
     let deadline = Instant::now() + timeout;
     let fit = candidates(pid)?;
     for (k, (_, tid)) in fit.iter().copied().enumerate() {
-        // Whatever can be asked beforehand is asked while the thread still runs.
+        // Everything that can be read beforehand is read while the thread still runs.
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
         let filtered = status.number("Seccomp") == Some(2);
         if filtered {
@@ -169,7 +169,7 @@ pub(crate) fn with_all_stopped<T>(
     until_calls_pass(timeout, f, |f| try_with_all_stopped(pid, mem, gadgets, timeout, stops, f))
 }
 
-/// As [`with_all_stopped`], but tries each thread only once. Takes `f` when it calls it.
+/// Tries each thread once for [`with_all_stopped`]. Takes `f` when it calls it.
 fn try_with_all_stopped<T>(
     pid: Pid,
     mem: &RemoteMemory,

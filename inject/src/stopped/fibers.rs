@@ -181,7 +181,7 @@ impl Living {
                     below.extend(own.map(|m| m.start.0..sp.0));
                     pointers.iter_mut().for_each(|all| _ = all.insert(tp.0));
                 }
-                // It has ended.
+                // The thread has ended.
                 Ok(false) => {}
                 Err(_) => pointers = None,
             }

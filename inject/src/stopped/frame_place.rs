@@ -47,8 +47,8 @@ impl Finder<'_> {
     pub(crate) fn find(&self, regs: &UserRegs, kept: u64, need: u64) -> Option<FramePlace> {
         let low = regs.sp().checked_sub(kept + need)? & !(ALIGN - 1);
         if self.reaches(regs, low) {
-            // Nobody owns what is below the stack pointer, but somebody who debugs the target may look at what a
-            // signal handler has left there. So it is restored.
+            // No code uses the memory below the stack pointer, but a debugger's user may look at the remains of a
+            // signal handler there. So the memory is restored.
             let covered = self.mem.read_some(RemoteAddr(low), need as usize);
             if covered.len() as u64 == need {
                 return Some(FramePlace { low: RemoteAddr(low), covered });

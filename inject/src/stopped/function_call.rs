@@ -22,7 +22,7 @@ use prof_arch::native::syscall::{ALL_SIGNALS, nr};
 use prof_trace::shared::Area;
 use std::time::{Duration, Instant};
 
-/// Time for which all other threads may be held while the function runs: a multiple of what it takes.
+/// Time for which all other threads may be held while the function runs: a multiple of the usual time of the function.
 const HELD: Duration = Duration::from_millis(20);
 /// Bytes that the frame leaves free at the end of the stack.
 const END: u64 = 256;
@@ -61,7 +61,7 @@ impl Caller<'_> {
         let vector = t.vector_state()?;
         let mut frame = vec![0; sigframe_len(vector.len())];
         let words = u64::from(f.keeper.is_some()) * size_of::<usize>() as u64;
-        // Where the first word is that the function returns by.
+        // Address of the first word that the function's return uses.
         let room = frame.len() as u64 + END + words;
         let first = (stack.addr + stack.len).checked_sub(room).filter(|a| *a > stack.addr);
         let Some(first) = first else { return Err(none) };
@@ -78,7 +78,7 @@ impl Caller<'_> {
         self.mem.write_data(RemoteAddr(first), &[keeper, frame].concat())?;
         let Some(regs) = self.before.calling(f.at.0, first, args) else { return Err(none) };
         t.set_regs(&regs)?;
-        // The restorer takes one word off the stack, its own address.
+        // The function's return takes one word off the stack, the address of the restorer.
         let end = first + words + size_of::<usize>() as u64;
         // The mask comes behind the registers, as in a system call: should prof die in between, the frame has the old one.
         let done = t.set_signal_mask(ALL_SIGNALS).and_then(|()| run_until(t, f.what, end, late));

@@ -134,7 +134,7 @@ impl RemoteMemory {
     /// (Linux 6.1, `local_r4k_flush_cache_page`).
     ///
     /// # Errors
-    /// As for [`RemoteMemory::write`].
+    /// If the bytes can't be written, as for [`RemoteMemory::write`].
     pub fn write_data(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<()> {
         if cfg!(target_arch = "mips64") {
             let to = [RemoteIoVec { base: addr.0 as usize, len: bytes.len() }];

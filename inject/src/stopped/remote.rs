@@ -169,8 +169,8 @@ impl<'a> Caller<'a> {
         let Gadgets { syscall, sigreturn, .. } = self.gadgets;
         regs.enter(syscall.0, self.sp, sigreturn.frame_returns_to(syscall));
         t.set_regs(&regs)?;
-        // No handler shall run on the way. In this order: the frame that the thread is now on its
-        // way to has the old mask, should prof die here.
+        // Blocks signals, so that no handler runs before the call. The registers are set first: if prof dies here, the
+        // signal frame that the thread goes to has the old mask.
         t.set_signal_mask(syscall::ALL_SIGNALS)?;
         let late = |e| match e {
             Error::NotStopping { pid, tid, waited } => Error::Late { pid, tid, what, waited },

@@ -34,8 +34,8 @@ use std::time::{Duration, Instant};
 /// Functions of an allocator that libc and the dynamic linker call.
 pub(crate) const ALLOCATOR: [&str; 4] = ["malloc", "calloc", "realloc", "free"];
 
-/// Functions of libc's that threads wait in, or that call functions of the program's, holding none of the locks that dlopen
-/// takes. Whatever libc does below one of these is the function's own business; none of them allocates while it waits.
+/// Functions of libc in which threads wait, or which call functions of the program, without holding a lock that dlopen
+/// takes. Frames of libc below one of these are not examined. None of these functions allocates while it waits.
 const HARMLESS: [&str; 78] = [
     "accept",
     "accept4",
@@ -248,7 +248,7 @@ impl Modules {
 /// The reason why a moment was not the right one.
 type Reason = String;
 
-/// What a search for a moment needs.
+/// Arguments of a search for a moment.
 pub(crate) struct Search<'a> {
     pub pid: Pid,
     pub mem: &'a RemoteMemory,
@@ -263,7 +263,7 @@ impl Search<'_> {
     /// thread and a function that lets the other threads go. Returns `Ok(Err(reason))` if there is no such moment in time.
     ///
     /// # Errors
-    /// Those of `f`, and if the threads can't be stopped.
+    /// If `f` fails, or the threads can't be stopped.
     pub(crate) fn run<T>(
         &self,
         stops: &mut StopTimes,
