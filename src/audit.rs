@@ -44,7 +44,7 @@ impl Audit {
         ));
     }
 
-    /// Logs that prof has detached from a process, and what is left in it.
+    /// Logs that prof has detached from a process, with the parts of prof that are left in it.
     pub(crate) fn detached(self, pid: Pid, functions: &[(String, String)], left: &[String]) {
         let bytes = match left {
             [] => "bytes as before".into(),

@@ -19,7 +19,7 @@ pub(crate) struct Detached {
     pub path: PathBuf,
     /// Process ID.
     pub pid: Pid,
-    /// Descriptions of what is left in the process.
+    /// Descriptions of the parts of prof that are left in the process.
     pub left: Vec<String>,
     /// Remains of prof stay for as long as the process runs this program.
     pub stays: bool,

@@ -44,7 +44,8 @@ pub(crate) fn plain_name(name: &str) -> String {
     name.chars().map(plain).collect()
 }
 
-/// Returns a path in the current folder for what is made of a process's recording now: `prof.NAME.PID.TIME.SUFFIX`.
+/// Returns a path in the current folder for a file about a process's recording, with the present time:
+/// `prof.NAME.PID.TIME.SUFFIX`.
 #[cfg(feature = "top")]
 pub(crate) fn beside(name: &str, pid: Pid, suffix: &str) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

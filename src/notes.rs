@@ -159,7 +159,7 @@ pub(crate) fn last(pid: Pid) -> Option<Note> {
     all.into_iter().max_by_key(|n| n.0["began"].as_u64())
 }
 
-/// Returns what is noted of the reports of a process that is being recorded, see [`Open::reports`].
+/// Returns the notes on the reports of a process that is being recorded, see [`Open::reports`].
 pub(crate) fn reports(pid: Pid) -> Option<Value> {
     let start = Stat::living(pid)?.start()?;
     let note = read_all(|name| name == format!("{pid}-{start}")).pop()?;
@@ -223,7 +223,7 @@ impl Note {
         match noted.or_else(read) {
             Some(reason) => words(&reason),
             None if self.is_being_finished() => "its collector is still writing it".into(),
-            // It may have finished since the note was read.
+            // The collector may have finished the recording since the note was read.
             None => read().map_or_else(
                 || "its collector was killed before it could finish it".into(),
                 |reason| words(&reason),

@@ -105,7 +105,7 @@ mod tests {
         assert!(write("2", false).is_err(), "it exists");
         write("3", true).expect("replaced");
         assert_eq!(fs::read_to_string(&path).expect("read"), "3");
-        // One that came meanwhile is not replaced, and nothing is left over.
+        // A file that was created meanwhile is not replaced, and no temporary file is left.
         let late = dir.join("b");
         let part = Part::create(&late, false, "").expect("new");
         fs::write(&late, "another").expect("written");

@@ -310,7 +310,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         free_others(args.pid, audit);
     }
     *asked = !itself && ended.as_ref().is_ok_and(|e| e.detached);
-    // The reporter ends when nobody can tell it of signals any more.
+    // The reporter ends when the sender of signals is dropped.
     drop(collector);
     if let Some(reporter) = reporter {
         reporter.finish();

@@ -99,7 +99,7 @@ fn work(about: &About, told: &Receiver<u64>, stop: &AtomicBool) {
     let note = about.note.as_deref().and_then(notes::Open::again);
     let mut done = Done::default();
     while let Ok(first) = told.recv() {
-        // Those that came while a report was written are answered by one.
+        // One report answers all signals that came while a report was written.
         let signals = told.try_iter().fold(first, u64::saturating_add);
         done.signals = done.signals.saturating_add(signals);
         match one(about, signals, stop) {
@@ -181,12 +181,12 @@ struct Output<P> {
 
 impl<P: Read + AsFd> Output<P> {
     fn of(pipe: Option<P>) -> Self {
-        // A pipe that can't be read without waiting is closed: what is written to it is lost, and nothing hangs.
+        // Closes a pipe that can't be read without waiting: the output is lost, but no process hangs.
         let at_once = |p: &P| fcntl(p.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok();
         Self { pipe: pipe.filter(at_once), last: Vec::new() }
     }
 
-    /// Reads what there is.
+    /// Reads all bytes that are in the pipe.
     fn read(&mut self) {
         let Some(pipe) = &mut self.pipe else { return };
         let mut some = [0; 4096];

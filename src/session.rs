@@ -195,7 +195,7 @@ fn taken_back(pid: Pid, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     let options = DetachOptions { timeout, children: false, leftovers: true };
     while prof_inject::process::rings::has_parts(pid) {
-        // It belongs to another prof, which records the process by now.
+        // The memory belongs to another prof, which records the process by now.
         if prof_inject::Recorded::open(pid).is_ok_and(|r| r.collector_lives()) {
             return true;
         }
@@ -362,7 +362,7 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
     let lives = peek.collector_alive && peek.collector.0 != me;
     let report = match prof_inject::detach(pid, &options) {
         Ok(report) if report.left.is_empty() || !prof_os::process::has_ended(pid) => report,
-        // Whatever failed, or could not be finished: this may be the reason.
+        // The end of the process may be the reason for any failure.
         failed => match departed(&program, pid)? {
             Some(how) => {
                 audit.detached(pid, &last.functions, &[]);

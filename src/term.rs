@@ -30,7 +30,7 @@ fn ask() -> Option<usize> {
     (rc == 0 && size.ws_col > 0).then_some(size.ws_col as usize)
 }
 
-/// Returns whether standard output is a pipe or socket that nobody reads any more.
+/// Returns whether standard output is a pipe or socket whose reader has closed it.
 pub(crate) fn is_closed() -> bool {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::os::fd::AsFd;

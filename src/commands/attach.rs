@@ -183,7 +183,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
             break status;
         }
         if is_interrupted() {
-            // What there is to say has the terminal for itself.
+            // Clears the display, so that messages do not mix with it.
             (shown, clean) = (false, true);
             bar.finish_and_clear();
             match session::detach(attached.pid, session::DETACH_TIMEOUT, false, audit) {
@@ -192,7 +192,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
                     super::detach::say(&d);
                     attached.path = if d.whole { attached.path } else { d.path };
                 }
-                // It may have ended by itself at the same moment.
+                // The process may have ended by itself at the same moment.
                 Err(e) if prof_os::process::has_ended(attached.pid) => {
                     log::info!("{e:#}")
                 }

@@ -183,7 +183,7 @@ impl IndexArgs {
     }
 }
 
-/// Says what is missing in a recording, for commands whose output has no place for that.
+/// Prints which data are missing in a recording, for commands whose output has no place for that.
 pub(crate) fn say_losses(analysis: &Analysis) {
     let name = analysis.path().display().to_string();
     for note in analysis.notes() {

@@ -41,7 +41,7 @@ impl OnInterrupt {
         // SAFETY: the handler adds to an atomic, which any signal handler may.
         let before = unsafe { sigaction(Signal::SIGINT, &action) }.ok();
         if let Some(ignored) = before.filter(|b| matches!(b.handler(), SigHandler::SigIgn)) {
-            // As nohup and shells do for what runs in the background.
+            // SIGINT stays ignored, as nohup and shells set it for processes in the background.
             // SAFETY: the action is the one that was in effect before.
             let _ = unsafe { sigaction(Signal::SIGINT, &ignored) };
             return Self { before: None, done: None, thread: None };

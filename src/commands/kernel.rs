@@ -146,7 +146,7 @@ pub(crate) fn run(args: &KernelArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Returns what is recorded; the scope of a command is set later.
+/// Returns the scope of the recording. The scope of a command is set later.
 fn options(args: &KernelArgs) -> Result<Options> {
     let (min_size, max_size) = (args.min_size.unwrap_or(0), args.max_size.unwrap_or(u64::MAX));
     if min_size > max_size {

@@ -46,7 +46,8 @@ pub(crate) struct SignalReportArgs {
 }
 
 impl SignalReportArgs {
-    /// Returns what is asked for; `toggle` is the signal that switches recording off and on.
+    /// Returns the signal and the file of the reports, if they are asked for. `toggle` is the signal that switches
+    /// recording off and on.
     ///
     /// # Errors
     /// If both signals are the same.
@@ -100,7 +101,7 @@ pub(crate) struct OnSignalArgs {
     pub keep_free: Room,
 }
 
-/// Number of times that another name is tried if somebody has taken one.
+/// Number of names that are tried until one is free.
 const TRIES: u32 = 20;
 
 /// Writes a report, and prints its path.

@@ -32,7 +32,7 @@ impl Hinter for Names {
 
 impl Validator for Names {
     fn validate(&self, c: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        // An empty line ends a piece of code also if it is not whole, so that nobody is caught.
+        // An empty line ends a piece of code even if it is not complete, so that the user can always leave it.
         let input = c.input();
         let more = self.script.borrow().is_unfinished(input) && !input.ends_with("\n\n");
         Ok(if more { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })

@@ -62,7 +62,7 @@ fn open(index: &IndexArgs, name: &str, locate: Locate<'_>) -> Result<Arc<Recordi
     Ok(opened(index.open(&resolve(Some(name), locate)?)?))
 }
 
-/// Makes the recording that scripts ask, and says what is missing in it: a script prints figures alone.
+/// Opens the recording for scripts, and prints which data are missing in it, as a script prints figures alone.
 fn opened(index: Index) -> Arc<Recording> {
     say_losses(index.analysis());
     Recording::new(index)
@@ -97,7 +97,7 @@ fn run_on(args: &ScriptArgs, data: Vec<Arc<Recording>>) -> Result<ExitCode> {
     if args.serve_stdin {
         return slave(data);
     }
-    // A script in a file says itself what it writes.
+    // A script in a file prints itself which files it writes.
     let tells_files = args.code.is_some() || args.file.is_none() && std::io::stdin().is_terminal();
     let mut options = ScriptOptions::new(Box::new(Native { tells_files }));
     options.data = data;
@@ -121,7 +121,7 @@ fn run_on(args: &ScriptArgs, data: Vec<Arc<Recording>>) -> Result<ExitCode> {
         first.map(|f| f.to_string_lossy().into_owned()).chain(args.args.clone()).collect();
     let watch = OnInterrupt::new(options.job.clone(), Otherwise::End);
     let mut script = Script::new(options);
-    // A file prints what it says alone; code on the command line is asked for its value.
+    // A script in a file prints only by its own calls. Of code on the command line, the value is printed.
     let ran = if args.code.is_some() { script.run_and_print(&code) } else { script.run(&code) };
     let code = ended(&name, ran);
     let pressed = watch.was_pressed();

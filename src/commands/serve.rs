@@ -137,7 +137,7 @@ impl ServerArgs {
 /// Runs the command with bytehound's options.
 ///
 /// # Errors
-/// As [`run`].
+/// If a recording is not there, or the address can't be listened on.
 pub(crate) fn run_server(args: &ServerArgs, locate: Locate<'_>) -> Result<ExitCode> {
     run(&args.as_serve()?, locate)
 }
@@ -151,10 +151,10 @@ pub(crate) fn run(args: &ServeArgs, locate: Locate<'_>) -> Result<ExitCode> {
     serve(args, sources)
 }
 
-/// Serves the recording of the demo; `temporary`: its file goes when it is open, as nobody removes it later.
+/// Serves the recording of the demo. `temporary`: removes the file when it is open, as no later step does.
 ///
 /// # Errors
-/// As [`serve`].
+/// If the address can't be listened on.
 pub(crate) fn demo(path: PathBuf, temporary: bool) -> Result<ExitCode> {
     let mut args = ServeArgs {
         inputs: Vec::new(),

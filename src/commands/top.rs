@@ -219,7 +219,7 @@ fn written(source: &Source, format: &Format, path: &Path) -> Result<(), String> 
 fn suffix(name: &str) -> &'static str {
     match export::Format::ALL.into_iter().find(|f| f.name() == name) {
         None => "report.txt",
-        // It is long, and its readers take it compressed.
+        // The format is long, and its readers take it compressed.
         Some(export::Format::Heaptrack) => "heaptrack.zst",
         Some(format) => format.ending(),
     }

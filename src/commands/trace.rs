@@ -120,9 +120,9 @@ impl ShowArgs {
 /// Reason for the end of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// As many lines as were asked for, the time is over, or Ctrl-C.
+    /// The number of lines or the time that the user gave is reached, or Ctrl-C was pressed.
     Asked,
-    /// Nobody reads the output.
+    /// The reader of the output has closed it.
     Closed,
     /// The recording has ended.
     Recording,
@@ -222,7 +222,7 @@ fn trace(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the last line: what was shown, and what was not.
+/// Returns the last line: the numbers of events that were shown and that were left out.
 fn summary(out: &Lines<'_>, trace: &Trace, end: End) -> String {
     let mut line = format!("{} shown", text::count(out.shown, "event", "events"));
     if trace.left_out > 0 {
@@ -305,7 +305,7 @@ impl Lines<'_> {
         match written {
             Ok(end) => Ok(end),
             Err(e) => {
-                // What is in the buffer would be written, and fail, once more.
+                // Drops the buffer, which would otherwise be written once more, and fail again.
                 let _ = out.into_parts();
                 match e.kind() {
                     ErrorKind::BrokenPipe => Ok(Some(End::Closed)),

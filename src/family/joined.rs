@@ -122,7 +122,7 @@ fn create(dir: &Path, name: &str) -> std::io::Result<File> {
     options.write(true).create_new(true).mode(0o600).open(dir.join(part(name)))
 }
 
-/// Removes what was joined of the same recordings before they changed, with its index.
+/// Removes the files that were joined from the same recordings before these changed, with their indexes.
 fn forget(dir: &Path, beginning: &str) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {

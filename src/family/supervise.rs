@@ -34,7 +34,7 @@ pub(crate) struct Follow {
     pub which: Which,
     /// Options for recording the family's processes.
     pub how: How,
-    /// A process that somebody else records through its execs.
+    /// A process that another prof records through its execs.
     pub except: Option<Pid>,
 }
 
@@ -189,7 +189,7 @@ impl<'a> Supervisor<'a> {
                 let comm = member.map_or(String::new(), |m| m.seen.comm.clone());
                 match Seen::of(child) {
                     Some(seen) => self.add(seen, Some(Instant::now() + SETTLES)),
-                    // One that has ended already is counted.
+                    // A process that has ended already is counted.
                     None => {
                         let ended = Seen { pid: child, start: 0, parent, comm };
                         self.journal.note("missed", Some(&ended), json!({}));
@@ -216,7 +216,7 @@ impl<'a> Supervisor<'a> {
         let Some(seen) = Seen::of(pid) else { return };
         match self.members.get_mut(&pid) {
             Some(m) if m.due.is_some() => {
-                // Its program is what was waited for.
+                // The exec that the attach has waited for has happened.
                 (m.seen, m.program, m.due) = (seen, Program::of(pid), Some(Instant::now()));
             }
             // The event may be older than the attach. A child by vfork can't be attached to before its exec.
@@ -282,7 +282,7 @@ impl<'a> Supervisor<'a> {
             Some(s) if libc::WIFSIGNALED(s) => json!({ "signal": libc::WTERMSIG(s) }),
             _ => json!({}),
         };
-        // It was not attached to, or the attach has failed as it was about to end.
+        // A process with a due time was never attached to, or the attach failed because the process was ending.
         let event = if m.due.is_some() { "missed" } else { "exited" };
         self.journal.note(event, Some(&m.seen), how);
     }
@@ -301,7 +301,7 @@ impl<'a> Supervisor<'a> {
                 (m.program, m.recorded) = (Program::of(m.seen.pid), true);
                 self.collectors.push(attached.collector);
             }
-            // It has been noted as missed.
+            // The process has been noted as missed.
             Err(_) if !m.seen.is_there() => {
                 let pid = m.seen.pid;
                 self.members.remove(&pid);

@@ -31,7 +31,7 @@ struct AllocatorData {
     name: String,
     version: String,
     path: String,
-    /// Its blocks are among those that are counted.
+    /// Whether the allocator's blocks are counted.
     walked: bool,
 }
 
@@ -48,7 +48,7 @@ struct ArenaData {
     fast_bins: SumData,
     bins: SumData,
     top_bytes: u64,
-    /// The arena's own data, the ends of its heaps, and what was lost.
+    /// The arena's own data, the ends of its heaps, and memory that the walk has lost.
     other_bytes: u64,
 }
 

@@ -28,11 +28,11 @@ use std::time::{Duration, Instant};
 const TOP: usize = 10;
 /// Number of levels below a root that are shown.
 const DEPTH: usize = 4;
-/// The most of them: readers of JSON refuse what is nested more than some 100 times, and a hostile heap would nest it as
-/// often as it has stacks.
+/// Maximum number of these levels. Readers of JSON refuse more than some 100 nested levels, and a hostile heap would
+/// have as many levels as stacks.
 const DEEPEST: usize = 50;
 
-/// What is listed.
+/// Parts of the report that are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum By {
     /// Roots, with what hangs on each, and stacks
@@ -156,10 +156,10 @@ fn scan_name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Time for everything, unless another is given.
+/// Default time limit of the command.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How a running process is looked at.
+/// Options for reading a running process.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     snapshot: Snapshot,
@@ -272,7 +272,7 @@ fn show(args: &HoldsArgs, looked: &mut Looked<'_>) -> Result<()> {
     })
 }
 
-/// Refuses chains to what is not there.
+/// Refuses chains to blocks and stacks that do not exist.
 fn check(args: &HoldsArgs, looked: &Looked<'_>) -> Result<()> {
     let (lies, more) = match looked.of.saved {
         None => ("lies there now", "; --census adds those from before the attach"),

@@ -28,7 +28,7 @@ impl<'a> Roots<'a> {
         let unnamed = RootData::unnamed;
         match *root {
             Root::Global(at) => self.global(at),
-            // What a function has in a register now, it has on the stack at the next call.
+            // A pointer that a function has in a register now stands on the stack at its next call.
             Root::Stack(tid) | Root::Registers(tid) => RootData {
                 thread: Some(tid),
                 ..unnamed(RootKind::Stack, format!("stack and registers of {}", self.thread(tid)))

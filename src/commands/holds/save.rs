@@ -40,7 +40,7 @@ impl Naming for Names<'_> {
     }
 }
 
-/// Writes what was read of a process into its recording; returns what to say.
+/// Writes the scan of a process into its recording. Returns the message to the user.
 ///
 /// # Errors
 /// If the recording has no room, or the collector does not answer.

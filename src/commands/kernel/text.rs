@@ -78,7 +78,7 @@ fn put_row(out: &mut String, recorder: &Recorder, row: &Row, every: u64) {
     }
 }
 
-/// Writes to standard output; returns false if nobody reads it.
+/// Writes to standard output. Returns false if its reader has closed it.
 pub(super) fn print(text: &str) -> bool {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -91,7 +91,7 @@ pub(super) fn print(text: &str) -> bool {
     }
 }
 
-/// Returns the lines on what was recorded, lost, and what it has cost.
+/// Returns the lines on the recorded and lost events, and on the cost.
 pub(super) fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
     let f = recorder.figures();
     let (count, size) = recorder.outstanding().all();

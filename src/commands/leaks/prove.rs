@@ -57,7 +57,7 @@ pub(super) struct Proved<'a> {
     pub scan: &'a ScanData,
 }
 
-/// Scans the process, if that is asked for. Returns the unreachable blocks and what is to be said of the scan.
+/// Scans the process if `--prove` is given. Returns the unreachable blocks and the figures of the scan.
 ///
 /// # Errors
 /// If the process is not recorded, can't be read, or its blocks are not known.

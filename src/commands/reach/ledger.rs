@@ -87,10 +87,10 @@ pub(crate) struct Ledger {
     pub(crate) follower: Follower<Noted>,
     /// Ticks from which on recording was on without a break.
     since: u64,
-    /// The same when the census was taken: in a pause behind it, blocks from before the attach may have been freed.
+    /// Value of `since` when the census was taken. In a later pause, blocks from before the attach may have been freed.
     census_since: u64,
     nothing: Freed,
-    /// The moment at which reading is given up.
+    /// Deadline of reading.
     pub(crate) until: Instant,
 }
 
@@ -251,7 +251,7 @@ impl Ledger {
     /// Reads up to the present.
     fn catch_up(&mut self) -> Result<()> {
         let done = self.read_on();
-        // A detach takes away what is read here, piece by piece.
+        // A detach unmaps the memory that is read here, piece by piece.
         if done.is_err() && !self.recorded.is_attached() && !prof_os::process::has_ended(self.pid) {
             return Err(refused(format!(
                 "the recording of process {pid} has ended meanwhile, so that its blocks are not known: `prof attach \
@@ -352,7 +352,7 @@ impl Blocks for Ledger {
     }
 
     fn freed(&self) -> &Freed {
-        // What is not recorded may be where a recorded block was.
+        // A block that is not recorded may lie where a recorded block was freed.
         let all = self.follower.meta().target.capture().is_everything();
         if all && self.since == 0 { &self.follower.observer().freed } else { &self.nothing }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) struct Went {
     /// The block was held, or not yet allocated, at this time.
     pub after_ns: u64,
-    /// It was unreachable at this time: the end of the first look that has shown it.
+    /// The block was unreachable at this time, the end of the first look that has shown it.
     pub before_ns: u64,
 }
 
@@ -27,8 +27,8 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Counts a look that has come to an end: when it began and ended, and what it has shown, each block with the time at
-    /// which it was allocated, all in nanoseconds since the start of the recording.
+    /// Counts a finished look: its begin and end, and the unreachable blocks with the times of their allocation, all in
+    /// nanoseconds since the start of the recording.
     pub(super) fn add(
         &mut self,
         (began_ns, ended_ns): (u64, u64),

@@ -33,7 +33,7 @@ pub(crate) const AGREE: u64 = 3;
 pub(crate) const ALONE: u64 = 8;
 /// Interval at which a rest between two looks sees whether the process has ended.
 const BETWEEN: Duration = Duration::from_millis(200);
-/// The longest stop that nobody has asked for.
+/// Longest stop unless the user asks for a longer one.
 pub(crate) const SHORT: Duration = Duration::from_millis(250);
 
 /// The way in which the last look at the process is taken.

@@ -37,7 +37,7 @@ impl Sum {
 /// Unreachable memory, as LeakSanitizer counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Unreachable {
-    /// All of it.
+    /// All unreachable blocks.
     #[serde(flatten)]
     pub all: Sum,
     /// Blocks that no other unreachable block points to.
@@ -61,7 +61,7 @@ pub(super) struct BlockData {
     pub age_ns: u64,
     /// Another unreachable block points to it.
     pub indirect: bool,
-    /// How a block from before the attach begins.
+    /// First bytes of a block from before the attach, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// See [`StackData`].
@@ -90,7 +90,7 @@ pub(super) struct StackData {
     pub asked_by: Option<AskedData>,
     pub frames: Vec<FrameData>,
     pub truncated: bool,
-    /// Its blocks are from before the attach: ages are at least these.
+    /// Whether the blocks are from before the attach. Their ages are then lower bounds.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub before_attach: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -48,7 +48,7 @@ pub(crate) fn failed(e: Error) -> anyhow::Error {
     }
 }
 
-/// How a scan has come to its end.
+/// State of a scan at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     /// See [`ScanData`].
@@ -57,7 +57,7 @@ pub(crate) struct Ends {
     pub ended: bool,
 }
 
-/// Returns what is to be said of a scan.
+/// Returns the figures of a scan for a report.
 pub(crate) fn data(figures: &ScanStats, ends: Ends, meta: &Meta) -> ScanData {
     let Ends { settled, late, ended } = ends;
     let passes = figures.passes;

@@ -67,7 +67,7 @@ fn budgeted(budget: &Budget) -> String {
     format!("{}; a sample is as coarse as that needs", both.join(", and "))
 }
 
-/// Describes the bounds of a recording, and what is done at them.
+/// Describes the bounds of a recording, and the action at each.
 fn bounds(limits: &Limits) -> String {
     let most = limits.max_disk.map(|n| format!("at most {}", text::bytes(n)));
     let free = match limits.keep_free {
