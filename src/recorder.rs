@@ -278,10 +278,15 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         };
         // Start the thread before the starter relies on it, as it may not be available.
         let drain = std::thread::Builder::new().spawn_scoped(scope, work);
-        let drain = drain.context("no thread for the collector (`ulimit -u`?)")?;
+        let drain = drain.with_context(|| {
+            format!(
+                "cannot start a thread for the collector of process {} (`ulimit -u`?)",
+                args.pid
+            )
+        })?;
         if let Err(e) = ready.write_all(&[1]) {
             stop.store(true, Relaxed);
-            return Err(e).context("nobody waits for the collector");
+            return Err(e).context("the process that started the collector has ended");
         }
         let deadline = args.duration_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
         if wait_signal(&signals, deadline) != Some(DONE) {

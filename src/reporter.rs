@@ -79,7 +79,7 @@ impl Reporter {
         let asked = stop.clone();
         let work = move || work(&about, &told, &asked);
         let thread = std::thread::Builder::new().spawn(work);
-        let thread = thread.context("no thread for reports (`ulimit -u`?)")?;
+        let thread = thread.context("cannot start a thread for reports (`ulimit -u`?)")?;
         Ok((Self { thread, stop }, tell))
     }
 
@@ -157,7 +157,7 @@ fn result(mut child: Child, stop: &AtomicBool) -> Result<String, String> {
                 ));
             }
             Ok(None) => std::thread::sleep(TICK),
-            Err(e) => return Err(format!("nothing is known of the report's process: {e}")),
+            Err(e) => return Err(format!("cannot read the state of the report's process: {e}")),
         }
     };
     let path = out.text();

@@ -36,7 +36,7 @@ pub enum Refusal {
     Busy(Pid),
     /// Another prof has attached to the process meanwhile.
     #[error(
-        "pid {0} is being recorded since a moment ago, by another prof; `prof detach {0}` ends that"
+        "another prof began to record pid {0} a moment ago; `prof detach {0}` ends that recording"
     )]
     Recorded(Pid),
     /// The process is prof itself.

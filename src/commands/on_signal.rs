@@ -67,7 +67,8 @@ impl SignalReportArgs {
             return Err(usage(format!("--report-file {text}: name a file, not a folder")));
         }
         // The process that writes the reports has another current folder.
-        let folder = std::env::current_dir().context("the current folder is gone")?;
+        let folder =
+            std::env::current_dir().context("cannot find the current folder; was it removed?")?;
         Ok(Some(Reports { signal, to: Template { folder, text }, format }))
     }
 }

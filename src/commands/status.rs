@@ -355,7 +355,7 @@ impl Status {
         all
     }
 
-    /// Says what to do about what is not as it should be.
+    /// Returns advice on each fault of the recording.
     fn advice(&self) -> Vec<String> {
         let p = &self.peek;
         let mut all = Vec::new();

@@ -58,12 +58,18 @@ impl Who {
             }
         };
         if all.is_empty() {
-            let words = match self {
-                Self::One(pid) => format!("process {pid}"),
-                Self::Folder(path) => format!("the processes of {}", path.display()),
-                Self::All(which) => which.words(),
+            let message = match self {
+                Self::One(pid) => {
+                    format!("process {pid} is not being recorded; start with `prof attach {pid}`")
+                }
+                Self::Folder(path) => {
+                    format!("no process is being recorded to {}", path.display())
+                }
+                Self::All(which) => {
+                    format!("{} are not being recorded; start with `prof attach`", which.words())
+                }
             };
-            return Err(refused(format!("of {words}, none is recorded (any more)")));
+            return Err(refused(message));
         }
         Ok(all)
     }

@@ -49,14 +49,17 @@ extern "C" fn stop(_: i32) {
 /// # Errors
 /// If it can't be started.
 pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
-    let folder = Folder::open(&folder.absolute()).context("the folder is gone")?;
-    let (mut ready, mut write) = std::io::pipe().context("no descriptor for the supervisor")?;
+    let path = folder.absolute();
+    let folder = Folder::open(&path)
+        .with_context(|| format!("cannot open {}; was it removed?", path.display()))?;
+    let (mut ready, mut write) =
+        std::io::pipe().context("cannot make a pipe to the supervisor (`ulimit -n`?)")?;
     // SAFETY: this process has one thread now: those that trace end with the attach.
     match unsafe { fork() }.context("cannot start the supervisor")? {
         ForkResult::Parent { child } => {
             drop(write);
             let mut byte = [0];
-            ready.read_exact(&mut byte).context("the supervisor has ended at once")?;
+            ready.read_exact(&mut byte).context("the supervisor ended before it was ready")?;
             Ok(child.into())
         }
         ForkResult::Child => {

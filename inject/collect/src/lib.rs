@@ -68,11 +68,11 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The mapping is not a ring of this version of prof.
-    #[error("what is mapped as prof's memory there is damaged, or not prof's ({0})")]
+    #[error("the memory that is mapped as prof's is damaged, or is not prof's ({0})")]
     NotARing(&'static str),
     /// The ring belongs to a build of prof with another layout.
     #[error(
-        "its events are written as another version of prof writes them (layout {layout}), which this one can't read"
+        "its events have the format of another version of prof (layout {layout}), which this one can't read; use that version"
     )]
     OtherLayout {
         /// Number of its layout.

@@ -26,7 +26,10 @@ impl fmt::Display for Error {
         match self {
             Self::Ended(pid) => write!(f, "process {pid} has ended"),
             Self::Memory(pid, e) => write!(f, "cannot read the memory of process {pid}: {e}"),
-            Self::Late(pid) => write!(f, "time was up before process {pid} was read"),
+            Self::Late(pid) => write!(
+                f,
+                "process {pid} was not read within the time limit; give more with --timeout"
+            ),
             Self::Threads(e) => e.fmt(f),
             Self::Blocks(e) => e.fmt(f),
         }

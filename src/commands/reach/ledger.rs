@@ -245,7 +245,10 @@ impl Ledger {
     }
 
     fn late(&self) -> anyhow::Error {
-        anyhow!("time was up before the recording of process {} was read", self.pid)
+        anyhow!(
+            "the recording of process {} was not read within the time limit; give more with --timeout",
+            self.pid
+        )
     }
 
     /// Reads up to the present.
