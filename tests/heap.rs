@@ -121,6 +121,21 @@ fn an_arena_that_has_free_blocks_of_all_sizes_is_found() {
     target.kill();
 }
 
+/// Nearly no bin of such a heap is empty.
+#[test]
+fn an_arena_that_has_a_free_block_in_every_bin_is_found() {
+    let scene = Scene::new("heap-all-bins");
+    let mut command = Command::new(program_with("bins.c", &["-O0"]));
+    command.arg("all");
+    let mut target = Target::spawn(command);
+    let live: u64 = target.expect("live ")["live ".len()..].parse().expect("a number");
+    target.expect("ready");
+    let heap = heap(&scene, &target, &["--snapshot", "stop"]);
+    assert_eq!(heap["arenas"].as_array().map(Vec::len), Some(1), "{heap}");
+    assert!(blocks(&heap) >= live, "{live} of {heap}");
+    target.kill();
+}
+
 #[test]
 fn every_block_is_counted_as_glibc_counts_it() {
     let scene = Scene::new("heap");

@@ -1,7 +1,8 @@
 //! Finds glibc's arenas, without symbols and for any version: by what their fields must have.
 //!
 //! The main arena lies in the data of libc, or of a program that is linked statically. It is recognised by its bins: an
-//! empty bin points to itself. All arenas form a ring, which tells how far in front of the bins an arena begins.
+//! empty bin points to itself, and the first chunk of another one back to the bin. All arenas form a ring, which tells how
+//! far in front of the bins an arena begins.
 
 use crate::chunk::{ALIGN, SizeField};
 use crate::view::{View, WORD, words};
@@ -14,9 +15,9 @@ const BINS: usize = 127;
 const BITMAP: u64 = 16;
 /// Bytes of these bins.
 const BYTES: u64 = 2 * BINS as u64 * WORD;
-/// Number of bins that must be empty for an arena to be recognised, and of those that may make no sense: the target may run,
-/// and change some while they are read.
-const EMPTY: usize = 8;
+/// Number of bins that must be proved for an arena to be recognised, and of those that may make no sense: the target may
+/// run, and change some while they are read.
+const PROVED: usize = 8;
 const CHANGING: usize = 8;
 /// Greatest number of fast bins.
 const FAST: u64 = 10;
@@ -228,11 +229,11 @@ fn main_top(view: &mut View<'_>, maps: &[Map]) -> Option<(Vec<u64>, u64)> {
     for i in (0..maps.len()).filter(is_data) {
         let m = &maps[i];
         let all: Vec<u64> = words(&view.all(m.start.0..m.end.0)).collect();
-        for at in
-            (0..all.len()).filter(|at| are_bins(all.get(at + 2..), m.start.0 + *at as u64 * WORD))
-        {
+        for at in 0..all.len() {
             let top_at = m.start.0 + at as u64 * WORD;
-            if let Some(found) = ring(view, top_at) {
+            if are_bins(view, all.get(at + 2..), top_at)
+                && let Some(found) = ring(view, top_at)
+            {
                 return Some(found);
             }
         }
@@ -241,7 +242,7 @@ fn main_top(view: &mut View<'_>, maps: &[Map]) -> Option<(Vec<u64>, u64)> {
 }
 
 /// Returns whether these words are the bins of an arena whose field `top` lies at an address.
-fn are_bins(bins: Option<&[u64]>, top_at: u64) -> bool {
+fn are_bins(view: &mut View<'_>, bins: Option<&[u64]>, top_at: u64) -> bool {
     let Some(bins) = bins.and_then(|w| w.get(..2 * BINS)) else { return false };
     let bins = bins.as_chunks::<2>().0;
     let own = |k: usize| top_at + 2 * k as u64 * WORD;
@@ -250,10 +251,15 @@ fn are_bins(bins: Option<&[u64]>, top_at: u64) -> bool {
         let [next, before] = bins[k];
         next != 0 && before != 0 && (next == own(k)) == (before == own(k))
     };
-    // Two bins of sizes that are rare, first: nearly all memory fails there.
-    (empty(BINS - 1) || empty(BINS / 2))
-        && (0..BINS).filter(|k| !sane(*k)).count() <= CHANGING
-        && (0..BINS).filter(|k| empty(*k)).count() >= EMPTY
+    // One bin that no size belongs to, and one of sizes that are rare, first: nearly all memory fails there.
+    if !(empty(BINS - 1) || empty(BINS / 2)) || (0..BINS).filter(|k| !sane(*k)).count() > CHANGING {
+        return false;
+    }
+    // In a program that uses all sizes, no more than the bin without a size need be empty.
+    let mut leads_back =
+        |k: usize| bins[k][0].checked_add(3 * WORD).and_then(|at| view.words(at)) == Some([own(k)]);
+    let full = (0..BINS).filter(|k| !empty(*k) && leads_back(*k));
+    (0..BINS).filter(|k| empty(*k)).chain(full).take(PROVED).count() == PROVED
 }
 
 /// Follows the ring of arenas from the main one. Memory in front of the bins may look like an arena's, so all distances are
@@ -272,7 +278,7 @@ fn ring(view: &mut View<'_>, top_at: u64) -> Option<(Vec<u64>, u64)> {
             let Some((start, end)) = bins else { break };
             let bins = view.all(start..end);
             let bins: Vec<u64> = words(&bins).collect();
-            if !seen.insert(top) || !are_bins(Some(&bins), top) {
+            if !seen.insert(top) || !are_bins(view, Some(&bins), top) {
                 break;
             }
             tops.push(top);
