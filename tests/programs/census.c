@@ -37,8 +37,13 @@ static void make(int who) {
     }
 }
 
+/* More than one heap of an arena takes. */
+#define MANY 800
+
 static void *thread(void *arg) {
     make((int)(long)arg);
+    if ((long)arg == 1 && getenv("CENSUS_HEAPS") != NULL)
+        for (int i = 0; i < MANY; i++) *(volatile char *)malloc(100000) = 1;
     pthread_barrier_wait(&made);
     /* It keeps its cache while it waits. */
     pthread_mutex_lock(&held);
@@ -65,6 +70,7 @@ static void begin(void) {
     int live = 5;
     for (int who = 0; who <= THREADS; who++)
         for (int i = 0; i < BLOCKS; i++) live += blocks[who][i] != NULL;
+    if (getenv("CENSUS_HEAPS") != NULL) live += MANY;
     if (getenv("CENSUS_SBRK") != NULL) {
         memset(sbrk(40000), 0x5a, 40000);
         /* More than is free in front of it. */

@@ -150,11 +150,11 @@ impl Arenas {
     /// Adds the heaps of another arena, each of which points to its arena and to the heap before.
     fn add_heaps(&mut self, view: &mut View<'_>, number: usize, arena: u64) {
         let (top, _) = self.all[number].top;
-        let Some((mut at, most)) = heap_of(view, top, arena) else { return };
+        let Some(mut at) = heap_of(view, top, arena) else { return };
         let (mut heaps, mut first) = (Vec::new(), None);
         for _ in 0..MOST_HEAPS {
             let Some([owner, before, size]) = view.words(at) else { break };
-            if owner != arena || size == 0 || size > most {
+            if owner != arena || size == 0 || size >= 1 << HEAPS.end {
                 break;
             }
             heaps.push(at..at + size);
@@ -208,12 +208,13 @@ fn first_chunk(view: &mut View<'_>, from: u64, end: u64) -> Option<u64> {
     })
 }
 
-/// Finds the heap that an address lies in by its owner. Returns its address, and the size that heaps have.
-fn heap_of(view: &mut View<'_>, address: u64, arena: u64) -> Option<(u64, u64)> {
+/// Finds the heap that an address lies in by its owner. Returns its address. How large heaps may be does not follow from it:
+/// the place near the beginning of a heap has the same address under the masks of several sizes.
+fn heap_of(view: &mut View<'_>, address: u64, arena: u64) -> Option<u64> {
     HEAPS.map(|shift| 1u64 << shift).find_map(|most| {
         let at = address & !(most - 1);
         let [owner, _, size] = view.words(at)?;
-        (owner == arena && size <= most && address < at + size).then_some((at, most))
+        (owner == arena && size <= most && address < at + size).then_some(at)
     })
 }
 
