@@ -293,6 +293,26 @@ fn what_can_not_load_it_is_refused() {
     }
 }
 
+/// Nothing is left of a library whose code the kernel refuses to map, which prof does not know beforehand here.
+#[test]
+fn what_the_linker_leaves_is_unmapped() {
+    if !nix::unistd::geteuid().is_root() || !common::installed("setpriv") {
+        return common::skip("dlopen-left", "taking a capability away takes root and setpriv");
+    }
+    let scene = Scene::new("dlopen-left");
+    let mut target = Target::start(&program("filters.c"), &["file"]);
+    target.ask("go");
+    let before = Snapshot::of(&target);
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(Scene::binary());
+    command.args(["attach", &target.pid.to_string(), "--by", "dlopen", "--filter-allows"]);
+    let out = scene.run(command);
+    assert!(out.code == 3 && out.stderr.contains("failed to map segment"), "{out:?}");
+    before.assert_same(&Snapshot::of(&target));
+    target.ask("go");
+    target.quit();
+}
+
 /// A thread that is always inside the dynamic linker makes a refusal, not a hang.
 #[test]
 fn a_thread_in_the_dynamic_linker_is_not_waited_for_too_long() {

@@ -316,7 +316,11 @@ impl<'a> Site<'a> {
         let search = self.search(Deed::Unload);
         search.run(self.stops, |c, late| {
             let Some(loaded) = find(mem, &modules, number) else {
-                return Ok(!is_mapped(pid, number));
+                // Where the linker could not map all of the library, glibc leaves the rest of it, and knows it no more.
+                for p in maps::of(pid)?.iter().filter(|p| library_file::is_of(p, number)) {
+                    unmap_at(c, Area { addr: p.start.0, len: p.len() })?;
+                }
+                return Ok(true);
             };
             if again::are_back(mem, hooked) {
                 return Ok(false);
