@@ -293,6 +293,36 @@ fn what_can_not_load_it_is_refused() {
     }
 }
 
+/// glibc leaves a part of a library mapped of which the kernel refuses the code, so prof asks for none.
+#[test]
+fn folders_whose_files_are_no_code_are_passed_over() {
+    if !nix::unistd::geteuid().is_root() || !common::installed("unshare") {
+        return common::skip("dlopen-noexec", "mounting takes root and unshare");
+    }
+    let scene = Scene::new("dlopen-noexec");
+    let script = r#"for d in /tmp /var/tmp /dev/shm /run; do
+        mount -t tmpfs -o "$OPTIONS" none $d || exit; [ $d != "$LAST" ] || OPTIONS=exec; done; exec "$0""#;
+    for (last, works) in [("/run", false), ("/dev/shm", true)] {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(program("toggle.c"));
+        command.env("OPTIONS", "noexec").env("LAST", last);
+        let mut target = Target::spawn(command);
+        target.expect("ready");
+        target.ask("alloc 10");
+        let before = Snapshot::of(&target);
+        let pid = target.pid.to_string();
+        let out = scene.prof(&["attach", &pid, "--by", "dlopen", "-o", &format!("{works}.prof")]);
+        assert_eq!(out.code, if works { 0 } else { 3 }, "{out:?}");
+        assert_eq!(out.stderr.contains("it is mounted with noexec"), !works, "{out:?}");
+        if works {
+            target.ask("alloc 10");
+            scene.detach(&target);
+        }
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+    }
+}
+
 /// Nothing is left of a library whose code the kernel refuses to map, which prof does not know beforehand here.
 #[test]
 fn what_the_linker_leaves_is_unmapped() {

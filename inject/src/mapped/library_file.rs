@@ -4,6 +4,7 @@
 //! take a library of the same path for the one that a killed prof has left.
 
 use crate::mapped::image::HOOK;
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 use prof_os::files::folder_below;
 use prof_os::maps::Map;
 use prof_os::{Pid, process};
@@ -68,9 +69,13 @@ impl LibraryFile {
     /// Writes the library to a folder of the target's, one of [`FOLDERS`].
     ///
     /// # Errors
-    /// If the folder can't be written to.
+    /// If the folder can't be written to, or the kernel maps no code of files in it.
     pub(crate) fn new(pid: Pid, folder: &str, number: u64) -> io::Result<Self> {
         let file = Self::at(pid, folder, number)?;
+        // glibc leaves a part of the library mapped where the kernel refuses the rest.
+        if fstatvfs(&file.folder)?.flags().contains(FsFlags::ST_NOEXEC) {
+            return Err(io::Error::other("it is mounted with noexec"));
+        }
         let own = file.own_folder();
         fs::create_dir(&own)?;
         fs::set_permissions(&own, Permissions::from_mode(0o755))?;
