@@ -78,6 +78,17 @@ fn check_blocks(r: &Report, answer: &str, header: u64) {
     }
 }
 
+/// Since 2.35 glibc can take memory in huge pages. The heaps of its arenas are then four of them long.
+#[test]
+fn arenas_with_heaps_of_huge_pages_are_told() {
+    let scene = Scene::new("huge");
+    let mut target = start(None, &[("GLIBC_TUNABLES", "glibc.malloc.hugetlb=2")]);
+    target.ask("threads");
+    let live = allocator(&scene, &target.pid.to_string(), &[]);
+    assert!(list(&live, "/arenas").len() >= 2, "{:#}", live.0);
+    target.quit();
+}
+
 #[test]
 fn glibcs_settings_arenas_and_overhead_are_told() {
     let scene = Scene::new("glibc");

@@ -1,7 +1,7 @@
 //! Chunks that are free though they look as if they were in use: those in caches of threads, and in fast bins.
 
 use crate::chunk::{ALIGN, HEADER, LEAST, State};
-use crate::view::{View, WORD};
+use crate::view::{Memory as _, View, WORD};
 use crate::walk::Walked;
 
 /// Number of lists of a thread's cache by size: of chunks up to 1040 bytes (64-bit), and since 2.42 also of larger ones.

@@ -1,7 +1,7 @@
 //! Finds blocks that have a mapping of their own: nothing leads to them, but their headers tell.
 
 use crate::chunk::{ALIGN, Chunk, HEADER, MAPPED, State};
-use crate::view::{View, WORD, words};
+use crate::view::{Memory as _, View, WORD, words};
 use prof_os::maps::Map;
 use prof_os::page_size;
 use std::ops::Range;

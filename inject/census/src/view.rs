@@ -1,20 +1,14 @@
 //! The target's memory, read in windows.
 
+pub(crate) use prof_glibc::{Memory, WORD, words};
 use prof_os::memory::Reader;
 use std::ops::Range;
 use std::time::Instant;
 
-/// Bytes of a word of the target, which has the word size of prof itself.
-pub(crate) const WORD: u64 = size_of::<usize>() as u64;
 /// Bytes of a window.
 const WINDOW: u64 = 64 << 10;
 /// Number of reads between two looks at the clock.
 const READS: u32 = 64;
-
-/// Returns the words of some memory.
-pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.as_chunks::<{ WORD as usize }>().0.iter().map(|w| usize::from_ne_bytes(*w) as u64)
-}
 
 /// Reads words at ascending addresses with few system calls, and nothing more from a moment on: whoever follows lists or
 /// searches memory stops at what can't be read, so that no heap, however it lies, keeps the target stopped for longer.
@@ -58,13 +52,6 @@ impl<'a> View<'a> {
         self.window.1.clear();
     }
 
-    /// Reads words at an address without a window.
-    pub(crate) fn words<const N: usize>(&mut self, at: u64) -> Option<[u64; N]> {
-        let mut bytes = [[0u8; WORD as usize]; N];
-        let all = bytes.as_flattened_mut();
-        (self.read(at, all) == all.len()).then(|| bytes.map(|w| usize::from_ne_bytes(w) as u64))
-    }
-
     /// Reads a word. `end`: nothing from there on is read with it.
     pub(crate) fn word(&mut self, at: u64, end: u64) -> Option<u64> {
         let (start, bytes) = (self.window.0, &self.window.1);
@@ -84,9 +71,17 @@ impl<'a> View<'a> {
         bytes.truncate(n);
         self.window = (at, bytes);
     }
+}
 
-    /// Reads a range, as far as it can be read.
-    pub(crate) fn all(&mut self, range: Range<u64>) -> Vec<u8> {
+impl Memory for View<'_> {
+    /// Reads words at an address without a window.
+    fn words<const N: usize>(&mut self, at: u64) -> Option<[u64; N]> {
+        let mut bytes = [[0u8; WORD as usize]; N];
+        let all = bytes.as_flattened_mut();
+        (self.read(at, all) == all.len()).then(|| bytes.map(|w| usize::from_ne_bytes(w) as u64))
+    }
+
+    fn all(&mut self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
         let n = self.read(range.start, &mut bytes);
         bytes.truncate(n);

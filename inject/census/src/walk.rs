@@ -2,7 +2,7 @@
 
 use crate::arena::Region;
 use crate::chunk::{ALIGN, Chunk, HEADER, SizeField, State};
-use crate::view::{View, WORD};
+use crate::view::{Memory as _, View, WORD};
 use std::ops::Range;
 
 /// Attempts to read a chunk anew that makes no sense: the target may be about to change it.

@@ -1,38 +1,20 @@
 //! Reads the statistics of glibc's allocator, as `mallinfo2` would return them at the same moment: bytes taken from the
 //! kernel, and bytes of these that are free.
 //!
-//! Nothing in the target is called, and no symbol is needed. The main arena lies in a writable segment of libc, and is
-//! recognised by its bins: an empty bin points to itself. The arenas form a ring. The target runs meanwhile, so a list
-//! may change while it is followed: if it is inconsistent it is read again, and in the end given up.
+//! Nothing in the target is called, and no symbol is needed: `prof_glibc` finds the arenas. The target runs meanwhile, so
+//! a list may change while it is followed: if it is inconsistent it is read again, and in the end given up.
 
 use crate::pages::Pages;
+use prof_glibc::{BINS, FIRST_BIN, Memory as _, NEXT, Totals, WORD, fast_bins, heaps, totals};
 use prof_os::maps::Map;
 use prof_trace::records::Arena;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-const WORD: u64 = size_of::<usize>() as u64;
-/// Number of fast bins, of other bins, and words of the bit map behind them.
-const FAST: u64 = 10;
-const BINS: u64 = 127;
-const BITMAP: u64 = 16;
-/// Offsets of fields from the field `top`.
-const FIRST_BIN: u64 = 2 * WORD;
-const NEXT: u64 = FIRST_BIN + 2 * BINS * WORD + BITMAP;
-const SYSTEM: u64 = NEXT + 3 * WORD;
-/// Bytes in front of the fast bins: three 32-bit numbers, padded to a word.
-const HEAD: u64 = 12u64.next_multiple_of(WORD);
-const TOP: u64 = HEAD + FAST * WORD;
-/// Alignment of the heaps of arenas other than the main one.
-const HEAP: u64 = if WORD == 8 { 64 << 20 } else { 1 << 20 };
-/// Number of bins that must be empty for an arena to be recognised.
-const EMPTY: usize = 8;
 /// Greatest length of a segment that is searched.
 const SEGMENT: u64 = 16 << 20;
-/// Limits on arenas, heaps of one arena, free chunks, and time.
+/// Limits on arenas, free chunks, and time.
 const MOST_ARENAS: usize = 4096;
-const MOST_HEAPS: usize = 4096;
 const MOST_CHUNKS: usize = 1 << 20;
 const LONGEST: Duration = Duration::from_secs(3);
 /// Number of pages that are searched for blocks in one mapping, and least length of such a block.
@@ -125,6 +107,8 @@ pub(crate) struct Look<'a> {
     pub pages: Option<&'a Pages>,
     deadline: Instant,
     chunks: usize,
+    /// Distance of the field `top` from the beginning of an arena, in bytes.
+    head: u64,
     /// Begin and end of each free chunk of the present reading.
     seen: Vec<(u64, u64)>,
 }
@@ -132,13 +116,19 @@ pub(crate) struct Look<'a> {
 impl<'a> Look<'a> {
     /// Creates a reader for the memory of a target.
     pub(crate) fn new(mem: &'a File, pages: Option<&'a Pages>) -> Self {
-        Self { mem, pages, deadline: Instant::now() + LONGEST, chunks: 0, seen: Vec::new() }
+        Self {
+            mem,
+            pages,
+            deadline: Instant::now() + LONGEST,
+            chunks: 0,
+            head: 0,
+            seen: Vec::new(),
+        }
     }
 
     fn words<const N: usize>(&self, at: u64) -> Option<[u64; N]> {
-        let mut bytes = [[0u8; size_of::<usize>()]; N];
-        self.mem.read_exact_at(bytes.as_flattened_mut(), at).ok()?;
-        Some(bytes.map(|w| usize::from_ne_bytes(w) as u64))
+        let mut mem = self.mem;
+        mem.words(at)
     }
 
     /// Restarts the time limit.
@@ -184,15 +174,19 @@ impl<'a> Look<'a> {
         Some(walk)
     }
 
-    /// Returns the address of the main arena.
-    fn main(&self, maps: &[Map]) -> Option<u64> {
+    /// Returns the address of the main arena, and notes how far behind it the field `top` lies. Only libc and the program
+    /// are searched, as this is done again and again.
+    fn main(&mut self, maps: &[Map]) -> Option<u64> {
         let program = maps.first().map_or(&[][..], |m| &m.name);
-        let is_libc = |m: &&Map| {
+        let is_libc = |m: &Map| {
             let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
             let libc = name.starts_with(b"libc.so") || name.starts_with(b"libc-2.");
-            (libc || m.name == program) && m.inode != 0 && m.write && m.len() <= SEGMENT
+            (libc || m.name == program) && m.inode != 0 && m.len() <= SEGMENT
         };
-        maps.iter().filter(is_libc).find_map(|m| self.main_arena(m))
+        let mut mem = self.mem;
+        let ring = prof_glibc::find(&mut mem, maps, is_libc)?;
+        self.head = ring.head;
+        ring.tops.first()?.checked_sub(ring.head)
     }
 
     /// Reads all arenas once. Returns their statistics, all free chunks, and the bytes that the arenas grew or shrank
@@ -201,27 +195,27 @@ impl<'a> Look<'a> {
         let (mut all, mut changed) = (Arenas::default(), 0u64);
         let mut at = main;
         for _ in 0..MOST_ARENAS {
-            let before = self.system(at)?;
+            let before = self.totals(at)?.system;
             let so_far = (all.free, all.free_resident, all.heaps.len(), self.seen.len());
             let (top, fast) = self.add(at, main, &mut all)?;
-            let after = self.system(at)?;
-            let [threads, _, most] = self.words(at + TOP + NEXT + 2 * WORD)?;
+            let totals = self.totals(at)?;
+            let after = totals.system;
             let free = all.free.saturating_sub(so_far.0);
             all.each.push(Arena {
                 address: at,
                 heaps: (all.heaps.len() - so_far.2) as u64,
                 mapped: before.max(after),
-                most_mapped: most.max(before).max(after),
+                most_mapped: totals.most_system.max(before),
                 free: free.min(before.max(after)),
                 dirty: all.free_resident.saturating_sub(so_far.1).min(free),
                 top,
                 fast,
                 free_chunks: (self.seen.len() - so_far.3).saturating_sub(1) as u64,
-                threads,
+                threads: totals.threads.unwrap_or(0),
             });
             all.system = all.system.saturating_add(before.max(after));
             changed = changed.saturating_add(before.abs_diff(after));
-            [at] = self.words(at + TOP + NEXT)?;
+            [at] = self.words(at.checked_add(self.head + NEXT)?)?;
             if at == main {
                 all.heaps.sort_by_key(|h| h.start);
                 let (seen, twice) = FreeChunks::of(std::mem::take(&mut self.seen));
@@ -233,47 +227,9 @@ impl<'a> Look<'a> {
         None
     }
 
-    /// Returns the bytes that an arena has taken from the kernel.
-    fn system(&self, arena: u64) -> Option<u64> {
-        self.words(arena.checked_add(TOP + SYSTEM)?).map(|[bytes]| bytes)
-    }
-
-    /// Searches a segment for the main arena, and returns its address.
-    fn main_arena(&self, m: &Map) -> Option<u64> {
-        let mut bytes = vec![0; usize::try_from(m.len()).ok()?];
-        let n = self.mem.read_at(&mut bytes, m.start.0).ok()?;
-        let words: Vec<u64> = bytes[..n]
-            .as_chunks::<{ size_of::<usize>() }>()
-            .0
-            .iter()
-            .map(|w| usize::from_ne_bytes(*w) as u64)
-            .collect();
-        let first = (FIRST_BIN / WORD) as usize;
-        let is_one = |i: &usize| {
-            let top = m.start.0 + *i as u64 * WORD;
-            // A quick check first: the last bin, of chunks larger than any, is empty.
-            let lists = words.get(i + first..).and_then(|w| w.get(..2 * BINS as usize));
-            let Some(lists) = lists else { return false };
-            let own = |k: usize| top + 2 * k as u64 * WORD;
-            let empty = |(k, pair): (usize, &[u64; 2])| *pair == [own(k); 2];
-            let sane = |(k, pair): (usize, &[u64; 2])| {
-                pair.iter().all(|p| *p != 0) && (pair[0] == own(k)) == (pair[1] == own(k))
-            };
-            let pairs = lists.as_chunks::<2>().0;
-            let last = BINS as usize - 1;
-            (empty((last, &pairs[last])) || empty((last / 2, &pairs[last / 2])))
-                && pairs.iter().enumerate().all(sane)
-                && pairs.iter().enumerate().filter(|p| empty(*p)).count() >= EMPTY
-        };
-        // Memory in front of the bins may look like another one, so the ring of arenas decides.
-        let arena = |i: usize| (m.start.0 + i as u64 * WORD).checked_sub(TOP);
-        (0..words.len()).filter(is_one).filter_map(arena).find(|a| self.is_in_ring(*a))
-    }
-
-    /// Returns whether the next arena is the main arena itself, or one that lies in a heap of its own.
-    fn is_in_ring(&self, main: u64) -> bool {
-        let Some([next]) = self.words(main + TOP + NEXT) else { return false };
-        next == main || self.words(next & !(HEAP - 1)).is_some_and(|[owner]| owner == next)
+    fn totals(&self, arena: u64) -> Option<Totals> {
+        let mut mem = self.mem;
+        totals(&mut mem, arena.checked_add(self.head)?)
     }
 
     /// Adds the statistics of an arena. Returns the bytes of the chunk at its end, and of those in fast bins.
@@ -285,9 +241,9 @@ impl<'a> Look<'a> {
                 f(look)
             })
         };
-        let top_at = arena.checked_add(TOP)?;
+        let top_at = arena.checked_add(self.head)?;
         let [top] = self.words(top_at)?;
-        let system = self.system(arena)?;
+        let system = self.totals(arena)?.system;
         if top == top_at {
             return Some((0, 0)); // nothing was asked for yet
         }
@@ -300,12 +256,12 @@ impl<'a> Look<'a> {
         self.seen.push((top, top.saturating_add(size)));
         put((size, self.missing(top, size)));
         let mut fast = 0u64;
-        for k in 0..FAST {
-            let found = tries(self, &|look| look.fast_list(top_at - (FAST - k) * WORD, system))?;
+        for bin in fast_bins(arena, self.head) {
+            let found = tries(self, &|look| look.fast_list(bin, system))?;
             fast = fast.saturating_add(found.0);
             put(found);
         }
-        for k in 0..BINS {
+        for k in 0..BINS as u64 {
             put(tries(self, &|look| look.list(top_at + 2 * k * WORD, system))?);
         }
         if arena != main {
@@ -372,21 +328,12 @@ impl<'a> Look<'a> {
         to.saturating_sub(from).saturating_sub(pages.count_as(from, to, false).resident)
     }
 
-    /// Adds the heaps of an arena: each points to its arena and to the previous heap.
+    /// Adds the heaps of an arena; returns `None` if they could not be followed to the first one.
     fn heaps(&self, arena: u64, top: u64, all: &mut Vec<Range>) -> Option<()> {
-        let mut start = top & !(HEAP - 1);
-        for _ in 0..MOST_HEAPS {
-            let [owner, before, size] = self.words(start)?;
-            if owner != arena || size == 0 || size > HEAP {
-                return None;
-            }
-            all.push(Range { start, end: start + size, block: false });
-            if before == 0 {
-                return Some(());
-            }
-            start = before;
-        }
-        None
+        let mut mem = self.mem;
+        let (heaps, whole) = heaps(&mut mem, arena, top);
+        all.extend(heaps.iter().map(|h| Range { start: h.start, end: h.end, block: false }));
+        whole.then_some(())
     }
 
     /// Finds blocks of glibc's that have a mapping of their own, within a mapping that may contain others' memory as
