@@ -140,7 +140,8 @@ fn an_arena_that_has_a_free_block_in_every_bin_is_found() {
 fn every_block_is_counted_as_glibc_counts_it() {
     let scene = Scene::new("heap");
     let is_static: &[&str] = &["-O1", "-static"];
-    let modes = [None, Some("CENSUS_SBRK"), Some("CENSUS_HEAPS")].map(|mode| (&FLAGS[..], mode));
+    let modes = [None, Some("CENSUS_SBRK"), Some("CENSUS_HEAPS"), Some("CENSUS_BRK")];
+    let modes = modes.map(|mode| (&FLAGS[..], mode));
     for (flags, mode) in modes.into_iter().chain([(is_static, None)]) {
         let mut target = start(flags, mode);
         let before = blocks(&heap(&scene, &target, &[]));

@@ -1,9 +1,11 @@
 //! glibc's arenas, and the regions in which their chunks lie.
 
 use crate::chunk::{ALIGN, SizeField};
+use crate::pieces;
 use crate::view::{Memory as _, View, WORD};
 use prof_glibc::{NEXT, fast_bins, heaps, totals};
 use prof_os::maps::Map;
+use prof_os::page_size;
 use std::ops::Range;
 
 /// A range of addresses that chunks may lie in, without the top chunk.
@@ -80,6 +82,29 @@ impl Arenas {
         }
         found.leave_out_overlaps();
         found
+    }
+
+    /// Returns the bytes that the main arena has from the kernel and that are in no region, if they are more than a page.
+    pub(crate) fn missing(&self) -> u64 {
+        let Some(main) = self.all.first() else { return 0 };
+        let regions = self.regions.iter().filter(|r| r.main);
+        let known: u64 = regions.map(|r| r.end - r.start).sum();
+        let missing = main.system.saturating_sub(known.saturating_add(main.top.1));
+        if missing > page_size() { missing } else { 0 }
+    }
+
+    /// Adds pieces of the main arena that were found before, as far as they are still there.
+    pub(crate) fn add_pieces(&mut self, view: &mut View<'_>, pieces: &[Range<u64>]) {
+        let Some(top) = self.all.first().map(|a| a.top.0) else { return };
+        for p in pieces {
+            // The top chunk may have been another one.
+            let limit = p.end.max(top.saturating_add(1));
+            let Some(end) = pieces::end_of(view, p.start, limit, top) else { continue };
+            // Where it begins was not known.
+            self.regions.retain(|r| !(r.main && r.end == end && end == top));
+            self.regions.push(Region { arena: 0, start: p.start, end, main: true });
+        }
+        self.leave_out_overlaps();
     }
 
     /// Sorts the regions, and leaves out those that overlap others, which no allocator makes.

@@ -5,6 +5,7 @@ use crate::cached::{mark_cached, mark_fast};
 use crate::chunk::{HEADER, LEAST, State};
 use crate::error::Error;
 use crate::mapped::{self, Own};
+use crate::pieces;
 use crate::view::View;
 use crate::walk::Walked;
 use prof_inject::isolated;
@@ -206,9 +207,12 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
     }
     let until = began + options.timeout;
     let mut view = View::new(&reader, until);
-    let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+    let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
     // To look for these takes long in a process with much memory of other kinds, so that is not done while it is stopped.
+    let pieces = pieces::find(&mut view, &arenas, &maps);
+    arenas.add_pieces(&mut view, &pieces);
     let own = own_mappings(&mut view, &arenas, &maps);
+    let found = Found { own, pieces };
     let (before, late) = (view.bytes, view.is_late());
     let stop = match options.snapshot {
         Snapshot::Never => false,
@@ -223,13 +227,13 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
         Snapshot::Within(most) => most * 4,
         _ => options.timeout,
     };
-    let stopped = stop.then(|| stopped(pid, &reader, options.patience, (until, limit), &own));
+    let stopped = stop.then(|| stopped(pid, &reader, options.patience, (until, limit), &found));
     let raw = match stopped {
-        None => Raw::read(pid, &reader, maps, until, &own)?,
+        None => Raw::read(pid, &reader, maps, until, &found)?,
         Some(Ok(raw)) => raw,
         // The census is taken without a stop instead.
         Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
-            Raw::read(pid, &reader, maps, until, &own)?
+            Raw::read(pid, &reader, maps, until, &found)?
         }
         Some(Err(e)) => return Err(e),
     };
@@ -247,18 +251,26 @@ fn stopped(
     reader: &Reader,
     patience: Duration,
     (until, limit): (Instant, Duration),
-    own: &[Own],
+    found: &Found,
 ) -> Result<Raw, Error> {
     isolated(|| {
         let stopped = stop_all(pid, patience)?;
         let until = until.min(Instant::now() + limit);
         let done = maps::of(pid)
             .map_err(|_| Error::Ended(pid))
-            .and_then(|maps| Raw::read(pid, reader, maps, until, own));
+            .and_then(|maps| Raw::read(pid, reader, maps, until, found));
         let mut times = StopTimes::default();
         stopped.resume(&mut times);
         done.map(|raw| Raw { stop: Some(times.longest), ..raw })
     })
+}
+
+/// What nothing leads to, so that all memory is searched for it.
+struct Found {
+    /// Blocks with mappings of their own.
+    own: Vec<Own>,
+    /// Memory of the main arena.
+    pieces: Vec<Range<u64>>,
 }
 
 /// Looks for blocks that have mappings of their own.
@@ -289,23 +301,24 @@ struct Raw {
 }
 
 impl Raw {
-    /// Reads the heap. `found`: blocks with mappings of their own, of which those count that are still there.
+    /// Reads the heap. Of what was found before, that counts which is still there.
     fn read(
         pid: Pid,
         reader: &Reader,
         maps: Vec<Map>,
         until: Instant,
-        found: &[Own],
+        found: &Found,
     ) -> Result<Self, Error> {
         let mut view = View::new(reader, until);
-        let arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+        let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+        arenas.add_pieces(&mut view, &found.pieces);
         let mut walked = Walked::of(&mut view, &arenas.regions);
         let mut links = mark_cached(&mut view, &mut walked);
         for a in &arenas.all {
             links += mark_fast(&mut view, &mut walked, &a.fast);
         }
         let taken = taken(&arenas, &maps);
-        let own = found.iter().copied().filter(|o| mapped::is_there(&mut view, o)).collect();
+        let own = found.own.iter().copied().filter(|o| mapped::is_there(&mut view, o)).collect();
         if prof_os::process::has_ended(pid) {
             return Err(Error::Ended(pid));
         }
@@ -316,9 +329,10 @@ impl Raw {
     /// Computes the census from the memory that was read.
     fn census(self, reader: &Reader) -> Census {
         let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
+        let missing = self.arenas.missing();
         let lost = Lost {
-            bytes: behind.clone().map(|r| r.end - r.start).sum(),
-            places: behind.count() as u64,
+            bytes: behind.clone().map(|r| r.end - r.start).sum::<u64>() + missing,
+            places: behind.count() as u64 + u64::from(missing > 0),
             links: self.links,
             others: self.walked.gaps,
             late: self.late,
@@ -346,11 +360,11 @@ impl Raw {
 /// Returns the memory of arenas, in order.
 fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = arenas.all.iter().flat_map(|a| a.heaps.clone()).collect();
-    // A region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
+    // The newest region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
     let main = arenas.regions.iter().filter(|r| r.main);
     all.extend(main.map(
         |r| match maps.iter().find(|m| m.start.0 <= r.start && r.start < m.end.0) {
-            Some(m) if m.name != b"[heap]" => {
+            Some(m) if m.name != b"[heap]" && r.end == arenas.all[0].top.0 => {
                 let top = arenas.all[0].top;
                 r.start..(top.0 + top.1).clamp(r.start, m.end.0)
             }

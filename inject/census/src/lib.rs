@@ -16,6 +16,7 @@ mod census;
 mod chunk;
 mod error;
 mod mapped;
+mod pieces;
 mod view;
 mod walk;
 
