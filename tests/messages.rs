@@ -26,6 +26,28 @@ fn says(out: &Output, words: &[&str]) {
     }
 }
 
+/// Commands that look at processes that nobody records.
+#[test]
+fn a_process_without_memory_is_called_what_it_is() {
+    let scene = Scene::new("memoryless");
+    let mut child = Command::new("true").spawn().expect("true");
+    let ended = child.id().to_string();
+    let status = format!("/proc/{ended}/status");
+    until("it has ended", || {
+        std::fs::read_to_string(&status).is_ok_and(|s| s.contains("(zombie)"))
+    });
+    let has_kernel = std::fs::read_to_string("/proc/2/comm").is_ok_and(|c| c == "kthreadd\n");
+    let kernel = has_kernel.then_some(("2", "a kernel thread"));
+    for (pid, what) in [(ended.as_str(), "a zombie")].into_iter().chain(kernel) {
+        for command in ["heap", "allocator"] {
+            let out = scene.prof(&[command, pid]);
+            assert_eq!(out.code, 3, "{command}: {out:?}");
+            says(&out, &[pid, what]);
+        }
+    }
+    child.wait().expect("a child");
+}
+
 #[test]
 fn a_process_that_has_ended_is_called_so() {
     let scene = Scene::new("ended");

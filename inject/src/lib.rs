@@ -53,6 +53,7 @@ pub use installed::{By, Installed, Options};
 pub use isolated::isolated;
 pub use launch::{Launched, launch};
 pub use lock::{idle, wait_until_idle};
+pub use permission::has_memory;
 pub use preflight::preflight;
 pub use prof_arch::native::insn::uprobe;
 pub use prof_arch::patch::Probed;

@@ -24,12 +24,7 @@ pub(crate) fn may_attach(pid: Pid) -> Result<(Status, String)> {
     if pid == Pid::this() {
         return Err(Refusal::Myself(pid).into());
     }
-    if status.is_dead() {
-        return Err(Refusal::Zombie(pid, comm).into());
-    }
-    if process::is_kernel_thread(pid) {
-        return Err(Refusal::KernelThread(pid, comm).into());
-    }
+    is_program(pid, &status)?;
     if status.field("VmSize").is_none() {
         return Err(Error::Gone(pid));
     }
@@ -37,6 +32,24 @@ pub(crate) fn may_attach(pid: Pid) -> Result<(Status, String)> {
     may_trace(pid)?;
     frozen::thawed(pid)?;
     Ok((status, comm))
+}
+
+/// Checks that a process has memory to look at.
+///
+/// # Errors
+/// If there is none with this id, or it has ended, or is a kernel thread.
+pub fn has_memory(pid: Pid) -> Result<()> {
+    is_program(pid, &Status::of(pid).map_err(|_| Refusal::NoSuchProcess(pid))?)
+}
+
+fn is_program(pid: Pid, status: &Status) -> Result<()> {
+    if status.is_dead() {
+        return Err(Refusal::Zombie(pid, process::comm(pid)).into());
+    }
+    if process::is_kernel_thread(pid) {
+        return Err(Refusal::KernelThread(pid, process::comm(pid)).into());
+    }
+    Ok(())
 }
 
 /// Checks that no other process traces a process. A thread of this prof may still do so: one that the target's thread
@@ -57,7 +70,9 @@ pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
 pub(crate) fn may_trace(pid: Pid) -> Result<()> {
     match RemoteMemory::open(pid) {
         Ok(_) => {}
-        Err(Error::Gone(_)) => return Err(Refusal::NoSuchProcess(pid).into()),
+        Err(Error::Gone(_)) => {
+            return has_memory(pid).and(Err(Refusal::NoSuchProcess(pid).into()));
+        }
         Err(_) => return Err(permission(pid, true).into()),
     }
     if yama() == 3 {

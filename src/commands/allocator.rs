@@ -2,7 +2,7 @@
 
 use super::input::{InputArgs, Locate, resolve, say_losses};
 use super::report::{Format, given, moment, print};
-use crate::failure::usage;
+use crate::failure::{refused, usage};
 use crate::term;
 use anyhow::Result;
 use clap::Args;
@@ -64,6 +64,7 @@ pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> 
                 );
                 return Err(usage(message));
             }
+            prof_inject::has_memory(pid).map_err(|e| refused(e.to_string()))?;
             let found = prof_collect::read_allocators(pid);
             let found = found.map_err(|e| {
                 usage(format!("cannot read process {pid}: {e}; to read it takes the right to trace it, as root has"))

@@ -54,6 +54,7 @@ pub(crate) struct HeapArgs {
 pub(crate) fn run(args: &HeapArgs) -> Result<ExitCode> {
     let options =
         Options { snapshot: args.snapshot.of_census(), patience: PATIENCE, timeout: args.timeout };
+    prof_inject::has_memory(args.pid).map_err(|e| refused(e.to_string()))?;
     let census = take(args.pid, &options).map_err(|e| refused(e.to_string()))?;
     let data = HeapData::new(args.pid, &census);
     let style = Style { color: term::color(), width: term::width() };
