@@ -89,6 +89,8 @@ fn a_command_is_started_and_its_stacks_are_cut_to_a_depth() {
     for stack in look["top"].as_array().expect("stacks") {
         assert_eq!(stack["frames"].as_array().map(Vec::len), Some(1), "{stack:#}");
     }
+    let wrong = scene.prof(&["leaks", "--live", "4711"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("`prof leaks PID --live`"), "{wrong:?}");
     let wrong = scene.prof(&["leaks", "--live", "--command", "'"]);
     assert!(wrong.code == 2 && wrong.stderr.contains("is no command"), "{wrong:#?}");
     let none = scene.prof(&["leaks", "--live", "--command", "/nowhere/at/all"]);

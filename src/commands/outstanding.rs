@@ -51,7 +51,11 @@ pub(crate) fn run(args: &LeaksArgs, live: &LiveArgs) -> Result<ExitCode> {
     let watch = match &live.command {
         Some(command) => Watch::command(command).map_err(usage)?,
         None => {
-            let process = args.input.input.as_deref().unwrap_or_default();
+            // Numbers behind --live are the interval and the count.
+            let missing = || {
+                usage("--live: no process is given; its ID comes first: `prof leaks PID --live`")
+            };
+            let process = args.input.input.as_deref().ok_or_else(missing)?;
             Watch::Process(pid(process).map_err(|e| usage(format!("--live: {e}")))?)
         }
     };
