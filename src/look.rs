@@ -12,6 +12,7 @@ use prof_os::workers::{Worker, workers};
 use prof_os::{Pid, process};
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::records::{End, kind};
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,7 +34,7 @@ const ENOUGH: u64 = 1000;
 pub(crate) fn now(pid: Pid) -> Now {
     let private = prof_collect::private(pid);
     let sample = Stat::living(pid).filter(|_| private > 0);
-    let sample = sample.map(|s| Sample { ticks: 0, private, cpu_ms: s.cpu_ms() });
+    let sample = sample.map(|s| Sample { ticks: Ticks::ZERO, private, cpu_ms: s.cpu_ms() });
     Now { sample, workers: workers(pid) }
 }
 

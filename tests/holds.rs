@@ -7,6 +7,7 @@ use common::{Scene, Target};
 use prof_trace::chunk;
 use prof_trace::derived::Zipped;
 use prof_trace::records::{Scan, kind};
+use prof_trace::ticks::Ticks;
 use serde_json::Value;
 
 /// Returns the roots or stacks of a report whose name, or place, contains a text.
@@ -395,7 +396,7 @@ fn damaged(scene: &Scene, file: &str) {
     }
     scene.prof(&["report", "damaged.prof"]).ok("prof report");
     // A small file whose scan would fill the memory.
-    let head = Scan { ticks: 1, blocks: 1 << 40, ..Scan::default() };
+    let head = Scan { ticks: Ticks(1), blocks: 1 << 40, ..Scan::default() };
     chunk::put(&mut bytes, kind::SCAN, &head.encode());
     let part = Zipped::encode(kind::SCAN_BLOCKS, &vec![0; 60 << 20]).expect("zstd");
     for _ in 0..8 {

@@ -272,7 +272,7 @@ fn eight_threads_map_and_unmap() {
     all.sort_by_key(|e| e.call.at());
     for e in all {
         match e.call.kind {
-            CallKind::Mmap => assert_eq!(live.insert(e.call.addr, e.call.end), None, "{e:?}"),
+            CallKind::Mmap => assert_eq!(live.insert(e.call.addr, e.call.end.0), None, "{e:?}"),
             CallKind::Munmap => assert!(live.remove(&e.call.addr).is_some(), "{e:?}"),
             _ => {}
         }

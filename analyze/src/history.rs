@@ -5,6 +5,7 @@
 
 use crate::index::{Column, Index, ScanError, flags};
 use crate::query::{Entry, Key, Select, in_order};
+use prof_trace::ticks::Ticks;
 
 /// The beginning or end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub(crate) struct Step {
 
 impl Step {
     /// Returns the time in ticks.
-    pub(crate) fn time(&self) -> u64 {
+    pub(crate) fn time(&self) -> Ticks {
         self.key.time()
     }
 
@@ -113,7 +114,7 @@ impl Entry for Step {
 pub(crate) fn steps<E: From<ScanError>>(
     index: &Index,
     select: impl Select,
-    until: u64,
+    until: Ticks,
     take: impl FnMut(&Step) -> Result<(), E>,
 ) -> Result<(), E> {
     in_order(index, select, until, take)

@@ -125,18 +125,18 @@ impl Unseen {
 /// Returns whether recording was never paused: growth during a pause can't be explained.
 fn was_on(analysis: &Analysis) -> bool {
     let parts = analysis.parts();
-    let on = parts.iter().map(|p| p.end.saturating_sub(p.start)).fold(0, u64::saturating_add);
+    let on = parts.iter().map(|p| p.end.since(p.start)).fold(0, u64::saturating_add);
     let start = analysis.meta().target.start_ticks;
-    let all = analysis.end_ticks().saturating_sub(start);
+    let all = analysis.end_ticks().since(start);
     // A few milliseconds pass before recording is on for the first time.
-    let late = parts.first().map_or(all, |p| p.start.saturating_sub(start));
+    let late = parts.first().map_or(all, |p| p.start.since(start));
     parts.len() == 1 && on.saturating_add(late) >= all / 20 * 19
 }
 
 /// Returns the lasting growth of private memory, without stacks: to the minimum of the last fifth of the time.
 fn grown(analysis: &Analysis, first: Sample, last: Sample) -> u64 {
     let meta = analysis.meta();
-    let fifth = last.ticks.saturating_sub(first.ticks) / 5;
+    let fifth = last.ticks.since(first.ticks) / 5;
     let least = meta.process.least_since(last.ticks.saturating_sub(fifth));
     let end = least.map_or(last.private, |l| l.min(last.private));
     let stacks = |m: &Memory| {

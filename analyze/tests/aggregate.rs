@@ -16,6 +16,7 @@ use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Events, Pass, Step, kind};
 use prof_trace::sieve::{Figures, Sieve, Sieved};
+use prof_trace::ticks::Ticks;
 use std::collections::BTreeMap;
 
 /// Writes what a sieve lets through, which has no events.
@@ -83,7 +84,8 @@ fn all(index: &Index) -> Query<'_> {
 
 /// Returns groups by node, without the times that steps round.
 fn exact(groups: &[Group]) -> BTreeMap<u32, Group> {
-    let plain = |g: &Group| Group { last: 0, peak_ticks: 0, oldest: None, ..*g };
+    let plain =
+        |g: &Group| Group { last: Ticks::ZERO, peak_ticks: Ticks::ZERO, oldest: None, ..*g };
     groups.iter().map(|g| (g.node, plain(g))).collect()
 }
 
@@ -115,10 +117,10 @@ fn the_figures_are_those_of_all_blocks() {
         let whole = &steps[..steps.len() - 1];
         // A reallocation under way then is known when it has ended, and counts in the next.
         let under_way = |at: u64| {
-            let spans = |e: &Event| matches!(*e, Event::Realloc { time_before, time, .. } if time_before < at && at <= time);
+            let spans = |e: &Event| matches!(*e, Event::Realloc { time_before, time, .. } if time_before < Ticks(at) && at <= time.0);
             w.steps.iter().any(|(_, e)| spans(e))
         };
-        let settled = |s: &&Step| s.end > s.begin && !under_way(s.end);
+        let settled = |s: &&Step| s.end > s.begin && !under_way(s.end.0);
         for s in whole.iter().step_by(3).filter(settled) {
             moments += 1;
             let [a, b] = [(&fq, s.end - 1), (&gq, s.end)].map(|(q, at)| q.analysis(Some(at)));

@@ -136,8 +136,8 @@ fn pages_of_groups_and_their_rest_are_all_groups() {
                 for g in whole.groups() {
                     let row = seen.iter().find(|r| r.1 == Some(g.node)).expect("a row");
                     assert_eq!(row.2.figures.live_count, g.figures.live_count);
-                    assert_eq!(row.2.first_ns, Some(g.first - START));
-                    assert_eq!(row.2.last_ns, Some(g.last - START));
+                    assert_eq!(row.2.first_ns, Some(g.first.0 - START));
+                    assert_eq!(row.2.last_ns, Some(g.last.0 - START));
                 }
             }
         }
@@ -176,7 +176,7 @@ fn pages_of_blocks_are_those_of_a_sorted_list() {
     // More rows than one block of them has.
     let (w, index) = recording(6, 16_000);
     assert!(index.rows() > 8192);
-    let end = index.analysis().end_ticks();
+    let end = index.analysis().end_ticks().0;
     for given in FILTERS {
         let query = Query::new(&index, &filter(given)).expect("a query");
         let all = naive(&w, given, end);
@@ -312,7 +312,7 @@ fn id_of(index: &Index, name: &str) -> u32 {
 #[test]
 fn flame_graphs_have_the_sums_of_their_stacks() {
     let (w, index) = recording(9, 2000);
-    let end = index.analysis().end_ticks();
+    let end = index.analysis().end_ticks().0;
     let seven = id_of(&index, "f7_");
     let everything = FlameAsk { metric: Metric::Allocated, prune: 0, ..FlameAsk::default() };
     for given in FILTERS {

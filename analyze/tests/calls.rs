@@ -50,7 +50,7 @@ fn calls_come_in_the_order_of_time_with_their_files() {
     let mut seen = Seen::default();
     let mut stream = Stream::open(&file.0, &LoadOptions::default()).expect("a recording");
     stream.advance(&mut seen).and_then(|()| stream.finish(&mut seen)).expect("read");
-    let at: Vec<_> = seen.calls.iter().map(|e| (e.call.at(), e.thread, e.call.kind)).collect();
+    let at: Vec<_> = seen.calls.iter().map(|e| (e.call.at().0, e.thread, e.call.kind)).collect();
     assert_eq!(
         at,
         [

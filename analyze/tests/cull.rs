@@ -12,6 +12,7 @@ use prof_trace::event::{Codec, Event};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Events, Pass, kind};
 use prof_trace::sieve::{Figures, Sieve, Sieved};
+use prof_trace::ticks::Ticks;
 
 /// Writes what a sieve lets through.
 struct Out(Maker);
@@ -168,7 +169,10 @@ fn a_recording_that_is_made_says_what_its_figures_count() {
             }
         }
         for (number, ticks) in [(0, 1000), (1, 200_000_000), (2, 400_000_000), (3, 600_000_000)] {
-            cull.pass(&Pass { number, ticks, clock_ns: ticks, ..Pass::default() }, &mut out);
+            cull.pass(
+                &Pass { number, ticks: Ticks(ticks), clock_ns: ticks, ..Pass::default() },
+                &mut out,
+            );
         }
         for record in told.then(|| cull.figures()).into_iter().flatten() {
             put(&mut out, &record);

@@ -11,6 +11,7 @@ use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::Target;
 use prof_trace::size::{CodedSize, Header};
+use prof_trace::ticks::Ticks;
 
 const NODES: u32 = 6;
 
@@ -72,7 +73,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
             Event::Alloc { time, addr, size, node } => {
                 if let Some(size) = picked(size.0) {
                     known.insert(addr);
-                    out.push(alloc(time, addr, size, node));
+                    out.push(alloc(time.0, addr, size, node));
                 }
             }
             Event::Free { addr, .. } => out.extend(known.remove(&addr).then_some(*e)),
@@ -80,9 +81,9 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
                 let had = known.remove(&old);
                 if let Some(size) = picked(size.0) {
                     known.insert(addr);
-                    out.push(realloc(time_before, time, old, addr, size, node));
+                    out.push(realloc(time_before.0, time.0, old, addr, size, node));
                 } else if had {
-                    out.push(free(time_before, old));
+                    out.push(free(time_before.0, old));
                 }
             }
         }
@@ -210,7 +211,7 @@ fn the_peak_is_that_of_the_estimate() {
     assert_eq!((t.figures.peak_count, t.figures.peak_bytes), (1000, 500_000));
     // 100 blocks of weight 10 each give the root of 100 * 0.9 / 0.01.
     assert_eq!((t.errors.peak_count, t.errors.peak_bytes), (95, 47_434));
-    assert!(t.peak_ticks < 4000 && t.figures.live_count == 100, "{t:?}");
+    assert!(t.peak_ticks < Ticks(4000) && t.figures.live_count == 100, "{t:?}");
     assert_eq!(t.frees, 900);
 }
 

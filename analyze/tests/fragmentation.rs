@@ -9,11 +9,16 @@ use prof_analyze::report::Style;
 use prof_analyze::{Index, IndexOptions};
 use prof_trace::records::{Memory, Target, Toggle, kind, map_kind, part_kind};
 use prof_trace::size::{GlibcChunks, Header};
+use prof_trace::ticks::Ticks;
 use std::collections::{HashMap, HashSet};
 
 const PAGE: u64 = 4096;
 
-fn look(m: &Maker, filter: &Filter, at: Option<u64>) -> Result<Fragmentation, FragmentationError> {
+fn look(
+    m: &Maker,
+    filter: &Filter,
+    at: Option<Ticks>,
+) -> Result<Fragmentation, FragmentationError> {
     let file = m.file();
     let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
     let query = Query::new(&index, filter).expect("a filter");
@@ -45,7 +50,7 @@ fn pages_are_counted_as_a_naive_walk_counts_them() {
             m.events(1, &[free(now, b.0)]);
         }
         m.end(now + 1);
-        for (at, blocks) in [(None, &kept), (Some(moment), &live)] {
+        for (at, blocks) in [(None, &kept), (Some(Ticks(moment)), &live)] {
             let found = look(&m, &Filter::default(), at).expect("an answer");
             let mut pages: HashMap<u64, (u64, HashSet<u32>)> = HashMap::new();
             for (addr, size, node) in blocks {
@@ -78,7 +83,13 @@ fn pages_are_counted_as_a_naive_walk_counts_them() {
 }
 
 fn memory(ticks: u64, rss: u64, heaps: &[u64], maps: &[[u64; 3]]) -> Memory {
-    Memory { ticks, rss, heaps: heaps.to_vec(), maps: maps.concat(), ..Memory::default() }
+    Memory {
+        ticks: Ticks(ticks),
+        rss,
+        heaps: heaps.to_vec(),
+        maps: maps.concat(),
+        ..Memory::default()
+    }
 }
 
 #[test]
@@ -119,7 +130,7 @@ fn resident_memory_is_taken_apart() {
     let text = found.text(Style::default());
     assert!(text.contains("unexplained") && text.contains("kept by the allocator"), "{text}");
     // At another moment the resident memory is not known, but the blocks on pages are.
-    let later = look(&m, &Filter::default(), Some(2600)).expect("an answer");
+    let later = look(&m, &Filter::default(), Some(Ticks(2600))).expect("an answer");
     assert_eq!((later.account, later.pages.count), (None, 2));
     // A filter selects stacks, but does not change what is resident.
     let mut filter = Filter::default();
@@ -151,7 +162,7 @@ fn blocks_in_use_are_bounded_by_what_was_live_while_the_arenas_were_read() {
     // The last reading took longer, so it does not count.
     let walks = [[2000, 2100, system, system - in_use, unsure], [2100, 2900, system, system, 0]];
     let look = |ticks: u64| Memory {
-        ticks,
+        ticks: Ticks(ticks),
         rss: system,
         parts: vec![0x10_0000, 0x20_0000, system, part_kind::HEAP],
         arenas: vec![system, system - in_use, system - in_use],
@@ -169,7 +180,7 @@ fn blocks_in_use_are_bounded_by_what_was_live_while_the_arenas_were_read() {
     assert_eq!(a.before_between_bytes, Some([a.before_bytes - unsure, most]));
     assert_eq!(a.unrecorded_ns, 0);
     // Later, when recording was off.
-    m.put(kind::TOGGLE, &Toggle { ticks: 2500, on: 0 }.encode());
+    m.put(kind::TOGGLE, &Toggle { ticks: Ticks(2500), on: 0 }.encode());
     m.put(kind::MEMORY, &look(2_002_500).encode());
     m.end(2_003_000);
     let found = self::look(&m, &Filter::default(), None).expect("an answer");

@@ -10,6 +10,7 @@ use prof_analyze::{Index, IndexOptions, Note};
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Epoch, kind};
+use prof_trace::ticks::Ticks;
 
 fn info(m: &Maker) -> Info {
     let file = m.file();
@@ -110,7 +111,7 @@ fn what_is_damaged_unknown_or_hostile_is_counted_too() {
 fn that_the_counter_went_back_is_said() {
     let mut m = Maker::new();
     m.pass(2000).events(1, &[alloc(2001, 0x10, 8, 0)]);
-    m.put(kind::EPOCH, &Epoch { ticks: 3000, back: 7_000_000_000, offset: 9 }.encode());
+    m.put(kind::EPOCH, &Epoch { ticks: Ticks(3000), back: 7_000_000_000, offset: 9 }.encode());
     m.pass(3000).events(2, &[free(3001, 0x10)]).pass(3100).end(3200);
     let a = m.analysis();
     let [note] = a.notes() else { panic!("{:?}", a.notes()) };

@@ -12,6 +12,7 @@ use prof_analyze::{Index, IndexOptions};
 use prof_trace::records::{
     MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, Module, USAGE_ANEW, kind, perms,
 };
+use prof_trace::ticks::Ticks;
 use std::collections::BTreeMap;
 
 const RW: u64 = perms::READ | perms::WRITE;
@@ -19,8 +20,13 @@ const PLAIN: Style = Style { color: false, width: Some(100) };
 
 fn using(at: u64, flags: u64, used: &[(u64, u64, u64)]) -> Mappings {
     let ticks = START + at;
-    let mut m =
-        Mappings { begun: ticks - 1, ticks, usage_ticks: ticks, flags, ..Mappings::default() };
+    let mut m = Mappings {
+        begun: Ticks(ticks - 1),
+        ticks: Ticks(ticks),
+        usage_ticks: Ticks(ticks),
+        flags,
+        ..Mappings::default()
+    };
     let mut last = 0;
     for (start, end, rss) in used {
         let of =
@@ -63,8 +69,8 @@ fn recording() -> Temp {
         ..MappingLine::default()
     };
     let mut first = Mappings {
-        begun: START + 9,
-        ticks: START + 10,
+        begun: Ticks(START + 9),
+        ticks: Ticks(START + 10),
         flags: MAPPINGS_ANEW,
         names: vec!["[heap]".into(), "/lib/a,b.so".into()],
         ..Mappings::default()
@@ -80,7 +86,7 @@ fn recording() -> Temp {
         (1, munmap(t(160), t(170), 0x400_000, 0x1000, 2)),
     ]);
     m.events(1, &[alloc(t(105), 0x10_010, 100, 4)]);
-    let mut second = Mappings { begun: t(199), ticks: t(200), ..Mappings::default() };
+    let mut second = Mappings { begun: Ticks(t(199)), ticks: Ticks(t(200)), ..Mappings::default() };
     let mut last = 0;
     for (start, end) in [(0x200_000, 0x210_000), (0x300_000, 0x320_000)] {
         second.put(&MappingLine { start, end, perms: RW, ..MappingLine::default() }, &mut last);
@@ -122,7 +128,7 @@ impl World {
         format: Format,
         what: What,
         cost: Cost,
-        at: Option<u64>,
+        at: Option<Ticks>,
     ) -> Result<Vec<u8>, ExportError> {
         let query = Query::new(&self.index, &Filter::default()).expect("no filter");
         let held = self.held(what, MapFilter::default());
@@ -170,7 +176,9 @@ fn folded_stacks_count_each_byte_once() {
     assert_eq!(lines(What::Maps, Cost::Allocations), of(&[(MALLOCS, 1), (CACHE, 2)]));
     // The most bytes of blocks were live before use was looked at first.
     assert_eq!(lines(What::All, Cost::Peak), of(&[(BLOCK, 100)]));
-    let at = w.export(Format::Folded, What::Maps, Cost::Live, Some(START + 650)).expect("written");
+    let at = w
+        .export(Format::Folded, What::Maps, Cost::Live, Some(Ticks(START + 650)))
+        .expect("written");
     assert!(String::from_utf8_lossy(&at).contains(&format!("{CACHE} {}", 0xc000)));
 }
 
@@ -306,7 +314,7 @@ fn two_moments_are_compared() {
     let compare = |what, from, to| {
         let side = |at| MapsSide {
             analysis,
-            held: w.held(what, MapFilter::default()).at(Some(START + at)),
+            held: w.held(what, MapFilter::default()).at(Some(Ticks(START + at))),
             recorded: true,
         };
         MapsDiff::new(&side(from), &side(to), what, 0)
@@ -342,13 +350,13 @@ fn the_report_has_the_same_figures() {
     assert_eq!((all.total.rss, all.total.count, all.allocator.rss), (0xb000, 2, 0x18_000));
     let maps = report(What::Maps, None);
     assert_eq!((maps.total.rss, maps.total.count), (0x23_000, 4));
-    assert_eq!(report(What::Maps, Some(START + 155)).total.count, 5);
+    assert_eq!(report(What::Maps, Some(Ticks(START + 155))).total.count, 5);
 }
 
 #[test]
 fn sums_over_time_begin_when_use_is_known() {
     let w = World::new();
-    let totals: Vec<_> = w.maps.totals().iter().map(|t| (t.ticks - START, t.rss)).collect();
+    let totals: Vec<_> = w.maps.totals().iter().map(|t| (t.ticks.0 - START, t.rss)).collect();
     assert_eq!(totals, [(300, 0x1e_000), (600, 0x26_000), (700, 0x23_000)]);
     let span = Span::whole(&w.index, 10);
     let analysis = w.index.analysis();

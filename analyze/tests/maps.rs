@@ -9,6 +9,7 @@ use prof_analyze::{Analysis, Index, IndexOptions, LoadOptions};
 use prof_trace::records::{
     Hook, Hooks, MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, kind, perms,
 };
+use prof_trace::ticks::Ticks;
 
 const RW: u64 = perms::READ | perms::WRITE;
 
@@ -17,7 +18,8 @@ fn line(start: u64, end: u64, perms: u64, name: u64) -> MappingLine {
 }
 
 fn look(at: u64, names: &[&str], gone: &[u64], new: &[MappingLine]) -> Mappings {
-    let mut m = Mappings { begun: START + at - 1, ticks: START + at, ..Mappings::default() };
+    let mut m =
+        Mappings { begun: Ticks(START + at - 1), ticks: Ticks(START + at), ..Mappings::default() };
     m.names = names.iter().map(|n| (*n).into()).collect();
     let mut last = 0;
     m.gone = gone.iter().map(|g| g - std::mem::replace(&mut last, *g)).collect();
@@ -28,8 +30,13 @@ fn look(at: u64, names: &[&str], gone: &[u64], new: &[MappingLine]) -> Mappings 
 
 fn using(at: u64, flags: u64, used: &[(u64, u64, u64)]) -> Mappings {
     let ticks = START + at;
-    let mut m =
-        Mappings { begun: ticks - 1, ticks, usage_ticks: ticks, flags, ..Mappings::default() };
+    let mut m = Mappings {
+        begun: Ticks(ticks - 1),
+        ticks: Ticks(ticks),
+        usage_ticks: Ticks(ticks),
+        flags,
+        ..Mappings::default()
+    };
     let mut last = 0;
     for (start, end, rss) in used {
         let of =
@@ -133,7 +140,7 @@ fn looks_show_what_is_cut_grown_replaced_and_gone() {
     assert_eq!(list(&maps), expected);
     let [heap, cut, a, b] = &all(&maps)[..] else { panic!("four") };
     assert_eq!((heap.kind, heap.before, heap.is_caught()), (Kind::Heap, true, false));
-    assert_eq!(heap.end.map(|e| (e.ticks, e.source)), Some((START + 30, None)));
+    assert_eq!(heap.end.map(|e| (e.ticks, e.source)), Some((Ticks(START + 30), None)));
     let ranges: Vec<_> = cut.regions.iter().map(|r| (r.address, r.size, r.end.is_some())).collect();
     assert_eq!(ranges, [(0x8000, 0x4000, true), (0x8000, 0x1000, false), (0xb000, 0x1000, false)]);
     let sources = &cut.regions[0].end.as_ref().expect("cut").sources;
@@ -142,7 +149,7 @@ fn looks_show_what_is_cut_grown_replaced_and_gone() {
     let live = a.regions.iter().filter(|r| r.end.is_none());
     let live: Vec<_> = live.map(|r| (r.address, r.size, r.offset, r.perms.read)).collect();
     assert_eq!(live, [(0x10_000, 0x2000, 0x4000, true), (0x14_000, 0xc000, 0x8000, false)]);
-    assert_eq!((&*b.name, b.before, b.begun), ("/b", false, START + 30));
+    assert_eq!((&*b.name, b.before, b.begun), ("/b", false, Ticks(START + 30)));
     let spaces: Vec<_> = maps.totals().iter().map(|t| t.address_space).collect();
     assert_eq!(spaces, [0x18_000, 0x18_000, 0x12_000]);
 }
@@ -214,7 +221,7 @@ fn use_is_of_the_mapping_and_summed_up() {
     ];
     let maps = maps(&looks);
     let usage: Vec<_> =
-        all(&maps)[0].usage.iter().map(|u| (u.ticks - START, u.address_space, u.rss)).collect();
+        all(&maps)[0].usage.iter().map(|u| (u.ticks.0 - START, u.address_space, u.rss)).collect();
     assert_eq!(usage, [(11, 0x2000, 0x1000), (21, 0x1000, 0x800), (22, 0x1000, 0)]);
     assert_eq!((all(&maps)[0].peak_rss, all(&maps)[1].kind), (0x1000, Kind::Prof));
     let totals: Vec<_> = maps.totals().iter().map(|t| (t.address_space, t.rss, t.dirty)).collect();
@@ -295,8 +302,8 @@ fn damaged_looks_do_no_harm() {
         let mut looks = Vec::new();
         for at in 1..20 {
             let mut m = Mappings {
-                begun: random.below(2000),
-                ticks: random.below(2000),
+                begun: Ticks(random.below(2000)),
+                ticks: Ticks(random.below(2000)),
                 flags: random.below(4),
                 ..Mappings::default()
             };
@@ -307,7 +314,7 @@ fn damaged_looks_do_no_harm() {
             };
             m.gone = (0..random.below(4)).map(|_| big(&mut random)).collect();
             m.new = (0..7 * random.below(4)).map(|_| big(&mut random)).collect();
-            m.usage_ticks = random.below(2) * at;
+            m.usage_ticks = Ticks(random.below(2) * at);
             m.usage = (0..10 * random.below(4)).map(|_| big(&mut random)).collect();
             m.ours = (0..random.below(4)).map(|_| big(&mut random)).collect();
             m.stacks = (0..random.below(6)).map(|_| big(&mut random)).collect();

@@ -10,6 +10,7 @@ use prof_analyze::query::{FIELDS, Field, Filter, Query, QueryError};
 use prof_analyze::{Analysis, Index};
 use prof_trace::pack::Compress;
 use prof_trace::size::GlibcChunks;
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, HashMap};
 
 const NEVER: IndexOptions = IndexOptions {
@@ -48,7 +49,7 @@ impl<'a> Truth<'a> {
         chains.values_mut().for_each(|c| c.sort_by_key(|b| b.position));
         let reallocs = w.steps.iter().filter_map(|(t, e)| match e {
             prof_trace::event::Event::Realloc { time_before, node, .. } => {
-                Some(((*time_before, *t), *node))
+                Some(((time_before.0, *t), *node))
             }
             _ => None,
         });
@@ -280,14 +281,14 @@ fn by_node(a: &Analysis) -> BTreeMap<u32, BlockStats> {
     a.groups().iter().map(|g| (g.node, g.figures)).collect()
 }
 
-fn check(index: &Index, truth: &Truth<'_>, given: &[(&str, String)], at: Option<u64>) -> usize {
+fn check(index: &Index, truth: &Truth<'_>, given: &[(&str, String)], at: Option<Ticks>) -> usize {
     let mut filter = Filter::default();
     for (name, text) in given {
         filter.set(name, text).unwrap_or_else(|e| panic!("{e}: {text}"));
     }
     let allows = |b: &&Block| given.iter().all(|(name, text)| truth.allows(b, name, text));
     let selected: Vec<Block> = truth.w.blocks.iter().filter(allows).copied().collect();
-    let until = at.unwrap_or(u64::MAX - 1);
+    let until = at.map_or(u64::MAX - 1, |at| at.0);
     let query = match Query::new(index, &filter) {
         Ok(query) => query,
         Err(QueryError::Missing(why)) if why.contains("later than --to") => {
@@ -307,7 +308,7 @@ fn check(index: &Index, truth: &Truth<'_>, given: &[(&str, String)], at: Option<
     assert_eq!(got.totals().figures, figures(&selected, until), "{given:?} at {at:?}");
     if !given.is_empty() && !selected.is_empty() {
         assert_eq!(
-            ns(got.totals().peak_ticks.max(START)),
+            ns(got.totals().peak_ticks.max(Ticks(START)).0),
             ns(peak_at(&selected, until)),
             "{given:?}"
         );
@@ -331,11 +332,11 @@ fn filters_let_through_what_a_naive_evaluation_does() {
         let w = make(&mut r, 900, 7);
         let mut m = write(&mut r, &w, 7, Compress::None);
         let end = w.steps.last().unwrap().1.time() + 1;
-        let middle = START + ns(end) / 2;
+        let middle = START + ns(end.0) / 2;
         describe(&mut m, middle);
         let file = m.file();
         let index = Index::open(&file.0, &NEVER).expect("an index");
-        let truth = Truth::new(&w, end, middle);
+        let truth = Truth::new(&w, end.0, middle);
         assert_eq!(index.analysis().duration_ns(), truth.runtime);
         for f in &fields {
             for _ in 0..3 {
@@ -352,7 +353,7 @@ fn filters_let_through_what_a_naive_evaluation_does() {
                     (f.name, value(&mut r, &w, f.name, f.value, truth.runtime))
                 })
                 .collect();
-            let at = (r.below(3) == 0).then(|| START + r.below(truth.runtime));
+            let at = (r.below(3) == 0).then(|| Ticks(START + r.below(truth.runtime)));
             // Without filter and moment it is the plain replay, whose peaks include the order of events within a tick.
             if !given.is_empty() || at.is_some() {
                 check(&index, &truth, &given, at);
@@ -390,9 +391,9 @@ fn events_come_in_order_over_many_windows() {
     let index = Index::open(&file.0, &NEVER).expect("an index");
     let query = Query::new(&index, &Filter::default()).expect("a query");
     for most in [50, 1000, 1 << 20] {
-        let (mut last, mut live, mut n) = (0, HashMap::new(), 0);
+        let (mut last, mut live, mut n) = (Ticks::ZERO, HashMap::new(), 0);
         query
-            .in_order_of(u64::MAX, most, |e| {
+            .in_order_of(Ticks::MAX, most, |e| {
                 assert!(e.time() >= last);
                 last = e.time();
                 n += 1;

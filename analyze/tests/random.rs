@@ -8,6 +8,7 @@ use prof_analyze::report::{Report, ReportOptions, SortKey, Style};
 use prof_analyze::{Analysis, Error, LoadOptions};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, Module};
+use prof_trace::ticks::Ticks;
 
 #[test]
 fn the_replay_is_that_of_a_plain_model() {
@@ -34,7 +35,7 @@ fn check(w: &World, a: &Analysis, of: &str) {
     let got = [f.allocations, t.frees, f.reallocations, t.unknown_frees, t.implied_frees];
     assert_eq!(got, w.counts, "{of}");
     assert_eq!((f.live_bytes, f.peak_bytes), (w.live, w.peak), "{of}");
-    assert_eq!(t.peak_ticks, w.peak_at, "{of}");
+    assert_eq!(t.peak_ticks, Ticks(w.peak_at), "{of}");
     for g in a.groups() {
         let f = &g.figures;
         let got = [f.live_bytes, f.live_count, f.allocated_bytes, f.temporary];

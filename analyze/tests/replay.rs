@@ -222,7 +222,7 @@ fn blocks_freed_in_a_pause_end_when_their_address_comes_again() {
     check_sums(&a);
     assert_eq!((a.totals().implied_frees, a.totals().figures.live_bytes), (1, 20));
     assert_eq!(group(&a, 1).figures.peak_bytes, 20);
-    let parts: Vec<_> = a.parts().iter().map(|p| (p.start, p.end)).collect();
+    let parts: Vec<_> = a.parts().iter().map(|p| (p.start.0, p.end.0)).collect();
     assert_eq!(parts, [(1000, 1500), (2000, 3000)]);
 }
 

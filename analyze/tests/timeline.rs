@@ -105,7 +105,7 @@ fn world(r: &mut Random, steps: usize) -> (World, Maker, u64) {
     let w = make(r, steps, 5);
     let m = write(r, &w, 5, Compress::None);
     let end = w.steps.last().expect("steps").1.time() + 1 - START;
-    (w, m, end)
+    (w, m, end.0)
 }
 
 fn spans(r: &mut Random, end: u64) -> Vec<Span> {

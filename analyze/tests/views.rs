@@ -14,6 +14,7 @@ use prof_analyze::report::{
 use prof_analyze::{Analysis, Index};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Module, Target};
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, HashMap};
 
 const THREADS: u32 = 4;
@@ -178,7 +179,7 @@ fn each(seed: u64, mut check: impl FnMut(&World, &Ask<'_>, &Case)) {
     for _ in 0..4 {
         let (w, file) = recording(&mut r, 3000, 0);
         let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
-        for case in cases(index.analysis().end_ticks()) {
+        for case in cases(index.analysis().end_ticks().0) {
             let mut filter = Filter::default();
             filter.set("min-size", &case.min_size.to_string()).expect("a size");
             let query = Query::new(&index, &filter).expect("a filter");
@@ -186,8 +187,8 @@ fn each(seed: u64, mut check: impl FnMut(&World, &Ask<'_>, &Case)) {
                 top: 0,
                 paths: 0,
                 empty: true,
-                at: case.at,
-                base: case.base,
+                at: case.at.map(Ticks),
+                base: case.base.map(Ticks),
                 ..ViewOptions::default()
             };
             let ask = Ask::new(&index, &query, options).expect("figures");

@@ -5,6 +5,7 @@ use crate::process::elf;
 use prof_arch::native::capture::counter_is_steady;
 use prof_os::clock::monotonic_ns;
 use prof_trace::shared::clock;
+use prof_trace::ticks::Ticks;
 use std::time::Duration;
 
 /// Returns the clock that the hook uses, and the address of the vDSO's function for it.
@@ -39,8 +40,12 @@ pub(crate) fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32,
 }
 
 /// Returns the present time in ticks, as the hook counts them.
-pub(crate) fn now(source: u32) -> u64 {
-    if clock::is_counter(source) { prof_arch::native::capture::counter() } else { monotonic_ns() }
+pub(crate) fn now(source: u32) -> Ticks {
+    Ticks(if clock::is_counter(source) {
+        prof_arch::native::capture::counter()
+    } else {
+        monotonic_ns()
+    })
 }
 
 /// Measures the ticks per second, to about one in ten thousand. The recording gets more exact pairs later.
@@ -48,5 +53,5 @@ pub(crate) fn calibrate() -> u64 {
     let (t0, c0) = (monotonic_ns(), now(clock::COUNTER));
     std::thread::sleep(Duration::from_millis(10));
     let (t1, c1) = (monotonic_ns(), now(clock::COUNTER));
-    ((c1 - c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
+    (c1.since(c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
 }

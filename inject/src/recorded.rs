@@ -14,6 +14,7 @@ use prof_trace::protocol::switch;
 use prof_trace::shared::{
     Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, STABLE_AT, Stable, scan_answer, state,
 };
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
@@ -120,7 +121,7 @@ impl Recorded {
 
     /// Returns the present time in ticks of the recording's clock.
     #[must_use]
-    pub fn now(&self) -> u64 {
+    pub fn now(&self) -> Ticks {
         clock::now(self.control.clock)
     }
 
@@ -157,9 +158,9 @@ impl Recorded {
         let at = |field: usize| self.ring.plus(field as u64);
         let (asked, done) =
             (at(offset_of!(Control, looks_asked)), at(offset_of!(Control, looks_done)));
-        let beat = self.control.heartbeat.load(Relaxed);
+        let beat = Ticks(self.control.heartbeat.load(Relaxed));
         let late = self.control.ticks_per_sec.load(Relaxed).saturating_mul(HEARTBEAT_S);
-        let silent = self.now().wrapping_sub(beat).cast_signed() > late.cast_signed();
+        let silent = self.now().wrapping_since(beat).cast_signed() > late.cast_signed();
         if self.control.layout != LAYOUT || silent || !self.collector_lives() {
             return;
         }

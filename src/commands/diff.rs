@@ -11,6 +11,7 @@ use prof_analyze::diff::{Diff, DiffOptions, MapsDiff, MapsSide};
 use prof_analyze::maps::Held;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::Style;
+use prof_trace::ticks::Ticks;
 use std::process::ExitCode;
 
 /// Compare two recordings: which call stacks hold more, and which less
@@ -72,10 +73,10 @@ pub(crate) fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
 pub(crate) fn maps(
     what: Of,
     filter: &Filter,
-    [before, after]: [(&Index, Option<u64>); 2],
+    [before, after]: [(&Index, Option<Ticks>); 2],
     top: usize,
 ) -> Result<Option<MapsDiff>> {
-    let side = |(index, at): (&Index, Option<u64>)| -> Result<Option<_>> {
+    let side = |(index, at): (&Index, Option<Ticks>)| -> Result<Option<_>> {
         let Some((maps, filter)) = what.maps(index, filter)? else { return Ok(None) };
         let held = Held::new(index, &maps, what.what(), filter)?.at(at);
         Ok(Some((held, maps.is_recorded())))

@@ -15,6 +15,7 @@ use prof_analyze::report::{
     Stats, Style, Tree, ViewOptions,
 };
 use prof_analyze::{Analysis, Index};
+use prof_trace::ticks::Ticks;
 use prof_trace::values::parse::{Time, time};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -341,7 +342,7 @@ impl ReportArgs {
     }
 
     /// Returns the ticks of the moment that the options ask for.
-    fn moment(&self, index: &Index) -> Result<Option<u64>> {
+    fn moment(&self, index: &Index) -> Result<Option<Ticks>> {
         let analysis = index.analysis();
         if self.peak {
             return Ok(Some(analysis.totals().peak_ticks));
@@ -354,7 +355,7 @@ impl ReportArgs {
 ///
 /// # Errors
 /// If the moment is after the recording's end.
-pub(crate) fn moment(analysis: &Analysis, option: &str, time: Time) -> Result<u64> {
+pub(crate) fn moment(analysis: &Analysis, option: &str, time: Time) -> Result<Ticks> {
     let ns = time.within(analysis.duration_ns(), option).map_err(usage)?;
     Ok(analysis.ticks_at(ns))
 }

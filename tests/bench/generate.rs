@@ -9,6 +9,7 @@
 use prof_trace::chunk;
 use prof_trace::event::{Codec, MAX_EVENT};
 use prof_trace::records::{End, Events, Module, Nodes, Pass, Pcs, Symbols, Target, Thread, kind};
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -83,7 +84,7 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
             }
             let pass = Pass {
                 number: i / PER_PASS,
-                ticks: time + 1,
+                ticks: Ticks(time + 1),
                 clock_ns: time + 1,
                 rss_pages: 1000,
                 vss_pages: 2000,
@@ -109,18 +110,18 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
             }
             // SAFETY: `add` passes a pointer to room for an event.
             state.add(|c, p| unsafe {
-                c.put_realloc(p, time - 20, time, old, addr, size.into(), node)
+                c.put_realloc(p, Ticks(time - 20), Ticks(time), old, addr, size.into(), node)
             });
         } else if full {
             let addr = blocks.swap_remove(r.below(blocks.len() as u64) as usize);
             unused.push(addr);
             // SAFETY: `add` passes a pointer to room for an event.
-            state.add(|c, p| unsafe { c.put_free(p, time, addr, 0) });
+            state.add(|c, p| unsafe { c.put_free(p, Ticks(time), addr, 0) });
         } else {
             let addr = unused.pop().unwrap_or(64);
             blocks.push(addr);
             // SAFETY: `add` passes a pointer to room for an event.
-            state.add(|c, p| unsafe { c.put_alloc(p, time, addr, size.into(), node) });
+            state.add(|c, p| unsafe { c.put_alloc(p, Ticks(time), addr, size.into(), node) });
         }
         if state.bytes.len() > 16_000 {
             state.flush(thread_index, &mut buf);
@@ -129,7 +130,7 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
     for (t, state) in states.iter_mut().enumerate() {
         state.flush(t, &mut buf);
     }
-    let end = End { ticks: time + 1, reason: "detached".into() };
+    let end = End { ticks: Ticks(time + 1), reason: "detached".into() };
     chunk::put(&mut buf, kind::END, &end.encode());
     out.write_all(&buf)
 }
@@ -145,7 +146,7 @@ fn preamble(threads: u64) -> Vec<u8> {
         arch: "x86_64".into(),
         pointer_size: 8,
         page_size: 4096,
-        start_ticks: 1000,
+        start_ticks: Ticks(1000),
         ticks_per_sec: 1_000_000_000,
         ..Target::default()
     };

@@ -9,6 +9,7 @@ use prof_trace::records::{
     Call, CallKind, Calls, End, MAPPINGS_ANEW, MappingLine, Mappings, Nodes, Pass, Pcs, Target,
     Thread, kind, perms,
 };
+use prof_trace::ticks::Ticks;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -48,14 +49,15 @@ fn make(path: &str, pairs: u64) -> Result<(), Box<dyn Error>> {
             &Thread { number, tid: 100 + number, name: "t".into() }.encode(),
         )?;
     }
-    let mut first = Mappings { begun: 1, ticks: 2, flags: MAPPINGS_ANEW, ..Mappings::default() };
+    let mut first =
+        Mappings { begun: Ticks(1), ticks: Ticks(2), flags: MAPPINGS_ANEW, ..Mappings::default() };
     let line =
         MappingLine { start: 0x1000, end: 0x9000, perms: perms::READ, ..MappingLine::default() };
     first.put(&line, &mut 0);
     put(&mut out, kind::MAPPINGS, &first.encode())?;
     let (mut made, mut time, mut number, mut random) = (0, 1000u64, 0, 88_172_645_463_325_252u64);
     while made < pairs {
-        let pass = Pass { number, ticks: time, clock_ns: time, rss_pages: 0, vss_pages: 0 };
+        let pass = Pass { number, ticks: Ticks(time), clock_ns: time, rss_pages: 0, vss_pages: 0 };
         put(&mut out, kind::PASS, &pass.encode())?;
         number += 1;
         let mut end = time;
@@ -72,8 +74,8 @@ fn make(path: &str, pairs: u64) -> Result<(), Box<dyn Error>> {
                     thread,
                     Call {
                         kind: CallKind::Mmap,
-                        begin: t,
-                        end: t + 700,
+                        begin: Ticks(t),
+                        end: Ticks(t + 700),
                         prot: 3,
                         flags: 0x22,
                         node: 2,
@@ -83,7 +85,13 @@ fn make(path: &str, pairs: u64) -> Result<(), Box<dyn Error>> {
                 t += 1500 + (random >> 50);
                 calls.push((
                     thread,
-                    Call { kind: CallKind::Munmap, begin: t, end: t + 900, node: 3, ..call },
+                    Call {
+                        kind: CallKind::Munmap,
+                        begin: Ticks(t),
+                        end: Ticks(t + 900),
+                        node: 3,
+                        ..call
+                    },
                 ));
                 t += 1000;
             }
@@ -93,9 +101,9 @@ fn make(path: &str, pairs: u64) -> Result<(), Box<dyn Error>> {
         }
         time = end + 1000;
     }
-    let pass = Pass { number, ticks: time, clock_ns: time, rss_pages: 0, vss_pages: 0 };
+    let pass = Pass { number, ticks: Ticks(time), clock_ns: time, rss_pages: 0, vss_pages: 0 };
     put(&mut out, kind::PASS, &pass.encode())?;
-    put(&mut out, kind::END, &End { ticks: time, reason: "detached".into() }.encode())?;
+    put(&mut out, kind::END, &End { ticks: Ticks(time), reason: "detached".into() }.encode())?;
     Ok(out.flush()?)
 }
 

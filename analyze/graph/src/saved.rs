@@ -7,6 +7,7 @@ use prof_trace::records::{
     Scan, ScanBlock, ScanBlocks, ScanCoder, ScanPointer, ScanPointers, ScanRoot, ScanRoots,
     ScanStack, kind,
 };
+use prof_trace::ticks::Ticks;
 use std::fmt;
 
 /// Roots of a chunk, at most.
@@ -66,7 +67,7 @@ impl Heap {
 
     fn save_blocks<E>(
         &self,
-        ticks: u64,
+        ticks: Ticks,
         names: &impl Naming,
         numbers: &[u32],
         put: &mut impl FnMut(u16, &[u8]) -> Result<(), E>,
@@ -328,7 +329,7 @@ mod tests {
     }
 
     fn chunks(heap: &Heap) -> Vec<(u16, Vec<u8>)> {
-        let head = Scan { ticks: 9, ..Scan::default() };
+        let head = Scan { ticks: Ticks(9), ..Scan::default() };
         let mut all = Vec::new();
         let put = |kind, payload: &[u8]| {
             all.push((kind, payload.to_vec()));

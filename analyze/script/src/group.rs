@@ -4,6 +4,7 @@ use crate::error::{Fault, fault};
 use crate::list::AllocationList;
 use crate::sort;
 use prof_analyze::heap::Group;
+use prof_trace::ticks::Ticks;
 use std::rc::Rc;
 
 /// The blocks of one stack.
@@ -20,7 +21,7 @@ pub(crate) struct One {
     /// Bytes that are live at the end.
     pub live_bytes: u64,
     /// Ticks of the first block.
-    pub first: u64,
+    pub first: Ticks,
 }
 
 /// A list of groups, each of the blocks of one stack.

@@ -21,6 +21,7 @@ use prof_analyze::index::Column;
 use prof_analyze::load::ScanAt;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::Style;
+use prof_trace::ticks::Ticks;
 use rhai::{Array, Dynamic, Map};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -214,8 +215,8 @@ impl Scan {
         let columns = [Column::Begin, Column::End, Column::Addr, Column::Group];
         let rows = query.rows_that(columns, |[begin, end, address, group]| {
             let node = groups.get(group as usize).map(|g| g.node);
-            begin <= ticks
-                && ticks < end
+            begin <= ticks.0
+                && ticks < Ticks(end)
                 && heap
                     .starting_at(address)
                     .is_some_and(|(block, stack)| Some(stack) == node && keeps(block as usize))

@@ -9,6 +9,7 @@ use prof_analyze::export::{Cost, Format};
 use prof_analyze::query::value;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{FilterData, SortKey};
+use prof_trace::ticks::Ticks;
 
 /// The figures that a stack can be shown by: name, title, unit, and the figure in exports and in graphs. What is never
 /// freed is live at the end.
@@ -64,7 +65,7 @@ pub(crate) fn moment(
     analysis: &Analysis,
     params: &mut Params,
     name: &str,
-) -> Result<Option<u64>, Failure> {
+) -> Result<Option<Ticks>, Failure> {
     let Some(text) = params.take(name)? else { return Ok(None) };
     let time = value::time(&text).map_err(|e| Failure::of(name, e))?;
     let ns = time

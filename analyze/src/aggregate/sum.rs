@@ -120,7 +120,7 @@ impl Steps {
         live: (u64, u64),
         [least, most]: [(u64, u64); 2],
     ) {
-        let long = step.end.saturating_sub(step.begin);
+        let long = step.end.since(step.begin);
         self.longest = self.longest.max(long);
         // The step counts in the column that its last tick belongs to.
         let time = step.end.saturating_sub(1).max(step.begin);

@@ -14,6 +14,7 @@ use crate::symbols::Symbolizer;
 use classes::Classes;
 use prof_trace::records::{Allocators, allocator};
 use prof_trace::size::GlibcChunks;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 pub use doings::{DoingData, MadeData, SettingCallData, SettingGroupData};
@@ -27,7 +28,7 @@ pub struct AllocatorOptions {
     /// The order of the stacks.
     pub sort: OverheadSort,
     /// Ticks of the moment whose live blocks count; `None`: the end, or the peak if nothing is live at the end.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
     /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }

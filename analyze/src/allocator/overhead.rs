@@ -4,6 +4,7 @@ use super::classes::{Classes, of_chunk};
 use crate::index::{Block, Column, Index, ScanError};
 use crate::query::{Query, SIZE_CLASSES, Selection, size_class};
 use prof_trace::size::{GlibcChunks, Header};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 /// Sums over blocks: `taken_bytes` = `requested_bytes` + `rounding_bytes` + `header_bytes`. Blocks of which it is not
@@ -80,7 +81,7 @@ impl OverheadData {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask {
     /// Ticks of the moment of the live blocks; `None`: the end.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
     /// Layout of glibc's chunks.
     pub chunks: GlibcChunks,
     /// Rule for blocks without one of glibc's headers.
@@ -152,7 +153,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask) -> Result<Found,
 
 fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask) -> Option<()> {
     // A block that never ends has the end `u64::MAX`, later than any moment.
-    let at = ask.at.unwrap_or(u64::MAX).min(u64::MAX - 1);
+    let at = ask.at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
     query.select(block, &mut s.selection)?;
     if s.selection.rows.is_empty() {
         return Some(());
@@ -174,7 +175,7 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask) -
         let taken = taken.map(|t| (t.bytes.max(size), t.header));
         let sums = s.groups.get_mut(groups[i] as usize)?;
         sums.1.add_block(size, taken);
-        if begins[i] <= at && ends[i] > at {
+        if begins[i] <= at.0 && ends[i] > at.0 {
             sums.0.add_block(size, taken);
             s.sizes.get_mut(size_class(size))?.add_block(size, taken);
         }

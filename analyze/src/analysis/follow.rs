@@ -7,6 +7,7 @@ use crate::heap::{Block, Course, Group, Replay, Totals, Watch, restore};
 use crate::load::{Kernel, LoadOptions, MapEvent, Meta, Op, OpKind, Sink, Stream, open_file};
 use crate::query::{Span, Timeline, by_course, resident};
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 use std::path::Path;
 
 /// Reads a growing recording incrementally. Its totals describe a moment shortly before the collector's last pass, up
@@ -120,7 +121,7 @@ impl<W: Watch> Follower<W> {
     ///
     /// # Errors
     /// If the file can't be read.
-    pub fn poll_until(&mut self, ticks: u64, go_on: impl Fn() -> bool) -> Result<bool, Error> {
+    pub fn poll_until(&mut self, ticks: Ticks, go_on: impl Fn() -> bool) -> Result<bool, Error> {
         let read = |stream: &Stream| stream.bytes_read();
         // This reads up to the present end of the file, and no further: a fast writer must not make it endless.
         let goal = read(&self.stream).saturating_add(self.stream.bytes_left());
@@ -221,7 +222,7 @@ impl<W: Watch> Follower<W> {
         self.meta().clock.ns(self.end_ticks())
     }
 
-    fn end_ticks(&self) -> u64 {
+    fn end_ticks(&self) -> Ticks {
         self.meta().end_ticks(self.totals().last_ticks)
     }
 
@@ -283,7 +284,7 @@ impl<W: Watch> Follower<W> {
     }
 
     /// Returns the ticks of the last moment that was read.
-    pub fn now_ticks(&self) -> u64 {
+    pub fn now_ticks(&self) -> Ticks {
         self.end_ticks()
     }
 

@@ -3,6 +3,7 @@
 mod follow;
 
 pub use follow::{Follower, Progress, Seen};
+use prof_trace::ticks::Ticks;
 
 use crate::Error;
 use crate::heap::{Group, Replay, Totals, restore};
@@ -334,7 +335,7 @@ pub struct Analysis {
     groups: Vec<Group>,
     notes: Vec<Note>,
     /// Ticks of the moment that the figures describe, if that is not the end.
-    at: Option<u64>,
+    at: Option<Ticks>,
     left_out: Option<LeftOut>,
     symbols: Arc<SymbolOptions>,
 }
@@ -399,7 +400,12 @@ impl Analysis {
     }
 
     /// Returns the recording with other figures: those of some of its blocks, or of another moment.
-    pub(crate) fn with_figures(&self, totals: Totals, groups: Vec<Group>, at: Option<u64>) -> Self {
+    pub(crate) fn with_figures(
+        &self,
+        totals: Totals,
+        groups: Vec<Group>,
+        at: Option<Ticks>,
+    ) -> Self {
         let (source, notes) = (self.source.clone(), self.notes.clone());
         let symbols = self.symbols.clone();
         Self { source, totals, groups, notes, at, left_out: None, symbols }
@@ -425,7 +431,7 @@ impl Analysis {
     }
 
     /// Returns the last ticks that are not later than `ns` nanoseconds after the start.
-    pub fn ticks_at(&self, ns: u64) -> u64 {
+    pub fn ticks_at(&self, ns: u64) -> Ticks {
         self.meta().clock.last_at(ns)
     }
 
@@ -476,7 +482,7 @@ impl Analysis {
     }
 
     /// Returns the ticks of the end of the recording, or of the last moment it knows of.
-    pub fn end_ticks(&self) -> u64 {
+    pub fn end_ticks(&self) -> Ticks {
         self.meta().end_ticks(self.totals.last_ticks)
     }
 

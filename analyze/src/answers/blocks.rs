@@ -5,6 +5,7 @@ use crate::Job;
 use crate::index::{Block, Column, ScanError, flags};
 use crate::query::{Query, Selection};
 use prof_trace::size::{GlibcChunks, Header};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -164,7 +165,7 @@ pub struct ChainRow {
 struct Links {
     length: u64,
     /// Ticks of the first block's begin.
-    begin: u64,
+    begin: Ticks,
     /// Position and row of the last block.
     last: (u64, u64),
 }
@@ -205,7 +206,7 @@ struct Wanted<'a> {
     ask: &'a BlocksAsk,
     /// Number of rows that are kept.
     most: usize,
-    end: u64,
+    end: Ticks,
     /// Rows with larger keys can't be on the page.
     limit: AtomicU64,
 }
@@ -333,7 +334,7 @@ impl Query<'_> {
                 block.read(Column::End, a)?;
                 block.read(Column::Begin, b)?;
                 let end = wanted.end;
-                let lived = |(a, b): (&mut u64, &u64)| *a = (*a).min(end).saturating_sub(*b);
+                let lived = |(a, b): (&mut u64, &u64)| *a = (*a).min(end.0).saturating_sub(*b);
                 a.iter_mut().zip(&*b).for_each(lived);
             }
         }
@@ -438,9 +439,10 @@ impl Index {
             } else {
                 None
             },
-            begin_ns: clock.ns(begin),
-            end_ns: ended.then(|| clock.ns(end)),
-            lifetime_ns: clock.between(begin, end.min(analysis.end_ticks().max(begin))),
+            begin_ns: clock.ns(Ticks(begin)),
+            end_ns: ended.then(|| clock.ns(Ticks(end))),
+            lifetime_ns: clock
+                .between(Ticks(begin), Ticks(end).min(analysis.end_ticks().max(Ticks(begin)))),
             group: group as u32,
             stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
             thread: thread(thread_index).unwrap_or(0),
@@ -483,7 +485,11 @@ impl Index {
                     is_read = true;
                 }
                 let last = (positions[i], block.first_row() + i as u64);
-                found.entry(id).or_default().add(Links { length: 1, begin: begins[i], last });
+                found.entry(id).or_default().add(Links {
+                    length: 1,
+                    begin: Ticks(begins[i]),
+                    last,
+                });
             }
             Some(())
         })?;
@@ -511,7 +517,7 @@ impl Index {
         let (number, at) = Self::place_of(row);
         self.block_of_rows(number, |b| b.read(Column::Begin, &mut begin))?;
         let when = begin.get(at).copied().unwrap_or(0);
-        let around = self.around(block.address, row, when)?;
+        let around = self.around(block.address, row, Ticks(when))?;
         let mut chain = if block.chain == 0 { Vec::new() } else { self.chain(block.chain.into())? };
         chain.truncate(MOST_BLOCKS);
         let [below, above] = around;
@@ -547,10 +553,10 @@ impl Index {
     }
 
     /// Returns the rows of the blocks next to an address, below and above, that were live at the ticks `when`.
-    fn around(&self, address: u64, row: u64, when: u64) -> Result<[Vec<u64>; 2], ScanError> {
+    fn around(&self, address: u64, row: u64, when: Ticks) -> Result<[Vec<u64>; 2], ScanError> {
         let state = || ([const { Vec::new() }; 3], [const { Vec::<(u64, u64)>::new() }; 2]);
         let states = self.scan(state, |(columns, near), block| {
-            if block.range(Column::Begin).0 > when || block.range(Column::End).1 <= when {
+            if block.range(Column::Begin).0 > when.0 || block.range(Column::End).1 <= when.0 {
                 return Some(());
             }
             let [begins, ends, addrs] = columns;
@@ -560,7 +566,7 @@ impl Index {
             let first = block.first_row();
             for (i, addr) in addrs.iter().enumerate() {
                 let other = first + i as u64;
-                if begins[i] <= when && ends[i] > when && other != row {
+                if begins[i] <= when.0 && ends[i] > when.0 && other != row {
                     let above = *addr > address;
                     near[usize::from(above)].push((addr.abs_diff(address), other));
                 }

@@ -5,6 +5,7 @@ use crate::heap::Group;
 use crate::index::ScanError;
 use crate::query::{By, Query};
 use crate::stacks::{FunctionData, Stacks};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -76,7 +77,7 @@ pub struct FlameAsk {
     /// Changes of the stacks, one after the other.
     pub transforms: Vec<Transform>,
     /// Ticks of the moment that the figures describe; `None`: the end.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
 }
 
 impl Default for FlameAsk {

@@ -7,6 +7,7 @@ use crate::query::{By, Query, SIZE_CLASSES, Span};
 use crate::report::{
     Adder, Ask, RestRowsData, Row, RowData, SortKey, SumData, ViewOptions, by_class, order,
 };
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -189,7 +190,7 @@ fn sums(
     query: &Query<'_>,
     by: By<'_>,
     count: usize,
-    at: Option<u64>,
+    at: Option<Ticks>,
     peaks: bool,
 ) -> Result<(Vec<Group>, bool), ScanError> {
     let (groups, known) = query.sums(by, count, at)?;
@@ -203,7 +204,7 @@ fn plain(
     query: &Query<'_>,
     by: By<'_>,
     count: usize,
-    at: Option<u64>,
+    at: Option<Ticks>,
     peaks: bool,
 ) -> Result<Classes, ScanError> {
     let (groups, peaks) = sums(query, by, count, at, peaks)?;
@@ -216,7 +217,7 @@ fn of_stacks(
     index: &Index,
     query: &Query<'_>,
     ask: &GroupsAsk,
-    at: Option<u64>,
+    at: Option<Ticks>,
 ) -> Result<Classes, ScanError> {
     let count = index.analysis().groups().len();
     if ask.by == GroupKey::Stack {

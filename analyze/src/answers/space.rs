@@ -2,6 +2,7 @@
 
 use crate::index::{Column, ScanError};
 use crate::query::{Query, Selection};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 /// Greatest number of bins.
@@ -55,7 +56,7 @@ impl Query<'_> {
     /// If the index can't be read, or the job of this thread is cancelled.
     pub fn space(&self, ask: &SpaceAsk) -> Result<Space, ScanError> {
         let analysis = self.index.analysis();
-        let at = ask.at_ns.map_or(u64::MAX - 1, |ns| analysis.ticks_at(ns));
+        let at = ask.at_ns.map_or(u64::MAX - 1, |ns| analysis.ticks_at(ns).0);
         let (from, to) = match (ask.from, ask.to) {
             (Some(from), Some(to)) => (from, to),
             (from, to) => {
@@ -119,7 +120,7 @@ impl Query<'_> {
             space.bytes.push(whole.wrapping_add(parts));
             space.blocks.push(states.iter().map(|s| s.blocks[i]).sum());
             let oldest = states.iter().map(|s| s.oldest[i]).min().unwrap_or(u64::MAX);
-            space.oldest_ns.push((oldest != u64::MAX).then(|| clock.ns(oldest)));
+            space.oldest_ns.push((oldest != u64::MAX).then(|| clock.ns(Ticks(oldest))));
         }
         Ok(space)
     }

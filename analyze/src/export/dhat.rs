@@ -5,6 +5,7 @@ use super::profile::{base, label};
 use super::{ExportError, Profile, Source};
 use crate::index::Column;
 use crate::query::Selection;
+use prof_trace::ticks::Ticks;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
@@ -26,7 +27,7 @@ fn lifetimes(source: &Source<'_>) -> Result<Vec<u64>, crate::index::ScanError> {
         for &i in &selection.rows {
             let [begin, to, group] = [0, 1, 2].map(|c: usize| columns[c][i as usize]);
             let sum = sums.get_mut(group as usize)?;
-            *sum = sum.saturating_add(clock.between(begin, to.min(end)));
+            *sum = sum.saturating_add(clock.between(Ticks(begin), Ticks(to).min(end)));
         }
         Some(())
     })?;

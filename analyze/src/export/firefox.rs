@@ -9,6 +9,7 @@ use super::timeline::Timeline;
 use super::{ExportError, Source};
 use crate::load::Meta;
 use crate::symbols::Frame;
+use prof_trace::ticks::Ticks;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
@@ -168,7 +169,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     let (profile, meta) = (source.profile()?, analysis.meta());
     let ms = |ns: u64| ns as f64 / 1e6;
     let mut t = Tables::default();
-    let first: HashMap<u32, u64> = analysis.groups().iter().map(|g| (g.node, g.first)).collect();
+    let first: HashMap<u32, Ticks> = analysis.groups().iter().map(|g| (g.node, g.first)).collect();
     let mut samples: Vec<(u64, usize, u64)> = Vec::new();
     for s in profile.stacks.iter().filter(|s| s.cost(source.cost) > 0) {
         let mut prefix = None;
@@ -184,7 +185,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
             let frame = t.frame(&Frame::default(), 0, meta);
             number(&mut t.stacks, &mut t.known_stacks, (None, frame))
         });
-        let at = meta.clock.ns(first.get(&s.node).copied().unwrap_or(0));
+        let at = meta.clock.ns(first.get(&s.node).copied().unwrap_or_default());
         samples.push((at, stack, s.cost(source.cost)));
     }
     samples.sort_unstable();

@@ -4,6 +4,7 @@
 use super::{ExportError, Profile, Source, one_line};
 use crate::load::Clock;
 use crate::maps::{Held, What};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -70,7 +71,7 @@ impl Writer<'_> {
 
 /// A change of the resident memory of mappings.
 struct Change {
-    ticks: u64,
+    ticks: Ticks,
     /// Number of the mapping, for its outstanding parts.
     id: u32,
     trace: u64,
@@ -120,7 +121,7 @@ struct Events<'a, 'b> {
 }
 
 impl Events<'_, '_> {
-    fn put(&mut self, ticks: u64, begins: bool, size: u64, trace: u64) -> io::Result<()> {
+    fn put(&mut self, ticks: Ticks, begins: bool, size: u64, trace: u64) -> io::Result<()> {
         let next = self.sizes.len() as u64 + 1;
         let info = match self.sizes.get(&(size, trace)) {
             Some(n) => *n,

@@ -5,6 +5,7 @@ use super::{ExportError, Profile, Source, one_line};
 use crate::analysis::Analysis;
 use crate::index::ScanError;
 use crate::symbols::Frame;
+use prof_trace::ticks::Ticks;
 use std::io::{self, Write};
 
 /// Number of snapshots, besides that of the peak.
@@ -20,7 +21,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     let peak_at = end.totals().peak_ticks;
     let start = meta.target.start_ticks;
     let last = source.at.unwrap_or_else(|| end.end_ticks()).max(start);
-    let mut at: Vec<u64> = (0..SNAPSHOTS)
+    let mut at: Vec<Ticks> = (0..SNAPSHOTS)
         .map(|i| {
             start + ((last - start) as u128 * u128::from(i) / u128::from(SNAPSHOTS - 1)) as u64
         })
@@ -55,7 +56,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
 }
 
 /// Returns the bytes live at each of the moments, all events of that moment included.
-fn live_at(source: &Source<'_>, at: &[u64]) -> Result<Vec<u64>, ScanError> {
+fn live_at(source: &Source<'_>, at: &[Ticks]) -> Result<Vec<u64>, ScanError> {
     if source.index.analysis().meta().is_aggregated() {
         return source.query.live_at(at);
     }

@@ -28,6 +28,7 @@ use crate::maps::{Held, HeldGroup, What};
 use crate::query::Query;
 use crate::report::FilterData;
 use crate::{Analysis, Index};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -218,7 +219,7 @@ pub struct Source<'a> {
     /// Selects the blocks.
     pub query: &'a Query<'a>,
     /// Ticks of the moment that the figures describe; `None`: the end. Formats with every event end there.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
     /// The figure that stacks are shown by.
     pub cost: Cost,
     /// The filter in effect, to be named in the output.
@@ -234,13 +235,13 @@ impl Source<'_> {
     }
 
     /// Returns the mappings that are exported, by stack or name, with the figures of a moment.
-    fn mapped_at(&self, at: Option<u64>) -> Vec<HeldGroup> {
+    fn mapped_at(&self, at: Option<Ticks>) -> Vec<HeldGroup> {
         self.held.map_or(Vec::new(), |h| h.at(at).groups)
     }
 
     /// Returns the stacks of an analysis with their figures, as far as blocks are exported, and those of mappings at the
     /// same moment.
-    fn profile_of(&self, analysis: &Analysis, at: Option<u64>) -> Profile {
+    fn profile_of(&self, analysis: &Analysis, at: Option<Ticks>) -> Profile {
         Profile::of(analysis, self.has_blocks(), &self.mapped_at(at))
     }
 
@@ -266,8 +267,8 @@ impl Source<'_> {
     }
 
     /// Returns the ticks of the last moment whose events are exported.
-    fn until(&self) -> u64 {
-        self.at.unwrap_or(u64::MAX)
+    fn until(&self) -> Ticks {
+        self.at.unwrap_or(Ticks::MAX)
     }
 
     /// Returns the weight of a sampled block of this size and distance: the number of the program's blocks that it

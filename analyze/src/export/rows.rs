@@ -8,6 +8,7 @@ use crate::query::Selection;
 use crate::report::{CaptureData, FrameData, frames_of};
 use crate::symbols::Symbolizer;
 use prof_trace::size::{GlibcChunks, Header};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -125,17 +126,17 @@ fn make(source: &Source<'_>, tid: &dyn Fn(u64) -> u32, values: [u64; READ.len()]
         rate,
     ] = values;
     let (analysis, until) = (source.index.analysis(), source.until());
-    if begin > until {
+    if begin > until.0 {
         return None;
     }
     let meta = analysis.meta();
     let header = Header::from_code(header as u16);
-    let ended = end != u64::MAX && end <= until;
+    let ended = end != u64::MAX && end <= until.0;
     Some(Row {
         address: addr,
         size,
-        allocated_at_ns: meta.clock.ns(begin),
-        freed_at_ns: ended.then(|| meta.clock.ns(end)),
+        allocated_at_ns: meta.clock.ns(Ticks(begin)),
+        freed_at_ns: ended.then(|| meta.clock.ns(Ticks(end))),
         stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
         thread: tid(thread_index),
         free_stack: (ended && end_node != 0).then_some(end_node as u32),

@@ -3,6 +3,7 @@
 use super::Source;
 use crate::index::{Column, ScanError};
 use crate::query::{Selection, Span};
+use prof_trace::ticks::Ticks;
 
 /// With more blocks than these, events are not sorted.
 const MANY: u64 = 2 << 20;
@@ -66,7 +67,7 @@ impl Timeline {
         let end = analysis.end_ticks().min(until).max(start);
         let steps = parts * STEPS;
         let width = ((end - start) / steps as u64 + 1).max(1);
-        let step_of = |t: u64| ((t.saturating_sub(start) / width) as usize).min(steps - 1);
+        let step_of = |t: u64| ((Ticks(t).since(start) / width) as usize).min(steps - 1);
         let state = || (Selection::default(), <[Vec<u64>; 4]>::default(), vec![0f64; steps]);
         let states = source.index.scan(state, |(selection, columns, sums), block| {
             source.query.select(block, selection)?;
@@ -81,17 +82,17 @@ impl Timeline {
             for &i in &selection.rows {
                 let i = i as usize;
                 let bytes = sizes[i] as f64 * source.weight(sizes[i], rates[i] as u8);
-                if begins[i] <= until {
+                if begins[i] <= until.0 {
                     sums[step_of(begins[i])] += bytes;
                 }
-                if ends[i] <= until {
+                if ends[i] <= until.0 {
                     sums[step_of(ends[i])] -= bytes;
                 }
             }
             Some(())
         })?;
         let (mut most, mut last) = (vec![0f64; parts], vec![0f64; parts]);
-        let part_of = |ticks: u64| {
+        let part_of = |ticks: Ticks| {
             let part = u128::from(clock.ns(ticks).min(end_ns)) * parts as u128 / u128::from(end_ns);
             (part as usize).min(parts - 1)
         };

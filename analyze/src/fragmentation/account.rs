@@ -5,6 +5,7 @@ use crate::Index;
 use crate::index::ScanError;
 use crate::maps::{Kind, Totals};
 use prof_trace::records::{Memory, PIECE, cgroup_stat, map_kind, part_kind};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -119,7 +120,7 @@ pub(super) struct AnonymousMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Walk {
     /// Begin and end, in ticks.
-    time: (u64, u64),
+    time: (Ticks, Ticks),
     in_use: u64,
     /// Bytes of `in_use` that may have been free all the time.
     unsure: u64,
@@ -128,7 +129,8 @@ struct Walk {
 /// Returns the shortest reading of glibc's arenas in a look: the program had the least time to change what was read.
 fn walk_of(m: &Memory) -> Option<Walk> {
     let all = m.walks.as_chunks::<5>().0.iter().filter(|w| w[0] <= w[1] && w[3] <= w[2]);
-    let all = all.map(|w| Walk { time: (w[0], w[1]), in_use: w[2] - w[3], unsure: w[4] });
+    let all =
+        all.map(|w| Walk { time: (Ticks(w[0]), Ticks(w[1])), in_use: w[2] - w[3], unsure: w[4] });
     all.min_by_key(|w| w.time.1 - w.time.0)
 }
 
@@ -215,7 +217,7 @@ impl AnonymousMemory {
     }
 
     /// Returns the period of the reading.
-    pub(super) fn time(&self) -> Option<(u64, u64)> {
+    pub(super) fn time(&self) -> Option<(Ticks, Ticks)> {
         self.walk.map(|w| w.time)
     }
 

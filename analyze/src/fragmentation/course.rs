@@ -1,4 +1,5 @@
 //! The chunks of recorded blocks that are in use while the allocator is looked at.
+use prof_trace::ticks::Ticks;
 
 /// Greatest number of blocks that are kept of the ones that begin or end meanwhile.
 const MOST: usize = 1 << 20;
@@ -7,7 +8,7 @@ const MOST: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Course {
     /// First and last tick; without them nothing is counted.
-    time: Option<(u64, u64)>,
+    time: Option<(Ticks, Ticks)>,
     /// Bytes in use at each moment of the period.
     always: u64,
     /// First address, and first address behind the end, of each chunk in use at some moments only.
@@ -18,17 +19,17 @@ pub(super) struct Course {
 
 impl Course {
     /// Creates the course of a period without blocks.
-    pub(super) fn of(time: Option<(u64, u64)>) -> Self {
+    pub(super) fn of(time: Option<(Ticks, Ticks)>) -> Self {
         Self { time, ..Self::default() }
     }
 
     /// Returns the period.
-    pub(super) fn time(&self) -> Option<(u64, u64)> {
+    pub(super) fn time(&self) -> Option<(Ticks, Ticks)> {
         self.time
     }
 
     /// Adds the chunk of a block that lives from `begin` until before `end`.
-    pub(super) fn add(&mut self, (begin, end): (u64, u64), addr: u64, bytes: u64) {
+    pub(super) fn add(&mut self, (begin, end): (Ticks, Ticks), addr: u64, bytes: u64) {
         let Some((from, to)) = self.time else { return };
         if begin > to || end < from {
             return;
@@ -74,15 +75,15 @@ mod tests {
 
     #[test]
     fn a_byte_counts_once_however_often_it_is_allocated() {
-        let mut one = Course::of(Some((100, 200)));
+        let mut one = Course::of(Some((Ticks(100), Ticks(200))));
         let mut other = one.clone();
-        one.add((0, 100), 0x1000, 32); // ends with the first tick
-        one.add((120, 130), 0x1000, 64);
-        one.add((140, u64::MAX), 0x1020, 64);
-        one.add((0, 99), 0x5000, 1000);
-        other.add((99, 201), 0x2000, 500);
-        other.add((150, 151), 0x1010, 16);
-        other.add((201, u64::MAX), 0x6000, 1000);
+        one.add((Ticks::ZERO, Ticks(100)), 0x1000, 32); // ends with the first tick
+        one.add((Ticks(120), Ticks(130)), 0x1000, 64);
+        one.add((Ticks(140), Ticks::MAX), 0x1020, 64);
+        one.add((Ticks::ZERO, Ticks(99)), 0x5000, 1000);
+        other.add((Ticks(99), Ticks(201)), 0x2000, 500);
+        other.add((Ticks(150), Ticks(151)), 0x1010, 16);
+        other.add((Ticks(201), Ticks::MAX), 0x6000, 1000);
         one.merge(other);
         assert_eq!(one.at_each_moment(), 500);
         assert_eq!(one.at_some_moment(), Some(500 + 0x60));
@@ -90,23 +91,23 @@ mod tests {
 
     #[test]
     fn any_times_and_addresses_give_an_answer() {
-        let mut all = Course::of(Some((0, u64::MAX)));
-        all.add((0, u64::MAX), u64::MAX, u64::MAX);
-        all.add((5, 4), 3, u64::MAX);
+        let mut all = Course::of(Some((Ticks::ZERO, Ticks::MAX)));
+        all.add((Ticks::ZERO, Ticks::MAX), u64::MAX, u64::MAX);
+        all.add((Ticks(5), Ticks(4)), 3, u64::MAX);
         all.merge(all.clone());
         assert_eq!(all.at_some_moment(), Some(u64::MAX - 3));
         let mut none = Course::of(None);
-        none.add((1, 2), 3, 4);
+        none.add((Ticks(1), Ticks(2)), 3, 4);
         assert_eq!((none.at_each_moment(), none.at_some_moment()), (0, Some(0)));
     }
 
     #[test]
     fn what_does_not_fit_is_not_left_out_silently() {
-        let mut all = Course::of(Some((0, 9)));
+        let mut all = Course::of(Some((Ticks::ZERO, Ticks(9))));
         all.others.resize(MOST - 1, (0, 16));
-        all.add((1, 2), 32, 16);
+        all.add((Ticks(1), Ticks(2)), 32, 16);
         assert_eq!(all.at_some_moment(), Some(32));
-        all.add((1, 2), 64, 16);
+        all.add((Ticks(1), Ticks(2)), 64, 16);
         assert_eq!(all.at_some_moment(), None);
     }
 }

@@ -19,6 +19,7 @@ use crate::symbols::Symbolizer;
 use account::AnonymousMemory;
 use pages::Ask;
 use prof_trace::size::GlibcChunks;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 pub use account::{Account, FilesData, MapData};
@@ -33,7 +34,7 @@ pub struct FragmentationOptions {
     /// A page is sparse if less than this part of it is used.
     pub sparse: f64,
     /// Ticks of the moment to report; `None`: that of the last resident set recorded, or the end.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
     /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
@@ -102,7 +103,7 @@ fn page_size(index: &Index) -> u64 {
 }
 
 /// Returns for how many nanoseconds recording was off at a moment.
-fn unrecorded(index: &Index, at: u64) -> u64 {
+fn unrecorded(index: &Index, at: Ticks) -> u64 {
     let (meta, end) = (index.analysis().meta(), index.analysis().end_ticks());
     let parts = meta.parts(end.max(at));
     let before = parts.iter().filter(|p| p.start <= at).map(|p| p.end.min(at)).max();

@@ -6,6 +6,7 @@ use crate::index::{Block, Column, ScanError};
 use crate::query::{Query, Selection};
 use prof_trace::records::PIECE;
 use prof_trace::size::{GlibcChunks, Header};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::HashSet;
 
@@ -69,7 +70,7 @@ pub(super) struct Within {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     /// Ticks of the moment.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
     /// Bytes per page.
     pub page: u64,
     /// A page is sparse if less than this part of it is used.
@@ -81,7 +82,7 @@ pub(super) struct Ask<'a> {
     /// Whether each of them is a heap of glibc's.
     pub heaps: &'a [bool],
     /// Period for which the chunks in use on these heaps are wanted.
-    pub time: Option<(u64, u64)>,
+    pub time: Option<(Ticks, Ticks)>,
 }
 
 /// A run of adjacent pages with live blocks.
@@ -233,9 +234,9 @@ impl Found {
 
 fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_>) -> Option<()> {
     // A block that never ends has the end `u64::MAX`, later than any moment.
-    let at = ask.at.unwrap_or(u64::MAX).min(u64::MAX - 1);
+    let at = ask.at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
     let (from, to) = s.course.time().unwrap_or((at, at));
-    if block.range(Column::Begin).0 > at.max(to) || block.range(Column::End).1 < at.min(from) {
+    if block.range(Column::Begin).0 > at.max(to).0 || block.range(Column::End).1 < at.min(from).0 {
         return Some(());
     }
     query.select(block, &mut s.selection)?;
@@ -255,9 +256,9 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
         let header = Header::from_code(headers[i] as u16);
         if range.is_some_and(|r| ask.heaps.get(r) == Some(&true)) {
             let bytes = ask.chunks.bytes(sizes[i], header);
-            s.course.add((begins[i], ends[i]), addrs[i], bytes);
+            s.course.add((Ticks(begins[i]), Ticks(ends[i])), addrs[i], bytes);
         }
-        if begins[i] > at || ends[i] <= at {
+        if begins[i] > at.0 || ends[i] <= at.0 {
             continue;
         }
         let sum = s.groups.get_mut(groups[i] as usize)?;

@@ -3,6 +3,7 @@
 //! Time is cut into at most [`MOST`] buckets of equal width, a power of two of ticks. When a recording outgrows them,
 //! two become one, so a short recording has a bucket for each tick, and a long one at least 8,192. Counts are kept as
 //! totals up to the end of a bucket: the sum over any number of buckets is then one subtraction.
+use prof_trace::ticks::Ticks;
 
 /// Greatest number of buckets.
 pub(crate) const MOST: usize = 16_384;
@@ -91,7 +92,7 @@ impl Bucket {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Course {
     /// Ticks at which the first bucket begins.
-    start: u64,
+    start: Ticks,
     /// Exponent of the width of a bucket in ticks.
     shift: u32,
     /// Distance in ticks from `start` to the end of the last bucket.
@@ -103,13 +104,13 @@ pub struct Course {
 
 impl Course {
     /// Creates a course from buckets; returns `None` if they can't be those of a course.
-    pub(crate) fn of(start: u64, shift: u32, buckets: Vec<Bucket>) -> Option<Self> {
+    pub(crate) fn of(start: Ticks, shift: u32, buckets: Vec<Bucket>) -> Option<Self> {
         let fits = buckets.len() <= MOST && shift < 64;
         fits.then(|| Self { start, shift, buckets, ..Self::default() })
     }
 
     /// Returns the ticks at which the first bucket begins.
-    pub fn start(&self) -> u64 {
+    pub fn start(&self) -> Ticks {
         self.start
     }
 
@@ -125,9 +126,9 @@ impl Course {
 
     /// Returns whether an event at that time belongs to a later bucket, so that [`Self::advance`] must be called first.
     #[inline(always)]
-    pub(crate) fn is_over(&self, time: u64) -> bool {
+    pub(crate) fn is_over(&self, time: Ticks) -> bool {
         // Events that were read behind damage may be older than the start; they belong to the present bucket.
-        time.saturating_sub(self.start) >= self.end
+        time.since(self.start) >= self.end
     }
 
     /// Notes live bytes and blocks that an event of the present bucket has made more.
@@ -147,13 +148,13 @@ impl Course {
     /// Ends the present bucket with these counts, live bytes and blocks, and begins the one of `time`.
     #[cold]
     #[inline(never)]
-    pub(crate) fn advance(&mut self, time: u64, counts: Counts, live: (u64, u64)) {
+    pub(crate) fn advance(&mut self, time: Ticks, counts: Counts, live: (u64, u64)) {
         if self.end == 0 {
             (self.start, self.end) = (time, 1);
             return;
         }
         self.end_bucket(counts, live);
-        let after = time.saturating_sub(self.start);
+        let after = time.since(self.start);
         while after >> self.shift >= MOST as u64 {
             self.fold();
         }
@@ -206,7 +207,7 @@ impl Course {
         &mut self,
         counts: Counts,
         now: (u64, u64),
-        live: impl Iterator<Item = (u64, f64, f64)>,
+        live: impl Iterator<Item = (Ticks, f64, f64)>,
     ) {
         if self.end == 0 {
             return;
@@ -215,7 +216,7 @@ impl Course {
         self.buckets.push(self.now);
         let mut leaked = vec![(0f64, 0f64); self.buckets.len()];
         for (time, bytes, blocks) in live {
-            let at = (time.saturating_sub(self.start) >> self.shift) as usize;
+            let at = (time.since(self.start) >> self.shift) as usize;
             let at = at.min(leaked.len() - 1);
             leaked[at] = (leaked[at].0 + bytes, leaked[at].1 + blocks);
         }

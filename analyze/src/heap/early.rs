@@ -6,6 +6,7 @@
 //! recorded as well, and only one order of them is consistent.
 
 use crate::load::{Op, OpKind};
+use prof_trace::ticks::Ticks;
 
 /// Greatest number of frees that wait for their allocations.
 const MOST: usize = 64;
@@ -18,7 +19,7 @@ pub(super) struct Early {
     /// Frees of blocks that were not live: their allocation may follow.
     frees: Vec<Op>,
     /// No allocation after this time belongs to any of `frees`.
-    until: u64,
+    until: Ticks,
 }
 
 impl Early {
@@ -28,8 +29,8 @@ impl Early {
 
     /// Returns whether an event at `time` may really have happened after another thread's event at `other`.
     #[inline(always)]
-    pub(super) fn may_follow(&self, time: u64, other: u64) -> bool {
-        time & 1 == 1 && other.saturating_sub(time) < self.within
+    pub(super) fn may_follow(&self, time: Ticks, other: Ticks) -> bool {
+        time.0 & 1 == 1 && other.since(time) < self.within
     }
 
     /// Remembers a free of a block that is not live, if its time may be too early.
@@ -38,7 +39,7 @@ impl Early {
             return;
         }
         let within = self.within;
-        self.frees.retain(|f| free.time.saturating_sub(f.time) < within);
+        self.frees.retain(|f| free.time.since(f.time) < within);
         if self.frees.len() == MOST {
             self.frees.remove(0);
         }

@@ -8,6 +8,7 @@ use super::course::Counts;
 use super::live::Block;
 use super::stats::BlockStats;
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 
 /// Standard errors of estimated figures; all are 0 if the figures are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,12 +171,12 @@ pub(crate) struct Estimates {
     capture: Capture,
     totals: Estimate,
     groups: Vec<Estimate>,
-    peak_ticks: u64,
+    peak_ticks: Ticks,
 }
 
 impl Estimates {
     pub(crate) fn new(capture: Capture) -> Self {
-        Self { capture, totals: Estimate::default(), groups: Vec::new(), peak_ticks: 0 }
+        Self { capture, totals: Estimate::default(), groups: Vec::new(), peak_ticks: Ticks::ZERO }
     }
 
     pub(crate) fn begin(&mut self, b: &Block, again: bool) {
@@ -224,7 +225,7 @@ impl Estimates {
     }
 
     /// Replaces counted totals by estimates. Returns the number of frees, the ticks of the peak, and the errors.
-    pub(crate) fn totals(&self, f: &mut BlockStats) -> (u64, u64, Errors) {
+    pub(crate) fn totals(&self, f: &mut BlockStats) -> (u64, Ticks, Errors) {
         self.totals.put(f);
         (self.totals.frees().rounded(), self.peak_ticks, self.totals.errors())
     }

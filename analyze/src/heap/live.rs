@@ -4,6 +4,7 @@ use super::huge::Huge;
 use crate::load::Op;
 use prof_arch::native::capture::prefetch;
 use prof_trace::size::{CodedSize, Header};
+use prof_trace::ticks::Ticks;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
@@ -13,7 +14,7 @@ pub struct Block {
     /// Bytes requested, chunk header, and [`NOTED`], packed into one number, as there are many blocks.
     sized: u64,
     /// Ticks when it was allocated.
-    pub time: u64,
+    pub time: Ticks,
     /// Index of its group.
     pub group: u32,
     /// Thread index of the thread that allocated it.
@@ -37,7 +38,7 @@ impl Block {
 
     /// Creates a block without a chunk header, sampled at a distance of 2^`rate` (see [`CodedSize::rate`]).
     #[inline(always)]
-    pub fn plain(size: u64, rate: u8, time: u64, group: u32, thread_index: u32) -> Self {
+    pub fn plain(size: u64, rate: u8, time: Ticks, group: u32, thread_index: u32) -> Self {
         let sized = CodedSize::with_rate(size, Header::default(), rate).0;
         let sized = if rate == 0 { size } else { sized };
         Self { sized: sized & !NOTED, time, group, thread_index }
@@ -327,7 +328,7 @@ mod tests {
             x ^= x << 17;
             // The table grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
-            let b = Block::plain(i, 0, i, i as u32, 0);
+            let b = Block::plain(i, 0, Ticks(i), i as u32, 0);
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
                 assert_eq!(live.insert(addr, b), plain.insert(addr, b));
             } else {

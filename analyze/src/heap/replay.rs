@@ -7,6 +7,7 @@ use super::live::{Block, Live};
 use super::stats::BlockStats;
 use crate::load::{IdMap, Op, OpKind, Sink};
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 /// The figures of a whole recording. `live_count = allocations - frees + unknown_frees - implied_frees` always holds.
@@ -23,9 +24,9 @@ pub struct Totals {
     /// another block begins at their address.
     pub implied_frees: u64,
     /// Ticks when `peak_bytes` was reached.
-    pub peak_ticks: u64,
+    pub peak_ticks: Ticks,
     /// Ticks of the last event.
-    pub last_ticks: u64,
+    pub last_ticks: Ticks,
     /// Number of events with address 0, which are otherwise ignored.
     pub nonsense: u64,
     /// Standard errors, if the figures are estimates; else 0.
@@ -40,23 +41,23 @@ pub struct Group {
     /// Counts and bytes of its blocks.
     pub figures: BlockStats,
     /// Ticks when its oldest live block was allocated.
-    pub oldest: Option<u64>,
+    pub oldest: Option<Ticks>,
     /// Standard errors, if the figures are estimates; else 0.
     pub errors: Errors,
     /// Ticks when its first block was allocated.
-    pub first: u64,
+    pub first: Ticks,
     /// Ticks when its last block was allocated.
-    pub last: u64,
+    pub last: Ticks,
     /// Ticks when its peak of live bytes was first reached.
-    pub peak_ticks: u64,
+    pub peak_ticks: Ticks,
 }
 
 /// The times of a group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
-    first: u64,
-    last: u64,
-    peak: u64,
+    first: Ticks,
+    last: Ticks,
+    peak: Ticks,
 }
 
 /// The way a block ended.
@@ -74,7 +75,7 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// Ticks.
-    pub time: u64,
+    pub time: Ticks,
     /// Thread index of the thread that ended it.
     pub thread_index: u32,
     /// Stack node of the free, if that was recorded; else 0.
@@ -144,7 +145,7 @@ pub struct Replay<W: Watch = ()> {
     /// For each thread index the block that the thread has just allocated, if that was its last event; else 0.
     newest: Vec<u64>,
     /// Addresses of the latest implied frees, with their time and the thread index of the ended block.
-    implied: HashMap<u64, (u64, u32)>,
+    implied: HashMap<u64, (Ticks, u32)>,
     /// Corrects events whose times are too early.
     early: Early,
     /// An operation was applied.
@@ -318,7 +319,7 @@ impl<W: Watch> Replay<W> {
     }
 
     #[inline(always)]
-    fn group(&mut self, node: u32, time: u64) -> u32 {
+    fn group(&mut self, node: u32, time: Ticks) -> u32 {
         match self.by_node.get(node) {
             Some(g) => g,
             None => self.new_group(node, time),
@@ -326,7 +327,7 @@ impl<W: Watch> Replay<W> {
     }
 
     #[cold]
-    fn new_group(&mut self, node: u32, time: u64) -> u32 {
+    fn new_group(&mut self, node: u32, time: Ticks) -> u32 {
         let g = self.nodes.len() as u32;
         self.nodes.push(node);
         self.figures.push(BlockStats::default());

@@ -4,6 +4,7 @@ use super::estimate::Errors;
 use super::replay::{Group, Totals};
 use super::stats::BlockStats;
 use prof_trace::records::Stripped;
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 const FIGURES: usize = 8;
@@ -114,7 +115,7 @@ pub(crate) fn totals_of(t: &Totals) -> Vec<u64> {
     all.extend(errors(&t.errors));
     let counts = [t.frees, t.unknown_frees, t.implied_frees];
     all.extend(counts);
-    all.extend([t.peak_ticks, t.last_ticks, t.nonsense]);
+    all.extend([t.peak_ticks.0, t.last_ticks.0, t.nonsense]);
     all
 }
 
@@ -132,8 +133,8 @@ pub(crate) fn to_totals(n: &[u64]) -> Option<Totals> {
         frees,
         unknown_frees,
         implied_frees,
-        peak_ticks,
-        last_ticks,
+        peak_ticks: Ticks(peak_ticks),
+        last_ticks: Ticks(last_ticks),
         nonsense,
     })
 }
@@ -144,7 +145,7 @@ pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) ->
     let record = |groups: &[Group]| {
         let mut numbers = Vec::with_capacity(groups.len() * GROUP);
         for g in groups {
-            numbers.extend([u64::from(g.node), g.first, g.last, g.peak_ticks]);
+            numbers.extend([u64::from(g.node), g.first.0, g.last.0, g.peak_ticks.0]);
             numbers.extend(figures(&g.figures));
             numbers.extend(errors(&g.errors));
         }
@@ -175,6 +176,14 @@ pub(crate) fn restore(s: &Stripped, totals: &mut Totals, groups: &mut Vec<Group>
         let oldest = groups[at].oldest;
         let (figures, errors) = (to_figures(f), to_errors(e));
         let [first, last, peak_ticks] = [n[1], n[2], n[3]];
-        groups[at] = Group { node, figures, oldest, errors, first, last, peak_ticks };
+        groups[at] = Group {
+            node,
+            figures,
+            oldest,
+            errors,
+            first: Ticks(first),
+            last: Ticks(last),
+            peak_ticks: Ticks(peak_ticks),
+        };
     }
 }

@@ -17,6 +17,7 @@ mod tree;
 
 pub use compare::{Compared, Comparison, Course, RootChange, StackChange};
 pub use prof_graph::{Heap, Held, Holder, Root, Sum};
+use prof_trace::ticks::Ticks;
 pub use read::{HoldsError, described, find, read};
 pub use report::{
     HoldsData, HoldsOptions, NodeData, PathData, RootReport, SavedData, StackReport, StepData,
@@ -66,7 +67,7 @@ pub struct Holders<M = Classes> {
     /// The moment, in nanoseconds since the start of the recording.
     pub at_ns: u64,
     /// The moment, in ticks.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// The scan of the recording that this is; `None`: the process was looked at.
     pub saved: Option<SavedData>,
     /// Blocks and pointers.

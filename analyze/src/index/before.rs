@@ -1,4 +1,5 @@
 //! Keeps the frees of blocks from before the recording, or from a time when recording was off.
+use prof_trace::ticks::Ticks;
 
 /// Greatest number of frees that are kept.
 const MOST: usize = 1 << 18;
@@ -7,7 +8,7 @@ const MOST: usize = 1 << 18;
 /// that all frees at an address are kept, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before {
-    frees: Vec<(u64, u64)>,
+    frees: Vec<(Ticks, u64)>,
     /// Number of frees that each kept one stands for: a power of two.
     each: u64,
 }
@@ -20,11 +21,11 @@ impl Default for Before {
 
 impl Before {
     /// Creates the list from kept frees, each of which stands for `each`; `None` if `each` is not a power of two.
-    pub(super) fn of(frees: Vec<(u64, u64)>, each: u64) -> Option<Self> {
+    pub(super) fn of(frees: Vec<(Ticks, u64)>, each: u64) -> Option<Self> {
         each.is_power_of_two().then_some(Self { frees, each })
     }
 
-    pub(super) fn push(&mut self, time: u64, addr: u64) {
+    pub(super) fn push(&mut self, time: Ticks, addr: u64) {
         if !self.keeps(addr) {
             return;
         }
@@ -44,7 +45,7 @@ impl Before {
 
     /// Returns ticks and address of each free that is kept.
     #[must_use]
-    pub fn frees(&self) -> &[(u64, u64)] {
+    pub fn frees(&self) -> &[(Ticks, u64)] {
         &self.frees
     }
 
@@ -63,15 +64,15 @@ mod tests {
     fn of_many_some_addresses_are_kept() {
         let mut b = Before::default();
         for i in 0..1_000_000u64 {
-            b.push(i, i * 16);
+            b.push(Ticks(i), i * 16);
         }
         assert!(b.frees.len() <= MOST && b.each >= 4, "{} {}", b.frees.len(), b.each);
         let about = b.frees.len() as u64 * b.each;
         assert!((950_000..1_050_000).contains(&about), "{about}");
         // Addresses are sampled as a whole: either all frees at an address are kept, or none.
         let addr = b.frees[7].1;
-        b.push(2_000_000, addr);
-        assert_eq!(b.frees.last(), Some(&(2_000_000, addr)));
+        b.push(Ticks(2_000_000), addr);
+        assert_eq!(b.frees.last(), Some(&(Ticks(2_000_000), addr)));
         assert_eq!(Before::of(Vec::new(), 3), None);
     }
 }

@@ -9,6 +9,7 @@ use crate::analysis::{Source, read_all};
 use crate::heap::{Block, Course, End, Fate, Group, Live, Replay, Totals, Value, Watch};
 use crate::load::{BATCH, LoadOptions, Op, OpKind, Sink, Stream, open_file};
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::io;
 use std::panic::resume_unwind;
@@ -73,7 +74,7 @@ impl Rows {
             flags: if how.temporary { flags::TEMPORARY } else { 0 }
                 | if link.position > 0 { flags::REALLOCATED } else { 0 }
                 | match how.fate {
-                    Fate::Freed if how.time == u64::MAX => flags::LIVE,
+                    Fate::Freed if how.time == Ticks::MAX => flags::LIVE,
                     Fate::Freed => 0,
                     Fate::Implied => flags::IMPLIED,
                     Fate::Reallocated => flags::CONTINUED,
@@ -353,4 +354,4 @@ fn finish(replay: Replay<Rows>) -> Replayed {
 
 /// The end of a block that is never freed.
 const NEVER: End =
-    End { time: u64::MAX, thread_index: 0, node: 0, fate: Fate::Freed, temporary: false };
+    End { time: Ticks::MAX, thread_index: 0, node: 0, fate: Fate::Freed, temporary: false };

@@ -7,6 +7,7 @@ use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
 use super::format::{bytes_of, words_of};
 use crate::heap::{Bucket, Counts, Course, Extent};
 use prof_trace::chunk::checksum;
+use prof_trace::ticks::Ticks;
 
 /// Number of values of a bucket.
 const VALUES: usize = 15;
@@ -61,7 +62,7 @@ fn bucket(v: [u64; VALUES]) -> Bucket {
 /// Returns a course as bytes.
 pub(super) fn encode(course: &Course) -> Vec<u8> {
     let buckets = course.buckets();
-    let mut head = vec![course.start(), course.shift().into(), buckets.len() as u64];
+    let mut head = vec![course.start().0, course.shift().into(), buckets.len() as u64];
     let mut bytes = Vec::new();
     for i in 0..VALUES {
         let column: Vec<u64> = buckets.iter().map(|b| values(b)[i]).collect();
@@ -94,7 +95,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Course> {
         rest = behind;
     }
     let buckets = all.into_iter().map(bucket).collect();
-    Course::of(*start, u32::try_from(*shift).ok()?, buckets).filter(|_| rest.is_empty())
+    Course::of(Ticks(*start), u32::try_from(*shift).ok()?, buckets).filter(|_| rest.is_empty())
 }
 
 #[cfg(test)]
@@ -109,7 +110,7 @@ mod tests {
             bucket(v)
         };
         for n in [0, 1, 2, 1000] {
-            let course = Course::of(77, 5, (0..n).map(bucket).collect()).expect("a course");
+            let course = Course::of(Ticks(77), 5, (0..n).map(bucket).collect()).expect("a course");
             let bytes = encode(&course);
             assert_eq!(decode(&bytes), Some(course));
             for at in (0..bytes.len()).step_by(7) {

@@ -17,6 +17,7 @@ use super::before::Before;
 use crate::heap::{BlockStats, Course, Errors, Group, Totals};
 use crate::load::Tail;
 use prof_trace::chunk::checksum;
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -152,8 +153,8 @@ const GROUP: usize = 5 + FIGURES + ERRORS;
 
 fn group_words(g: &Group) -> [u64; GROUP] {
     let mut w = [0; GROUP];
-    let oldest = g.oldest.map_or(0, |t| t.saturating_add(1));
-    w[..5].copy_from_slice(&[g.node.into(), oldest, g.first, g.last, g.peak_ticks]);
+    let oldest = g.oldest.map_or(0, |t| t.0.saturating_add(1));
+    w[..5].copy_from_slice(&[g.node.into(), oldest, g.first.0, g.last.0, g.peak_ticks.0]);
     w[5..5 + FIGURES].copy_from_slice(&figures_words(&g.figures));
     w[5 + FIGURES..].copy_from_slice(&errors_words(&g.errors));
     w
@@ -162,10 +163,10 @@ fn group_words(g: &Group) -> [u64; GROUP] {
 fn group_of(w: &[u64; GROUP]) -> Option<Group> {
     Some(Group {
         node: u32::try_from(w[0]).ok()?,
-        oldest: w[1].checked_sub(1),
-        first: w[2],
-        last: w[3],
-        peak_ticks: w[4],
+        oldest: w[1].checked_sub(1).map(Ticks),
+        first: Ticks(w[2]),
+        last: Ticks(w[3]),
+        peak_ticks: Ticks(w[4]),
         figures: figures_of(w[5..].first_chunk()?),
         errors: errors_of(w.last_chunk()?),
     })
@@ -238,8 +239,8 @@ fn read_totals(next: &mut impl FnMut() -> Option<u64>) -> Option<(Totals, bool)>
         frees: next()?,
         unknown_frees: next()?,
         implied_frees: next()?,
-        peak_ticks: next()?,
-        last_ticks: next()?,
+        peak_ticks: Ticks(next()?),
+        last_ticks: Ticks(next()?),
         nonsense: next()?,
         errors: Errors::default(),
     };
@@ -258,7 +259,7 @@ impl Summary {
         let mut words = self.blocks.clone();
         words.extend(self.groups.iter().flat_map(group_words));
         words.extend(self.thread_numbers.iter().map(|n| u64::from(*n)));
-        words.extend(self.before.frees().iter().flat_map(|(time, addr)| [*time, *addr]));
+        words.extend(self.before.frees().iter().flat_map(|(time, addr)| [time.0, *addr]));
         let plain = sealed(&words);
         let short = (short && plain.len() <= MOST_TABLES).then(|| zstd::bulk::compress(&plain, 1));
         match short {
@@ -282,7 +283,7 @@ impl Summary {
         w.push(tables_at);
         w.extend(figures_words(&t.figures));
         w.extend([t.frees, t.unknown_frees, t.implied_frees]);
-        w.extend([t.peak_ticks, t.last_ticks, t.nonsense, u64::from(self.packed)]);
+        w.extend([t.peak_ticks.0, t.last_ticks.0, t.nonsense, u64::from(self.packed)]);
         w.extend(errors_words(&t.errors));
         w.extend([self.before.frees().len() as u64, self.before.each()]);
         debug_assert_eq!(w.len(), COURSE_AT);
@@ -333,7 +334,7 @@ impl Summary {
         let (blocks, rest) = words.split_at_checked(blocks)?;
         let (groups, rest) = rest.split_at_checked(groups * GROUP)?;
         let (thread_numbers, frees) = rest.split_at_checked(thread_numbers)?;
-        let frees = frees.as_chunks::<2>().0.iter().map(|w| (w[0], w[1])).collect();
+        let frees = frees.as_chunks::<2>().0.iter().map(|w| (Ticks(w[0]), w[1])).collect();
         Some(Self {
             identity,
             tail,

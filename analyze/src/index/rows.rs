@@ -4,6 +4,7 @@ use super::column::{How, PACKED_WORDS, Packed, is_smooth, pack, unpack};
 use super::format::{sealed, unsealed};
 use crate::load::EVENT_UNIT;
 use prof_trace::size::{CodedSize, Header};
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -64,8 +65,8 @@ pub(super) struct Row {
     pub addr: u64,
     /// Size, chunk header and sampling distance.
     pub sized: CodedSize,
-    pub begin: u64,
-    pub end: u64,
+    pub begin: Ticks,
+    pub end: Ticks,
     pub group: u32,
     pub thread_index: u32,
     pub end_node: u32,
@@ -83,8 +84,8 @@ impl Row {
         [
             self.addr,
             size,
-            self.begin,
-            self.end,
+            self.begin.0,
+            self.end.0,
             self.group.into(),
             self.thread_index.into(),
             self.end_node.into(),

@@ -10,6 +10,7 @@ use crate::report::Head;
 use crate::style::printable;
 use crate::{Error, Index};
 use chunks::Chunks;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 /// Upper bounds of the classes of lifetimes, in nanoseconds.
@@ -196,7 +197,7 @@ impl Info {
         let analysis = index.analysis();
         let meta = analysis.meta();
         let seen = Chunks::of(&analysis.path())?;
-        let ns = |ticks: u64| meta.clock.ns(ticks);
+        let ns = |ticks: Ticks| meta.clock.ns(ticks);
         let module = |m: &prof_trace::records::Module| ModuleData {
             number: m.number,
             path: printable(&m.path),
@@ -204,7 +205,7 @@ impl Info {
             start: format!("{:#x}", m.start),
             end: format!("{:#x}", m.end),
             loaded_ns: ns(m.loaded),
-            unloaded_ns: (m.unloaded != 0).then(|| ns(m.unloaded)),
+            unloaded_ns: (m.unloaded != Ticks::ZERO).then(|| ns(m.unloaded)),
             symbol_bytes: meta.symbols.get(&m.number).map_or(0, |s| s.len as u64),
         };
         let scan = |number, s: &ScanAt| ScanData {
@@ -285,7 +286,7 @@ fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, ScanError> {
             let at = match *end {
                 u64::MAX => OTHERS + 1,
                 end => {
-                    let lived = clock.between(*begin, end);
+                    let lived = clock.between(Ticks(*begin), Ticks(end));
                     LIFETIMES.partition_point(|limit| *limit <= lived)
                 }
             };

@@ -208,6 +208,7 @@ fn bounded(seen: &[u64], last: u64, most: u64) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_trace::ticks::Ticks;
 
     fn series(kept: u64, held: impl Fn(usize) -> u64) -> Series {
         let held: [u64; MOMENTS] = std::array::from_fn(held);
@@ -221,7 +222,7 @@ mod tests {
             kept,
             noise: 0.0,
             first: 0,
-            first_ticks: 0,
+            first_ticks: Ticks::ZERO,
         }
     }
 

@@ -24,6 +24,7 @@ use crate::query::Query;
 use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
 use crate::{Analysis, Index};
+use prof_trace::ticks::Ticks;
 use prof_trace::values::parse::Time;
 use rows::Judged;
 use serde::Serialize;
@@ -172,7 +173,7 @@ impl Row {
 
 /// Returns by how many bytes resident memory has grown from the first fifth of a period to the last, without its very
 /// beginning; `None` if it is not known.
-fn resident_growth(meta: &Meta, start: u64, end: u64) -> Option<f64> {
+fn resident_growth(meta: &Meta, start: Ticks, end: Ticks) -> Option<f64> {
     let least = |part: std::ops::Range<f64>| {
         let at = |p: f64| start + ((end - start) as f64 * p) as u64;
         meta.resident.least(at(part.start), at(part.end)).map(|bytes| bytes as f64)
@@ -185,7 +186,7 @@ fn leak_data(
     analysis: &Analysis,
     options: &LeakOptions,
     judged: &[Row],
-    start: u64,
+    start: Ticks,
 ) -> Vec<LeakData> {
     let meta = analysis.meta();
     let mut symbols = Symbolizer::new(analysis);
@@ -243,7 +244,7 @@ impl Leaks {
         let parts = analysis.parts();
         let start = parts.first().map_or(meta.target.start_ticks, |p| p.start).min(end);
         let recorded = series::Recorded::new(&parts, start, end);
-        let young = analysis.ticks_at(young_ns).saturating_sub(meta.target.start_ticks);
+        let young = analysis.ticks_at(young_ns).since(meta.target.start_ticks);
         let young = young.min(recorded.total);
         let recorded_ticks = recorded.total;
         let moments = series::Moments::new(recorded, young, options.end.clamp(0.0, 1.0));

@@ -8,6 +8,7 @@ use crate::heap::weight;
 use crate::index::{Before, Block, Column, Index, ScanError, flags};
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -221,7 +222,7 @@ impl Scan<'_> {
                 sized = true;
             }
             let (begin, size) = (s.columns[0][i], s.columns[2][i]);
-            if begin >= self.before.frees()[f].0 {
+            if begin >= self.before.frees()[f].0.0 {
                 s.next[f] = s.next[f].min((begin, size));
             }
         }
@@ -230,7 +231,7 @@ impl Scan<'_> {
 
     /// Notes when series begin, of a block of rows with brief blocks alone: nothing else of them counts.
     fn begin(&self, s: &mut State, block: &mut Block<'_>) -> Option<()> {
-        if self.moments.recorded.before(block.range(Column::Begin).0) >= self.half {
+        if self.moments.recorded.before(Ticks(block.range(Column::Begin).0)) >= self.half {
             return Some(());
         }
         self.query.select(block, &mut s.selection)?;
@@ -245,9 +246,9 @@ impl Scan<'_> {
             }
             let key = (groups[i] as u32, class_of(sizes[i]) as u16);
             let series = s.by.entry(key).or_insert_with(|| Box::new(NOTHING));
-            if begins[i] < series.first_ticks {
-                series.first_ticks = begins[i];
-                series.first = series.first.min(self.moments.recorded.before(begins[i]));
+            if begins[i] < series.first_ticks.0 {
+                series.first_ticks = Ticks(begins[i]);
+                series.first = series.first.min(self.moments.recorded.before(Ticks(begins[i])));
             }
         }
         Some(())
@@ -260,11 +261,12 @@ impl Scan<'_> {
         let moments = self.moments;
         let [begins, ends, sizes, groups, flag, rates] = &s.columns;
         for i in 0..begins.len() {
-            if moments.is_brief(begins[i], ends[i]) {
+            if moments.is_brief(Ticks(begins[i]), Ticks(ends[i])) {
                 continue;
             }
-            let from = moments.recorded.before(begins[i]).saturating_add(moments.young);
-            let (from, to) = (moments.from(from), moments.from(moments.recorded.end(ends[i])));
+            let from = moments.recorded.before(Ticks(begins[i])).saturating_add(moments.young);
+            let (from, to) =
+                (moments.from(from), moments.from(moments.recorded.end(Ticks(ends[i]))));
             if from < to {
                 let steps = &mut s.all[class_of(sizes[i])];
                 steps[from] += 1;
@@ -281,13 +283,15 @@ impl Scan<'_> {
             }
             let key = (groups[i] as u32, class_of(sizes[i]) as u16);
             let series = s.by.entry(key).or_insert_with(|| Box::new(NOTHING));
-            if moments.is_brief(begins[i], ends[i]) && begins[i] >= series.first_ticks {
+            if moments.is_brief(Ticks(begins[i]), Ticks(ends[i]))
+                && begins[i] >= series.first_ticks.0
+            {
                 continue;
             }
-            series.first_ticks = series.first_ticks.min(begins[i]);
+            series.first_ticks = series.first_ticks.min(Ticks(begins[i]));
             let row = Row {
-                begin: moments.recorded.before(begins[i]),
-                end: moments.recorded.end(ends[i]),
+                begin: moments.recorded.before(Ticks(begins[i])),
+                end: moments.recorded.end(Ticks(ends[i])),
                 size: sizes[i],
                 stands_for: weight(&self.capture, sizes[i], rates[i] as u8),
                 live: flag[i] & flags::LIVE != 0,

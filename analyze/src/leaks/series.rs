@@ -5,6 +5,7 @@ use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Part;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 
 /// Number of moments at which stacks are sampled.
 pub(super) const MOMENTS: usize = 64;
@@ -30,7 +31,7 @@ pub(super) struct Series {
     /// Recorded time in ticks when the first block was allocated.
     pub first: u64,
     /// Ticks, pauses included, when the first block was allocated.
-    pub first_ticks: u64,
+    pub first_ticks: Ticks,
 }
 
 pub(super) const NOTHING: Series = Series {
@@ -43,21 +44,21 @@ pub(super) const NOTHING: Series = Series {
     kept: 0,
     noise: 0.0,
     first: u64::MAX,
-    first_ticks: u64::MAX,
+    first_ticks: Ticks::MAX,
 };
 
 /// The time in which recording was on. Pauses do not count, as nothing is known of them.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     /// Start and end of each part, and the ticks recorded before it.
-    parts: Vec<(u64, u64, u64)>,
+    parts: Vec<(Ticks, Ticks, u64)>,
     /// Recorded ticks of all parts.
     pub total: u64,
 }
 
 impl Recorded {
     /// Creates it from parts in ascending order, up to `end`. Without parts, recording was on from `start`.
-    pub(super) fn new(parts: &[Part], start: u64, end: u64) -> Self {
+    pub(super) fn new(parts: &[Part], start: Ticks, end: Ticks) -> Self {
         let mut recorded = Self { parts: Vec::new(), total: 0 };
         for p in parts {
             recorded.add(p.start, p.end.min(end));
@@ -68,22 +69,22 @@ impl Recorded {
         recorded
     }
 
-    fn add(&mut self, start: u64, end: u64) {
+    fn add(&mut self, start: Ticks, end: Ticks) {
         let start = self.parts.last().map_or(start, |p| p.1.max(start));
         self.parts.push((start, end.max(start), self.total));
-        self.total += end.saturating_sub(start);
+        self.total += end.since(start);
     }
 
     /// Converts the end of a block to recorded time; `u64::MAX`, of a live block, stays.
-    pub(super) fn end(&self, ticks: u64) -> u64 {
-        if ticks == u64::MAX { u64::MAX } else { self.before(ticks) }
+    pub(super) fn end(&self, ticks: Ticks) -> u64 {
+        if ticks == Ticks::MAX { u64::MAX } else { self.before(ticks) }
     }
 
     /// Returns the recorded ticks before a moment.
-    pub(super) fn before(&self, ticks: u64) -> u64 {
+    pub(super) fn before(&self, ticks: Ticks) -> u64 {
         let next = self.parts.partition_point(|p| p.0 <= ticks);
         match self.parts[..next].last() {
-            Some((start, end, before)) => before + (ticks.min(*end) - start),
+            Some((start, end, before)) => before + (ticks.min(*end) - *start),
             None => 0,
         }
     }
@@ -148,9 +149,9 @@ impl Moments {
 
     /// Returns whether a block is too short-lived to count at any moment.
     #[inline]
-    pub(super) fn is_brief(&self, begin: u64, end: u64) -> bool {
+    pub(super) fn is_brief(&self, begin: Ticks, end: Ticks) -> bool {
         // Recorded time is no longer than the time in ticks.
-        end.saturating_sub(begin) < self.young
+        end.since(begin) < self.young
     }
 }
 
@@ -294,15 +295,15 @@ fn collect(
         let i = i as usize;
         let series = s.series.get_mut(groups[i] as usize)?;
         let series = series.get_or_insert_with(|| Box::new(NOTHING));
-        if moments.is_brief(begins[i], ends[i]) && begins[i] >= series.first_ticks {
+        if moments.is_brief(Ticks(begins[i]), Ticks(ends[i])) && begins[i] >= series.first_ticks.0 {
             continue;
         }
-        series.first_ticks = series.first_ticks.min(begins[i]);
+        series.first_ticks = series.first_ticks.min(Ticks(begins[i]));
         // A sampled block represents others as well.
         let stands_for = weight(capture, sizes[i], rates[i] as u8);
         let row = Row {
-            begin: moments.recorded.before(begins[i]),
-            end: moments.recorded.end(ends[i]),
+            begin: moments.recorded.before(Ticks(begins[i])),
+            end: moments.recorded.end(Ticks(ends[i])),
             size: sizes[i],
             stands_for,
             live: flag[i] & flags::LIVE != 0,
@@ -321,8 +322,8 @@ mod tests {
         for (total, young) in
             [(0, 0), (1, 0), (63, 1), (64, 5), (1_000_003, 777), (u64::MAX / 3, 9)]
         {
-            let part = [Part { start: 0, end: total }];
-            let m = Moments::new(Recorded::new(&part, 0, total), young, 0.05);
+            let part = [Part { start: Ticks::ZERO, end: Ticks(total) }];
+            let m = Moments::new(Recorded::new(&part, Ticks::ZERO, Ticks(total)), young, 0.05);
             let around = m.at.iter().flat_map(|t| [t.saturating_sub(1), *t, t + 1]);
             for t in around.chain([0, u64::MAX, total / 7]) {
                 assert_eq!(m.from(t), m.at.partition_point(|a| *a < t), "{t} of {total}");
@@ -332,17 +333,23 @@ mod tests {
 
     #[test]
     fn pauses_do_not_count() {
-        let parts = [Part { start: 100, end: 200 }, Part { start: 1000, end: 1100 }];
-        let r = Recorded::new(&parts, 50, 1080);
+        let parts = [
+            Part { start: Ticks(100), end: Ticks(200) },
+            Part { start: Ticks(1000), end: Ticks(1100) },
+        ];
+        let r = Recorded::new(&parts, Ticks(50), Ticks(1080));
         assert_eq!(r.total, 180);
         let at = [0, 100, 150, 200, 500, 1000, 1050, 1080, 2000];
-        assert_eq!(at.map(|t| r.before(t)), [0, 0, 50, 100, 100, 100, 150, 180, 180]);
+        assert_eq!(at.map(|t| r.before(Ticks(t))), [0, 0, 50, 100, 100, 100, 150, 180, 180]);
         let m = Moments::new(r, 20, 0.1);
         assert_eq!((m.at[0], m.at[MOMENTS - 1]), (20, 162));
         // Invalid parts of a made-up recording.
-        let parts = [Part { start: 100, end: 50 }, Part { start: 10, end: u64::MAX }];
-        let r = Recorded::new(&parts, 0, 300);
-        assert_eq!((r.total, r.before(u64::MAX)), (200, 200));
-        assert_eq!(Recorded::new(&[], 7, 10).before(9), 2);
+        let parts = [
+            Part { start: Ticks(100), end: Ticks(50) },
+            Part { start: Ticks(10), end: Ticks::MAX },
+        ];
+        let r = Recorded::new(&parts, Ticks::ZERO, Ticks(300));
+        assert_eq!((r.total, r.before(Ticks::MAX)), (200, 200));
+        assert_eq!(Recorded::new(&[], Ticks(7), Ticks(10)).before(Ticks(9)), 2);
     }
 }

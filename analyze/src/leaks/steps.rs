@@ -6,6 +6,7 @@ use super::series::{MOMENTS, Moments, NOTHING, Series};
 use crate::Index;
 use crate::index::ScanError;
 use crate::query::Query;
+use prof_trace::ticks::Ticks;
 
 /// Judges the selected stacks. Nothing is known of the age of blocks: as old at a moment counts what was live all the time
 /// for which blocks are young.
@@ -48,9 +49,9 @@ struct Windows<'a> {
 
 impl Windows<'_> {
     /// Begins the windows that begin before a time, with what is live now.
-    fn begin(&mut self, before: u64, groups: &mut [Held]) {
+    fn begin(&mut self, before: Ticks, groups: &mut [Held]) {
         let m = self.moments;
-        while self.begun < MOMENTS && m.at[self.begun].saturating_sub(m.young) < before {
+        while self.begun < MOMENTS && m.at[self.begun].saturating_sub(m.young) < before.0 {
             groups.iter_mut().for_each(|g| g.least[self.begun] = g.now);
             self.begun += 1;
         }
@@ -63,7 +64,7 @@ fn series(query: &Query<'_>, moments: &Moments) -> Result<Vec<Option<Box<Series>
     let mut windows = Windows { moments, begun: 0, ended: 0 };
     let sum = query.steps(|before, step| {
         let at = moments.recorded.before(step.end);
-        windows.begin(at, &mut groups);
+        windows.begin(Ticks(at), &mut groups);
         while windows.ended < windows.begun && moments.at[windows.ended] < at {
             windows.ended += 1;
         }
@@ -81,7 +82,7 @@ fn series(query: &Query<'_>, moments: &Moments) -> Result<Vec<Option<Box<Series>
         }
         true
     })?;
-    windows.begin(u64::MAX, &mut groups);
+    windows.begin(Ticks::MAX, &mut groups);
     let all = groups.iter().zip(&sum.groups).enumerate().map(|(i, (held, g))| {
         query.has_group(i).then(|| {
             let counts = held.least.map(|l| l[0]);

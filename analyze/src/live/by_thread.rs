@@ -83,12 +83,13 @@ mod tests {
     use super::*;
     use crate::heap::Fate;
     use crate::load::OpKind;
+    use prof_trace::ticks::Ticks;
 
     #[test]
     fn a_block_counts_for_the_thread_that_allocated_it() {
         let mut all = StatsByThread::default();
         let op = |thread_index, size| Op {
-            time: 1,
+            time: Ticks(1),
             addr: 16,
             size,
             node: 0,
@@ -99,8 +100,9 @@ mod tests {
         };
         all.begin(&op(1, 100));
         all.begin(&op(1, 50));
-        let end = End { time: 2, thread_index: 0, node: 0, fate: Fate::Freed, temporary: false };
-        all.end(16, &Block::plain(100, 0, 1, 0, 1), end);
+        let end =
+            End { time: Ticks(2), thread_index: 0, node: 0, fate: Fate::Freed, temporary: false };
+        all.end(16, &Block::plain(100, 0, Ticks(1), 0, 1), end);
         let f = all.stats();
         assert_eq!(f.len(), 2);
         assert_eq!(f[0], ThreadStats::default());

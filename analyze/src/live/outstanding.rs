@@ -6,6 +6,7 @@ use crate::analysis::Follower;
 use crate::heap::weight;
 use crate::report::{AskedData, FrameData, frame_lines};
 use crate::style::{Style, printable};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -98,7 +99,7 @@ pub struct Outstanding {
 struct Held {
     bytes: f64,
     count: f64,
-    oldest: Option<u64>,
+    oldest: Option<Ticks>,
 }
 
 impl Outstanding {

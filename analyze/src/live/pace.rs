@@ -1,4 +1,5 @@
 //! Growth and allocations a second, by stack or thread.
+use prof_trace::ticks::Ticks;
 
 /// Time over which rates are averaged: older changes weigh less and less.
 const MEAN_NS: f64 = 3e9;
@@ -17,14 +18,14 @@ struct Known {
 pub struct Pace {
     known: Vec<Known>,
     /// The moment of the last figures, in nanoseconds.
-    at: Option<u64>,
+    at: Option<Ticks>,
 }
 
 impl Pace {
     /// Takes live bytes and allocations of each at a moment, in nanoseconds. What was not there before begins at 0,
     /// except at the first moment, from which on is counted.
-    pub fn take(&mut self, now: u64, figures: impl Iterator<Item = (u64, u64)>) {
-        let dt = self.at.map(|at| now.saturating_sub(at) as f64);
+    pub fn take(&mut self, now: Ticks, figures: impl Iterator<Item = (u64, u64)>) {
+        let dt = self.at.map(|at| now.since(at) as f64);
         if dt == Some(0.0) {
             return;
         }
@@ -67,18 +68,18 @@ mod tests {
     #[test]
     fn rates_come_near_what_is_so_and_end() {
         let mut pace = Pace::default();
-        pace.take(0, [(1000, 10)].into_iter());
+        pace.take(Ticks::ZERO, [(1000, 10)].into_iter());
         assert_eq!(pace.of(0), (0.0, 0.0));
         for s in 1..30u64 {
             let all = [(1000 + s * 500, 10 + s * 20), (s * 100, s)];
-            pace.take(s * 1_000_000_000, all.into_iter());
+            pace.take(Ticks(s * 1_000_000_000), all.into_iter());
         }
         let (growth, rate) = pace.of(0);
         assert!((growth - 500.0).abs() < 1.0 && (rate - 20.0).abs() < 0.1, "{growth} {rate}");
         let (growth, _) = pace.of(1);
         assert!((growth - 100.0).abs() < 1.0, "{growth}");
         for s in 30..90u64 {
-            pace.take(s * 1_000_000_000, [(0, 590), (0, 29)].into_iter());
+            pace.take(Ticks(s * 1_000_000_000), [(0, 590), (0, 29)].into_iter());
         }
         assert_eq!(pace.of(0), (0.0, 0.0));
         assert_eq!(pace.of(7), (0.0, 0.0));

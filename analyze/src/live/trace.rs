@@ -8,6 +8,7 @@ use crate::load::OpKind;
 use crate::report::{AskedData, FrameData, frame_lines};
 use crate::style::{Style, base, printable};
 use prof_trace::records::Call;
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text::duration;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -90,7 +91,7 @@ pub struct LineData {
 
 /// An event whose stack has no names yet.
 struct Event {
-    ticks: u64,
+    ticks: Ticks,
     /// Number of the thread.
     thread: Option<u32>,
     what: What,
@@ -99,7 +100,7 @@ struct Event {
     address: u64,
     old: Option<(u64, Option<u64>)>,
     /// Ticks when the block was allocated that has ended.
-    since: Option<u64>,
+    since: Option<Ticks>,
     errno: u16,
     name: Option<String>,
     node: u32,

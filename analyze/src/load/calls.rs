@@ -6,6 +6,7 @@ use super::file::{ChunkFile, Item};
 use super::meta::{Meta, SymbolsAt};
 use crate::Error;
 use prof_trace::records::{Call, CallFile, Calls, kind};
+use prof_trace::ticks::Ticks;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -25,7 +26,7 @@ pub struct MapEvent {
 /// A call that waits for its turn.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
-    at: u64,
+    at: Ticks,
     /// Position in the recording, which decides between calls of one moment.
     number: u64,
     thread: u32,
@@ -66,7 +67,7 @@ impl Waiting {
     /// Passes on the calls from before `limit`, or all if that is `None`.
     pub(super) fn drain(
         &mut self,
-        limit: Option<u64>,
+        limit: Option<Ticks>,
         meta: &Meta,
         mut out: impl FnMut(&[MapEvent]),
     ) {
@@ -153,7 +154,7 @@ impl<'a> CallReader<'a> {
     }
 
     /// Returns the next call, if it is not later than `until`.
-    pub(crate) fn next_until(&mut self, until: u64) -> Option<MapEvent> {
+    pub(crate) fn next_until(&mut self, until: Ticks) -> Option<MapEvent> {
         while let Some(chunk) = self.meta.calls.get(self.read).copied()
             && self.heap.peek().is_none_or(|h| h.0.at >= chunk.since)
             && chunk.since <= until

@@ -1,6 +1,7 @@
 //! Converts ticks to nanoseconds since the start of the recording.
 
 use prof_trace::records::{Pass, Target};
+use prof_trace::ticks::Ticks;
 
 /// Kept samples are at least 1/`SPACING` of a second apart, so that the microseconds between reading the two clocks are
 /// negligible.
@@ -12,11 +13,11 @@ const MOST: usize = 4096;
 /// rate outside of them.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    start: u64,
+    start: Ticks,
     per_sec: u64,
     spacing: u64,
-    samples: Vec<(u64, u64)>,
-    last: Option<(u64, u64)>,
+    samples: Vec<(Ticks, u64)>,
+    last: Option<(Ticks, u64)>,
 }
 
 impl Clock {
@@ -58,9 +59,9 @@ impl Clock {
     }
 
     /// Returns `CLOCK_MONOTONIC` at `ticks`, interpolated or extrapolated.
-    pub(crate) fn absolute(&self, ticks: u64) -> u64 {
+    pub(crate) fn absolute(&self, ticks: Ticks) -> u64 {
         let (Some(&first), Some(&final_)) = (self.samples.first(), self.samples.last()) else {
-            return self.nominal(ticks);
+            return self.nominal(ticks.0);
         };
         if ticks <= first.0 {
             return first.1.saturating_sub(self.nominal(first.0 - ticks));
@@ -75,23 +76,23 @@ impl Clock {
     }
 
     /// Returns the nanoseconds from the start of the recording to `ticks`; 0 if they lie before it.
-    pub fn ns(&self, ticks: u64) -> u64 {
+    pub fn ns(&self, ticks: Ticks) -> u64 {
         self.absolute(ticks).saturating_sub(self.absolute(self.start))
     }
 
     /// Returns the nanoseconds from one moment to a later one; 0 if it is earlier.
-    pub fn between(&self, from: u64, to: u64) -> u64 {
+    pub fn between(&self, from: Ticks, to: Ticks) -> u64 {
         self.absolute(to).saturating_sub(self.absolute(from))
     }
 
     /// Returns the first ticks that are not before `ns` nanoseconds since the start.
-    pub(crate) fn first_at(&self, ns: u64) -> u64 {
-        first(|t| self.ns(t) >= ns)
+    pub(crate) fn first_at(&self, ns: u64) -> Ticks {
+        Ticks(first(|t| self.ns(Ticks(t)) >= ns))
     }
 
     /// Returns the last ticks that are not after `ns` nanoseconds since the start.
-    pub(crate) fn last_at(&self, ns: u64) -> u64 {
-        first(|t| self.ns(t) > ns).saturating_sub(1)
+    pub(crate) fn last_at(&self, ns: u64) -> Ticks {
+        Ticks(first(|t| self.ns(Ticks(t)) > ns)).saturating_sub(1)
     }
 }
 
@@ -109,19 +110,19 @@ fn first(holds: impl Fn(u64) -> bool) -> u64 {
 mod tests {
     use super::*;
 
-    fn clock(start_ticks: u64, ticks_per_sec: u64) -> Clock {
-        Clock::new(&Target { start_ticks, ticks_per_sec, ..Default::default() })
+    fn clock(start: u64, ticks_per_sec: u64) -> Clock {
+        Clock::new(&Target { start_ticks: Ticks(start), ticks_per_sec, ..Default::default() })
     }
 
     fn pass(ticks: u64, clock_ns: u64) -> Pass {
-        Pass { ticks, clock_ns, ..Default::default() }
+        Pass { ticks: Ticks(ticks), clock_ns, ..Default::default() }
     }
 
     #[test]
     fn without_samples_the_nominal_rate_holds() {
         let c = clock(1000, 2_000_000_000);
-        assert_eq!((c.ns(1000), c.ns(1200), c.ns(10)), (0, 100, 0));
-        assert_eq!(clock(0, 0).ns(u64::MAX), u64::MAX);
+        assert_eq!((c.ns(Ticks(1000)), c.ns(Ticks(1200)), c.ns(Ticks(10))), (0, 100, 0));
+        assert_eq!(clock(0, 0).ns(Ticks::MAX), u64::MAX);
     }
 
     #[test]
@@ -130,10 +131,10 @@ mod tests {
         let mut c = clock(1000, 2_000_000_000);
         c.sample(&pass(1000, 50));
         c.sample(&pass(4_000_001_000, 1_000_000_050));
-        assert_eq!(c.ns(2_000_001_000), 500_000_000);
-        assert_eq!(c.between(1000, 401_000), 100_000);
+        assert_eq!(c.ns(Ticks(2_000_001_000)), 500_000_000);
+        assert_eq!(c.between(Ticks(1000), Ticks(401_000)), 100_000);
         c.sample(&pass(7, 7)); // nonsense: back in time
-        assert_eq!(c.ns(2_000_001_000), 500_000_000);
+        assert_eq!(c.ns(Ticks(2_000_001_000)), 500_000_000);
     }
 
     #[test]
@@ -143,6 +144,6 @@ mod tests {
             c.sample(&pass(i * 1_000_000_000, i * 1_000_000_000 + 7));
         }
         assert!(c.samples.len() < MOST);
-        assert_eq!(c.ns(12_345_678_900_000), 12_345_678_900_000);
+        assert_eq!(c.ns(Ticks(12_345_678_900_000)), 12_345_678_900_000);
     }
 }

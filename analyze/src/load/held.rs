@@ -4,6 +4,7 @@ use prof_trace::event::{Codec, Event, Visit};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::Events;
 use prof_trace::size::CodedSize;
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 /// Location of a chunk's payload.
@@ -104,13 +105,13 @@ impl<V: Visit<Node = u32>> Visit for Counted<'_, V> {
     type Node = u32;
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: u32) -> bool {
         self.left -= 1;
         self.v.alloc(time, addr, size, node)
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+    fn free(&mut self, time: Ticks, addr: u64, node: u32) -> bool {
         self.left -= 1;
         self.v.free(time, addr, node)
     }
@@ -118,7 +119,7 @@ impl<V: Visit<Node = u32>> Visit for Counted<'_, V> {
     #[inline(always)]
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,

@@ -3,6 +3,7 @@
 use super::Meta;
 use crate::style::printable;
 use prof_trace::records::Mark;
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text;
 
 impl Meta {
@@ -10,7 +11,7 @@ impl Meta {
     ///
     /// # Errors
     /// A message that names the marks that there are.
-    pub fn mark(&self, name: &str) -> Result<u64, String> {
+    pub fn mark(&self, name: &str) -> Result<Ticks, String> {
         const LISTED: usize = 12;
         let number = name.strip_prefix('#').and_then(|n| n.parse::<usize>().ok());
         let by_number = number.and_then(|n| self.marks.get(n.checked_sub(1)?));
@@ -39,7 +40,7 @@ impl Meta {
     ///
     /// # Errors
     /// As [`Meta::mark`]; or if B is before A.
-    pub fn marks_of(&self, pair: &str) -> Result<(u64, u64), String> {
+    pub fn marks_of(&self, pair: &str) -> Result<(Ticks, Ticks), String> {
         let Some((a, b)) = pair.split_once(',') else {
             return Err(format!("{pair:?} is not of the form A,B"));
         };
@@ -58,12 +59,12 @@ mod tests {
     #[test]
     fn marks_are_found_by_name_and_number() {
         let marks = [(5, "one"), (7, ""), (9, "two"), (12, "one")];
-        let marks = marks.map(|(ticks, name)| Mark { ticks, name: name.into() });
+        let marks = marks.map(|(ticks, name)| Mark { ticks: Ticks(ticks), name: name.into() });
         let mut m = Meta::default();
         m.marks = marks.to_vec();
-        assert_eq!(m.mark("one"), Ok(12), "the last of that name");
-        assert_eq!((m.mark("#1"), m.mark("#2")), (Ok(5), Ok(7)));
-        assert_eq!(m.marks_of("#1, two"), Ok((5, 9)));
+        assert_eq!(m.mark("one"), Ok(Ticks(12)), "the last of that name");
+        assert_eq!((m.mark("#1"), m.mark("#2")), (Ok(Ticks(5)), Ok(Ticks(7))));
+        assert_eq!(m.marks_of("#1, two"), Ok((Ticks(5), Ticks(9))));
         assert!(m.marks_of("two,#1").is_err_and(|e| e.contains("before")));
         for none in ["", "#0", "#5", "three", "#"] {
             let e = m.mark(none).expect_err("no mark");

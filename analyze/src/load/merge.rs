@@ -7,6 +7,7 @@
 use super::held::{Load, Pending, Source, Waiting};
 use prof_trace::event::Visit;
 use prof_trace::size::{CodedSize, Header};
+use prof_trace::ticks::Ticks;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -30,7 +31,7 @@ const MAX_SIZE: u64 = (1 << 56) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
     /// Ticks.
-    pub time: u64,
+    pub time: Ticks,
     /// Address of the block.
     pub addr: u64,
     /// Bytes requested, less than 2^56; 0 for a block that is freed.
@@ -56,8 +57,8 @@ impl Op {
 }
 
 #[inline(always)]
-fn key(time: u64) -> u64 {
-    time.min(u64::MAX >> 1) << 1
+fn key(time: Ticks) -> u64 {
+    time.0.min(u64::MAX >> 1) << 1
 }
 
 /// State of one thread.
@@ -75,7 +76,7 @@ struct ThreadQueue {
 /// State that a thread's events pass on to its next event.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    last_time: u64,
+    last_time: Ticks,
     /// Chunk header of blocks whose events have none.
     usual: u16,
     /// Exponent of the sampling distance of blocks that state none; 0: the recording's.
@@ -195,7 +196,7 @@ impl Merge {
     }
 
     /// Passes the operations from before `limit`, or all if that is `None`, to `out` in order.
-    pub(crate) fn drain(&mut self, limit: Option<u64>, load: Load<'_>, out: &mut impl FnMut(Op)) {
+    pub(crate) fn drain(&mut self, limit: Option<Ticks>, load: Load<'_>, out: &mut impl FnMut(Op)) {
         let limit = limit.map_or(u64::MAX, key);
         while let Some(&Reverse((first, thread_index))) = self.heap.peek() {
             if first >= limit && limit != u64::MAX {
@@ -233,7 +234,7 @@ impl Carried {
     /// Returns the time of an event. Times never decrease within a thread: the order in which it wrote its events is
     /// the order in which they happened.
     #[inline(always)]
-    fn time(&mut self, time: u64) -> u64 {
+    fn time(&mut self, time: Ticks) -> Ticks {
         self.last_time = self.last_time.max(time);
         self.last_time
     }
@@ -253,7 +254,7 @@ impl<F: FnMut(Op)> Run<'_, F> {
 
     /// Gives the end of a block.
     #[inline(always)]
-    fn give_end(&mut self, kind: OpKind, time: u64, addr: u64, node: u32) -> bool {
+    fn give_end(&mut self, kind: OpKind, time: Ticks, addr: u64, node: u32) -> bool {
         let (thread_index, size, header, rate) = (self.thread_index, 0, 0, 0);
         self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
         true
@@ -261,7 +262,14 @@ impl<F: FnMut(Op)> Run<'_, F> {
 
     /// Gives the beginning of a block.
     #[inline(always)]
-    fn give_new(&mut self, kind: OpKind, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn give_new(
+        &mut self,
+        kind: OpKind,
+        time: Ticks,
+        addr: u64,
+        size: CodedSize,
+        node: u32,
+    ) -> bool {
         let (size, header) = self.carried.decoded(size);
         let (thread_index, rate) = (self.thread_index, self.carried.rate);
         self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
@@ -273,14 +281,14 @@ impl<F: FnMut(Op)> Visit for Run<'_, F> {
     type Node = u32;
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: u32) -> bool {
         self.events += 1;
         let time = self.carried.time(time);
         self.give_new(OpKind::Alloc, time, addr, size, node)
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+    fn free(&mut self, time: Ticks, addr: u64, node: u32) -> bool {
         self.events += 1;
         let time = self.carried.time(time);
         self.give_end(OpKind::Free, time, addr, node)
@@ -289,7 +297,7 @@ impl<F: FnMut(Op)> Visit for Run<'_, F> {
     #[inline(always)]
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,

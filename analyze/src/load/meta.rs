@@ -13,6 +13,7 @@ use prof_trace::records::{
     Step, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -32,9 +33,9 @@ const USUAL: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Ticks when it was switched on.
-    pub start: u64,
+    pub start: Ticks,
     /// Ticks when it was switched off, or when the recording ended.
-    pub end: u64,
+    pub end: Ticks,
 }
 
 /// A code address of the target: a return address, or the instruction at which a signal handler interrupted the thread.
@@ -56,7 +57,7 @@ pub struct Kernel {
     /// Bytes of the address space.
     pub vss_bytes: u64,
     /// Ticks of the reading.
-    pub ticks: u64,
+    pub ticks: Ticks,
 }
 
 /// Location of a module's symbols, or of names of code addresses, in a recording.
@@ -136,7 +137,7 @@ pub struct Meta {
     /// Jumps backwards of the machine's counter, after which the recorded times continue.
     pub epochs: Vec<Epoch>,
     /// Changes of the sampling distance: ticks and bytes. The first distance is that of [`Meta::target`].
-    pub distances: Vec<(u64, u64)>,
+    pub distances: Vec<(Ticks, u64)>,
     /// Number of jumps backwards of the recorded times themselves; earlier versions of prof did not correct them.
     pub went_back: u64,
     /// Number of chunks of a known kind that could not be decoded.
@@ -154,9 +155,9 @@ pub struct Meta {
     others: IdMap<u32>,
     pcs: IdMap<Pc>,
     trampolines: HashSet<u32>,
-    last_pass: Option<u64>,
+    last_pass: Option<Ticks>,
     /// Ticks of the pass that was read last.
-    newest_pass: u64,
+    newest_pass: Ticks,
     /// Files that calls have mapped, by number.
     pub call_files: HashMap<u32, Arc<CallFile>>,
     /// Location of the calls that change mappings.
@@ -168,7 +169,7 @@ pub struct Meta {
     /// Calls that were read and not yet passed on, with their threads.
     pub(super) new_calls: Vec<(u32, Call)>,
     /// Ticks of the pass before the one that was read last.
-    pass_before: u64,
+    pass_before: Ticks,
 }
 
 /// Location of a chunk of calls.
@@ -176,7 +177,7 @@ pub struct Meta {
 pub(crate) struct CallsAt {
     pub at: SymbolsAt,
     /// Ticks that no call of this or a later chunk is older than, but for those that are late.
-    pub since: u64,
+    pub since: Ticks,
 }
 
 impl Meta {
@@ -186,7 +187,7 @@ impl Meta {
     }
 
     /// Decodes a chunk of any kind except events. Returns the ticks of a pass that begins.
-    pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<Ticks> {
         if kind != kind::ZIPPED {
             return self.plain(kind, payload, SymbolsAt { at, len: payload.len(), zipped: false });
         }
@@ -215,7 +216,7 @@ impl Meta {
     }
 
     /// Decodes a chunk that is not, or no longer, compressed. `place` is its location.
-    fn plain(&mut self, kind: u16, payload: &[u8], place: SymbolsAt) -> Option<u64> {
+    fn plain(&mut self, kind: u16, payload: &[u8], place: SymbolsAt) -> Option<Ticks> {
         let mut began = None;
         let good = match kind {
             kind::TARGET => Target::decode(payload).map(|t| {
@@ -293,7 +294,7 @@ impl Meta {
     }
 
     fn add_calls(&mut self, all: Calls, at: SymbolsAt) {
-        let least = self.calls.last().map_or(0, |c| c.since);
+        let least = self.calls.last().map_or(Ticks::ZERO, |c| c.since);
         let since = self.pass_before.max(least);
         self.calls.push(CallsAt { at, since });
         let late = all.calls.iter().filter(|c| c.1.at() < since);
@@ -326,7 +327,7 @@ impl Meta {
 
     /// Returns the average number of samples per allocated byte between two times in ticks.
     #[must_use]
-    pub fn points_per_byte(&self, start: u64, end: u64) -> f64 {
+    pub fn points_per_byte(&self, start: Ticks, end: Ticks) -> f64 {
         let rate = |bytes: u64| if bytes > 0 { 1.0 / bytes as f64 } else { 0.0 };
         let (mut at, mut bytes, mut sum) = (start, self.target.sample_bytes, 0.0);
         for (ticks, next) in &self.distances {
@@ -334,7 +335,7 @@ impl Meta {
             sum += (until - at) as f64 * rate(bytes);
             (at, bytes) = (until, *next);
         }
-        sum += end.saturating_sub(at) as f64 * rate(bytes);
+        sum += end.since(at) as f64 * rate(bytes);
         if end > start { sum / (end - start) as f64 } else { rate(bytes) }
     }
 
@@ -345,7 +346,7 @@ impl Meta {
         self.went_back += u64::from(p.ticks < self.newest_pass);
         self.pass_before = self.newest_pass;
         self.newest_pass = p.ticks;
-        self.last_pass = Some(self.last_pass.unwrap_or(0).max(p.ticks));
+        self.last_pass = Some(self.last_pass.unwrap_or_default().max(p.ticks));
         self.clock.sample(p);
         if p.rss_pages != 0 {
             let page = self.target.page_size as u64;
@@ -477,16 +478,16 @@ impl Meta {
     }
 
     /// Returns the last moment that the recording knows of, given the time of its last event.
-    pub fn end_ticks(&self, last_event: u64) -> u64 {
+    pub fn end_ticks(&self, last_event: Ticks) -> Ticks {
         let end = match &self.end {
             Some(e) => e.ticks,
-            None => self.last_pass.unwrap_or(0).max(last_event),
+            None => self.last_pass.unwrap_or_default().max(last_event),
         };
         end.max(self.target.start_ticks)
     }
 
     /// Returns the periods up to `end` in which recording was on. Without any record of switching, it was on.
-    pub fn parts(&self, end: u64) -> Vec<Part> {
+    pub fn parts(&self, end: Ticks) -> Vec<Part> {
         let mut toggles = self.toggles.clone();
         toggles.sort_by_key(|t| t.ticks);
         let start = self.target.start_ticks;
@@ -511,7 +512,7 @@ impl Meta {
     }
 
     /// Returns whether recording was on at the end of what was read, and since which ticks.
-    pub fn state(&self) -> (bool, u64) {
+    pub fn state(&self) -> (bool, Ticks) {
         let last = self.toggles.iter().max_by_key(|t| t.ticks);
         last.map_or((true, self.target.start_ticks), |t| (t.on != 0, t.ticks))
     }
@@ -523,13 +524,13 @@ mod tests {
 
     fn meta(toggles: &[(u64, u32)]) -> Meta {
         let mut m = Meta::default();
-        m.target.start_ticks = 10;
-        m.toggles = toggles.iter().map(|&(ticks, on)| Toggle { ticks, on }).collect();
+        m.target.start_ticks = Ticks(10);
+        m.toggles = toggles.iter().map(|&(ticks, on)| Toggle { ticks: Ticks(ticks), on }).collect();
         m
     }
 
     fn parts(toggles: &[(u64, u32)]) -> Vec<(u64, u64)> {
-        meta(toggles).parts(100).iter().map(|p| (p.start, p.end)).collect()
+        meta(toggles).parts(Ticks(100)).iter().map(|p| (p.start.0, p.end.0)).collect()
     }
 
     #[test]
@@ -540,7 +541,7 @@ mod tests {
         assert_eq!(parts(&[(10, 0), (50, 1)]), [(50, 100)]);
         assert_eq!(parts(&[(10, 0)]), []);
         assert_eq!(parts(&[(12, 1), (13, 1), (20, 0), (21, 0)]), [(12, 20)]);
-        assert_eq!(meta(&[(12, 1), (20, 0)]).state(), (false, 20));
+        assert_eq!(meta(&[(12, 1), (20, 0)]).state(), (false, Ticks(20)));
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use prof_os::Pid;
 use prof_os::workers::Worker;
 use prof_trace::records::Process;
+use prof_trace::ticks::Ticks;
 
 /// The figures of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Ticks of the reading.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Resident bytes that are neither file-backed nor shared.
     pub private: u64,
     /// Processor time so far, in milliseconds.
@@ -120,7 +121,7 @@ impl ProcessSeen {
 
     /// Returns the smallest private memory since a moment, in bytes. The first moment does not count.
     #[must_use]
-    pub fn least_since(&self, ticks: u64) -> Option<u64> {
+    pub fn least_since(&self, ticks: Ticks) -> Option<u64> {
         let all = self.samples.iter().chain(&self.last).filter(|s| Some(**s) != self.first());
         all.filter(|s| s.ticks >= ticks).map(|s| s.private).min()
     }
@@ -134,19 +135,19 @@ mod tests {
     fn many_moments_are_thinned_and_the_last_is_kept() {
         let mut seen = ProcessSeen::default();
         for i in 1..=10_000 {
-            seen.take(&Process { ticks: i, private: i, cpu_ms: 2 * i, children: vec![] });
+            seen.take(&Process { ticks: Ticks(i), private: i, cpu_ms: 2 * i, children: vec![] });
         }
         assert!(seen.samples.len() < MOST);
-        assert_eq!(seen.first(), Some(Sample { ticks: 1, private: 1, cpu_ms: 2 }));
-        assert_eq!(seen.last().map(|s| s.ticks), Some(10_000));
-        assert!(seen.least_since(9_000).is_some_and(|b| (9_000..9_100).contains(&b)));
+        assert_eq!(seen.first(), Some(Sample { ticks: Ticks(1), private: 1, cpu_ms: 2 }));
+        assert_eq!(seen.last().map(|s| s.ticks), Some(Ticks(10_000)));
+        assert!(seen.least_since(Ticks(9_000)).is_some_and(|b| (9_000..9_100).contains(&b)));
     }
 
     #[test]
     fn a_worker_with_a_number_that_was_used_before_is_another() {
         let mut seen = ProcessSeen::default();
         let look = |children: &[u64]| Process {
-            ticks: 1,
+            ticks: Ticks(1),
             private: 0,
             cpu_ms: 0,
             children: children.to_vec(),

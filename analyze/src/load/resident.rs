@@ -1,14 +1,15 @@
 //! Keeps the resident set and the address space of the target over time.
 
 use crate::heap::Extent;
+use prof_trace::ticks::Ticks;
 
 /// Readings of the resident set and of the address space: one, or several that follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Ticks of the first of them.
-    pub first: u64,
+    pub first: Ticks,
     /// Ticks of the last of them.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Resident set in bytes.
     pub rss: Extent,
     /// Address space in bytes.
@@ -36,7 +37,7 @@ pub struct Resident {
 const RESIDENT: usize = 4096;
 
 impl Resident {
-    pub(super) fn push(&mut self, ticks: u64, rss: u64, vss: u64) {
+    pub(super) fn push(&mut self, ticks: Ticks, rss: u64, vss: u64) {
         let of = |v: u64| Extent { min: v, max: v, last: v };
         let reading = Reading { first: ticks, ticks, rss: of(rss), vss: of(vss) };
         let begins = self.seen.trailing_zeros() >= self.every || self.seen == 0;
@@ -64,7 +65,7 @@ impl Resident {
 
     /// Returns the smallest resident set between two moments, in bytes.
     #[must_use]
-    pub fn least(&self, from: u64, to: u64) -> Option<u64> {
+    pub fn least(&self, from: Ticks, to: Ticks) -> Option<u64> {
         let within = |r: &&Reading| r.first >= from && r.ticks <= to;
         self.readings.iter().filter(within).map(|r| r.rss.min).min()
     }
@@ -78,14 +79,17 @@ mod tests {
     fn many_readings_are_put_together_and_none_is_lost() {
         let mut r = Resident::default();
         for i in 0..50_000u64 {
-            r.push(i * 10, if i == 777 { 9 } else { 1000 + i }, 2 * i);
+            r.push(Ticks(i * 10), if i == 777 { 9 } else { 1000 + i }, 2 * i);
         }
         let all = r.readings();
         assert!(all.len() <= RESIDENT && all.len() > RESIDENT / 2);
-        assert_eq!((all[0].first, all[all.len() - 1].ticks), (0, 499_990));
+        assert_eq!((all[0].first, all[all.len() - 1].ticks), (Ticks::ZERO, Ticks(499_990)));
         assert!(all.is_sorted_by(|a, b| a.ticks < b.first && a.vss.last < b.vss.min));
-        assert_eq!((r.least(0, 499_990), r.least(100_000, 499_990)), (Some(9), Some(11_000)));
+        assert_eq!(
+            (r.least(Ticks::ZERO, Ticks(499_990)), r.least(Ticks(100_000), Ticks(499_990))),
+            (Some(9), Some(11_000))
+        );
         assert_eq!(all.iter().map(|a| a.rss.max).max(), Some(50_999));
-        assert_eq!(r.least(3, 4), None);
+        assert_eq!(r.least(Ticks(3), Ticks(4)), None);
     }
 }

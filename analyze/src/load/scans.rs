@@ -2,12 +2,13 @@
 
 use super::meta::{Meta, SymbolsAt};
 use prof_trace::records::{Scan, kind};
+use prof_trace::ticks::Ticks;
 
 /// A scan of the target's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanAt {
     /// Ticks when the pointers were read.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Name that a user has given the scan; empty: it has none.
     pub name: String,
     /// Number of live blocks.

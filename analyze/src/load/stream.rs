@@ -9,6 +9,7 @@ use crate::progress::Step;
 use prof_trace::capture::Capture;
 use prof_trace::pack::Packed;
 use prof_trace::records::{Events, kind};
+use prof_trace::ticks::Ticks;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -83,7 +84,7 @@ pub struct Stream {
     calls: calls::Waiting,
     options: LoadOptions,
     /// Ticks of the pass that is being read.
-    pass: Option<u64>,
+    pass: Option<Ticks>,
     tail: Tail,
     /// The error of reading waiting events again.
     reread_failed: Option<Error>,
@@ -290,7 +291,7 @@ impl Stream {
     ///
     /// # Errors
     /// If events that waited in the file can't be read again.
-    pub(crate) fn pass_on(&mut self, ticks: u64, sink: &mut impl Sink) -> Result<(), Error> {
+    pub(crate) fn pass_on(&mut self, ticks: Ticks, sink: &mut impl Sink) -> Result<(), Error> {
         self.drain(Some(ticks), sink);
         self.reread_failed.take().map_or(Ok(()), Err)
     }
@@ -332,7 +333,7 @@ impl Stream {
         }
     }
 
-    fn drain(&mut self, limit: Option<u64>, sink: &mut impl Sink) {
+    fn drain(&mut self, limit: Option<Ticks>, sink: &mut impl Sink) {
         self.calls.drain(limit, &self.meta, |batch| sink.take_calls(batch));
         let (file, failed, batch) = (&self.file, &mut self.reread_failed, &mut self.batch);
         let meta = &self.meta;

@@ -2,13 +2,14 @@
 
 use super::meta::{Meta, SymbolsAt};
 use prof_trace::records::Stripped;
+use prof_trace::ticks::Ticks;
 
 /// Location of the figures of a recording without events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepAt {
     pub at: SymbolsAt,
     /// Ticks up to which events are counted.
-    pub end: u64,
+    pub end: Ticks,
 }
 
 impl Meta {

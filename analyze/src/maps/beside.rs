@@ -6,6 +6,7 @@ use super::owned::What;
 use crate::Analysis;
 use crate::report::units::{bytes, count};
 use crate::report::{Style, frame_lines};
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::fmt::{self, Write};
 
@@ -33,7 +34,7 @@ pub struct Beside {
 impl Beside {
     /// Groups the mappings that are there at a moment (`None`: the end).
     #[must_use]
-    pub fn new(analysis: &Analysis, held: &Held<'_>, at: Option<u64>, top: usize) -> Self {
+    pub fn new(analysis: &Analysis, held: &Held<'_>, at: Option<Ticks>, top: usize) -> Self {
         let now = held.at(at);
         let mut shower = Shower::new(analysis);
         let mut total = HeldSums::default();

@@ -4,6 +4,7 @@ use super::{Kind, Maps, Totals};
 use crate::heap::Extent;
 use crate::load::Clock;
 use crate::query::{Band, Span};
+use prof_trace::ticks::Ticks;
 
 /// The sums over all mappings but prof's own over time, in bytes. Each band has a value for each column of the span. A
 /// column without a look has the value of the one before; those before the first look have that of the first.
@@ -62,7 +63,7 @@ impl MapsTimeline {
 }
 
 /// Returns the band of one value of the sums.
-fn band(totals: &[Totals], edges: &[u64], value: impl Fn(&Totals) -> u64) -> Band {
+fn band(totals: &[Totals], edges: &[Ticks], value: impl Fn(&Totals) -> u64) -> Band {
     let still = |v: u64| Extent { min: v, max: v, last: v };
     let mut at = totals.partition_point(|t| t.ticks < edges[0]);
     let mut last = value(&totals[at.saturating_sub(1)]);
@@ -84,7 +85,7 @@ fn band(totals: &[Totals], edges: &[u64], value: impl Fn(&Totals) -> u64) -> Ban
 impl Maps {
     /// Returns the sums over time, if the recording has them. `end` is the last tick of the recording.
     #[must_use]
-    pub fn timeline(&self, span: &Span, clock: &Clock, end: u64) -> Option<MapsTimeline> {
+    pub fn timeline(&self, span: &Span, clock: &Clock, end: Ticks) -> Option<MapsTimeline> {
         let totals = self.totals();
         if totals.is_empty() {
             return None;

@@ -4,6 +4,7 @@ use super::{Kind, Map, MapFilter, Maps, PageAsk, Perms, Source, Totals};
 use crate::Analysis;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ pub struct Timing {
 impl Timing {
     /// Converts ticks.
     #[must_use]
-    pub fn of(analysis: &Analysis, ticks: u64) -> Self {
+    pub fn of(analysis: &Analysis, ticks: Ticks) -> Self {
         let ns = analysis.meta().clock.ns(ticks);
         Self {
             timestamp: Timeval::of(analysis.meta().target.wall_ns.saturating_add(ns)),
@@ -343,7 +344,7 @@ impl<'a> Shower<'a> {
         }
     }
 
-    fn end(&mut self, ticks: u64) -> MapEndData {
+    fn end(&mut self, ticks: Ticks) -> MapEndData {
         let at = Timing::of(self.analysis, ticks);
         MapEndData { timestamp: at.timestamp, ns: at.ns(), source: None, sources: None }
     }
@@ -477,7 +478,7 @@ impl MapSort {
             Self::Size => !m.size,
             Self::Rss => !m.last_usage().rss,
             Self::PeakRss => !m.peak_rss,
-            Self::Time => m.begun,
+            Self::Time => m.begun.0,
             Self::Address => m.address,
         }
     }

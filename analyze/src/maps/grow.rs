@@ -5,6 +5,7 @@ use super::owned::{Owned, is_of_allocator};
 use super::{Kind, Map, Maps};
 use crate::index::{Index, ScanError};
 use crate::report::FrameData;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 /// Least growth that is told, in bytes.
@@ -34,11 +35,11 @@ pub struct GrowingMap {
 }
 
 /// Returns by how many bytes a mapping grew, if it did so all the time, and in the second half of the time, too.
-fn growth(m: &Map, end: u64) -> Option<u64> {
+fn growth(m: &Map, end: Ticks) -> Option<u64> {
     let (first, last) = (m.usage.first()?, m.usage.last()?);
     let grown = last.rss.checked_sub(first.rss)?;
     let steady = m.usage.is_sorted_by_key(|u| u.rss) && m.usage.len() >= LOOKS;
-    let half = first.ticks + end.saturating_sub(first.ticks) / 2;
+    let half = first.ticks + end.since(first.ticks) / 2;
     (steady && grown >= LEAST && last.ticks >= half).then_some(grown)
 }
 
@@ -68,7 +69,7 @@ pub fn growing(index: &Index, maps: &Maps) -> Result<Vec<GrowingMap>, ScanError>
             continue;
         }
         let clock = &analysis.meta().clock;
-        let ticks = |u: Option<&super::Usage>| u.map_or(0, |u| u.ticks);
+        let ticks = |u: Option<&super::Usage>| u.map_or(Ticks::ZERO, |u| u.ticks);
         all.push(GrowingMap {
             id: m.id,
             name: crate::style::printable(&m.name),

@@ -5,6 +5,7 @@ use super::owned::{Owned, What, is_of_allocator};
 use super::{Kind, Map, MapFilter, Maps};
 use crate::index::{Index, ScanError};
 use crate::query::{Filter, FilterError};
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, HashMap};
 
 /// The mappings that a report or an export is about.
@@ -184,7 +185,7 @@ impl<'a> Held<'a> {
 
     /// Returns the sums at a moment (`None`: the end).
     #[must_use]
-    pub fn at(&self, at: Option<u64>) -> HeldMaps {
+    pub fn at(&self, at: Option<Ticks>) -> HeldMaps {
         let at = at.unwrap_or_else(|| self.index.analysis().end_ticks());
         let mut groups: BTreeMap<(u32, String), HeldGroup> = BTreeMap::new();
         let mut allocator = HeldSums::default();
@@ -216,7 +217,7 @@ impl<'a> Held<'a> {
 }
 
 /// Returns the figures of one mapping at a moment.
-fn sums(m: &Map, at: u64) -> HeldSums {
+fn sums(m: &Map, at: Ticks) -> HeldSums {
     let made = u64::from(!m.before);
     let made = HeldSums { made, made_bytes: made * m.peak_size, ..HeldSums::default() };
     if !m.is_alive_at(at) {

@@ -14,6 +14,7 @@ use crate::load::CallReader;
 use prof_trace::records::{
     MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, perms as bits,
 };
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -105,7 +106,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Applies the recorded calls up to a moment. Returns the ranges that those changed that came not before `since`.
-    fn apply(&mut self, since: u64, until: u64) -> Vec<(u64, u64)> {
+    fn apply(&mut self, since: Ticks, until: Ticks) -> Vec<(u64, u64)> {
         let mut late = Vec::new();
         while let Some(e) = self.events.next_until(until) {
             let Some(e) = calls::changes(&e, self.page) else { continue };
@@ -196,7 +197,7 @@ impl<'a> Looks<'a> {
         if m.flags & MAPPINGS_ANEW != 0 || !m.new.is_empty() || !m.gone.is_empty() {
             self.list(m);
         }
-        if m.usage_ticks != 0 {
+        if m.usage_ticks != Ticks::ZERO {
             self.count(m);
         }
     }
@@ -373,7 +374,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Notes the use of a mapping, if it differs from what was noted last.
-    fn note(&mut self, id: u32, ticks: u64) {
+    fn note(&mut self, id: u32, ticks: Ticks) {
         let mut now = Usage { ticks, ..Usage::default() };
         for at in self.table.parts(id) {
             let end = self.table.live[at].end;
@@ -398,7 +399,7 @@ impl<'a> Looks<'a> {
     }
 
     /// Notes the sums of a moment.
-    fn total(&mut self, ticks: u64) {
+    fn total(&mut self, ticks: Ticks) {
         let mut t = Totals { ticks, address_space: self.space, ..Totals::default() };
         for (s, (e, of)) in self.used.iter().filter(|(s, (e, _))| !self.is_ours(**s, *e)) {
             let live = self.table.within(*s, *e).first().map(|at| &self.table.live[at]);
@@ -430,7 +431,7 @@ impl<'a> Looks<'a> {
 
     /// Returns the mappings.
     pub(super) fn finish(mut self) -> Maps {
-        self.apply(u64::MAX, u64::MAX);
+        self.apply(Ticks::MAX, Ticks::MAX);
         let Self { mut table, past, ours, stacks, code, course, looks, .. } = self;
         let (count, past_regions) = (table.count(), std::mem::take(&mut table.past));
         let mut live = table.into_live();

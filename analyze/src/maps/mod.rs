@@ -26,6 +26,7 @@ mod usage_history;
 use crate::Analysis;
 use past::{Past, PastRegion};
 use prof_trace::records::{MappingUse, Mappings};
+use prof_trace::ticks::Ticks;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ pub struct Map {
     /// Greatest address space that it ever took.
     pub peak_size: u64,
     /// Ticks when it was made, or seen first.
-    pub begun: u64,
+    pub begun: Ticks,
     /// Whether the mapping was there at the first look, and so is from before the attach.
     pub before: bool,
     /// The call that made it; `None`: it was seen, not caught.
@@ -117,7 +118,7 @@ pub struct Perms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Time of the call.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Number of the thread, as in [`Meta::threads`](crate::load::Meta::threads).
     pub thread: u32,
     /// Node of its stack; 0: none.
@@ -128,7 +129,7 @@ pub struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEnd {
     /// Ticks when it ended, or was first seen to be gone.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// The call that ended it; `None`: it was seen, not caught.
     pub source: Option<Source>,
 }
@@ -141,7 +142,7 @@ pub struct Region {
     /// Length.
     pub size: u64,
     /// Ticks when the region began.
-    pub begun: u64,
+    pub begun: Ticks,
     /// Permissions.
     pub perms: Perms,
     /// Offset in the file.
@@ -162,7 +163,7 @@ pub struct Region {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionEnd {
     /// Ticks of the end.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// The parts that were unmapped, or replaced by another mapping; empty if it grew, moved, or has other permissions.
     pub sources: Vec<UnmapSource>,
 }
@@ -182,7 +183,7 @@ pub struct UnmapSource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Ticks.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Address space.
     pub address_space: u64,
     /// Resident.
@@ -225,7 +226,7 @@ impl Usage {
 impl Map {
     /// Returns the use that was seen last before a moment.
     #[must_use]
-    pub fn usage_at(&self, ticks: u64) -> Usage {
+    pub fn usage_at(&self, ticks: Ticks) -> Usage {
         let i = self.usage.partition_point(|u| u.ticks <= ticks);
         i.checked_sub(1).map(|i| self.usage[i]).unwrap_or_default()
     }
@@ -239,8 +240,8 @@ impl Map {
     /// Returns the address space that the mapping took at a moment; when earlier regions have been put aside, as it was
     /// seen last before that moment.
     #[must_use]
-    pub fn size_at(&self, ticks: u64) -> u64 {
-        let first = self.regions.iter().map(|r| r.begun).min().unwrap_or(0);
+    pub fn size_at(&self, ticks: Ticks) -> u64 {
+        let first = self.regions.iter().map(|r| r.begun).min().unwrap_or(Ticks::ZERO);
         if self.past_regions > 0 && ticks < first {
             return self.usage_at(ticks).address_space;
         }
@@ -251,7 +252,7 @@ impl Map {
 
     /// Returns whether the mapping was there at a moment.
     #[must_use]
-    pub fn is_alive_at(&self, ticks: u64) -> bool {
+    pub fn is_alive_at(&self, ticks: Ticks) -> bool {
         self.begun <= ticks && self.end.is_none_or(|e| e.ticks > ticks)
     }
 
@@ -379,7 +380,7 @@ impl Maps {
 
     /// Returns the sums that were seen last before a moment.
     #[must_use]
-    pub fn totals_at(&self, ticks: u64) -> Option<&Totals> {
+    pub fn totals_at(&self, ticks: Ticks) -> Option<&Totals> {
         let i = self.totals.partition_point(|t| t.ticks <= ticks);
         i.checked_sub(1).map(|i| &self.totals[i])
     }

@@ -5,6 +5,7 @@
 
 use super::{Map, MapEnd, Perms, Region, RegionEnd, Source, UnmapSource, Usage};
 use crate::maps::Kind;
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -209,7 +210,7 @@ fn put_source(w: &mut Out, s: &Source) {
     w.int(s.node.into());
 }
 
-fn get_source(r: &mut In<'_>, ticks: u64) -> Option<Source> {
+fn get_source(r: &mut In<'_>, ticks: Ticks) -> Option<Source> {
     Some(Source { ticks, thread: r.small()?, node: r.small()? })
 }
 
@@ -271,8 +272,8 @@ impl Over for Map {
         w.delta(ID, self.id.into());
         w.delta(ADDRESS, self.address.rotate_right(12));
         w.pages(self.size);
-        w.delta(BEGUN, self.begun);
-        w.delta(ENDED, end.ticks.wrapping_sub(self.begun));
+        w.delta(BEGUN, self.begun.0);
+        w.delta(ENDED, end.ticks.wrapping_since(self.begun));
         self.source.iter().chain(&end.source).for_each(|s| put_source(w, s));
         w.name(&self.name);
         w.pages(self.peak_rss);
@@ -301,8 +302,8 @@ impl Over for Map {
         let size = r.pages()?;
         let begun = r.delta(BEGUN)?;
         let ticks = begun.wrapping_add(r.delta(ENDED)?);
-        let source = if has(CAUGHT) { Some(get_source(r, begun)?) } else { None };
-        let by = if has(END_CAUGHT) { Some(get_source(r, ticks)?) } else { None };
+        let source = if has(CAUGHT) { Some(get_source(r, Ticks(begun))?) } else { None };
+        let by = if has(END_CAUGHT) { Some(get_source(r, Ticks(ticks))?) } else { None };
         let name = r.name()?;
         let peak_rss = r.pages()?;
         let thread = if has(HAS_THREAD) { Some(r.int()?) } else { None };
@@ -312,10 +313,10 @@ impl Over for Map {
             address,
             size,
             peak_size: size,
-            begun,
+            begun: Ticks(begun),
             before: has(BEFORE),
             source,
-            end: Some(MapEnd { ticks, source: by }),
+            end: Some(MapEnd { ticks: Ticks(ticks), source: by }),
             perms: perms_of(flags),
             name,
             kind: *Kind::ALL.get((flags >> KIND) as usize)?,
@@ -330,12 +331,12 @@ impl Over for Map {
             let (offset, inode, major, minor) =
                 if has(HAS_FILE) { get_file(r)? } else { (0, 0, 0, 0) };
             let whole = UnmapSource { address, length: size, source: by };
-            let end = Some(RegionEnd { ticks, sources: vec![whole] });
+            let end = Some(RegionEnd { ticks: Ticks(ticks), sources: vec![whole] });
             let (perms, name) = (m.perms, m.name.clone());
             m.regions = vec![Region {
                 address,
                 size,
-                begun,
+                begun: Ticks(begun),
                 perms,
                 offset,
                 inode,
@@ -354,7 +355,7 @@ impl Over for Map {
 }
 
 fn put_usage(w: &mut Out, u: &Usage) {
-    w.int(u.ticks);
+    w.int(u.ticks.0);
     let all = [
         u.address_space,
         u.rss,
@@ -371,7 +372,7 @@ fn put_usage(w: &mut Out, u: &Usage) {
 
 fn get_usage(r: &mut In<'_>) -> Option<Usage> {
     Some(Usage {
-        ticks: r.int()?,
+        ticks: Ticks(r.int()?),
         address_space: r.pages()?,
         rss: r.pages()?,
         anonymous: r.pages()?,
@@ -395,19 +396,19 @@ fn get_file(r: &mut In<'_>) -> Option<(u64, u64, u32, u32)> {
 fn put_region(w: &mut Out, r: &Region) {
     w.pages(r.address);
     w.pages(r.size);
-    w.int(r.begun);
+    w.int(r.begun.0);
     w.int(perm_bits(r.perms) | u64::from(r.end.is_some()) << 4);
     put_file(w, r);
     w.name(&r.name);
     let Some(e) = &r.end else { return };
-    w.int(e.ticks);
+    w.int(e.ticks.0);
     w.int(e.sources.len() as u64);
     for s in &e.sources {
         w.pages(s.address);
         w.pages(s.length);
         w.int(s.source.is_some().into());
         if let Some(s) = &s.source {
-            w.int(s.ticks);
+            w.int(s.ticks.0);
             put_source(w, s);
         }
     }
@@ -427,15 +428,26 @@ fn get_region(r: &mut In<'_>) -> Option<Region> {
                 0 => None,
                 _ => {
                     let ticks = r.int()?;
-                    Some(get_source(r, ticks)?)
+                    Some(get_source(r, Ticks(ticks))?)
                 }
             };
             sources.push(UnmapSource { address, length, source });
         }
-        end = Some(RegionEnd { ticks, sources });
+        end = Some(RegionEnd { ticks: Ticks(ticks), sources });
     }
     let perms = perms_of(bits);
-    Some(Region { address, size, begun, perms, offset, inode, major, minor, name, end })
+    Some(Region {
+        address,
+        size,
+        begun: Ticks(begun),
+        perms,
+        offset,
+        inode,
+        major,
+        minor,
+        name,
+        end,
+    })
 }
 
 /// An earlier region of a mapping that has many.
@@ -467,10 +479,16 @@ mod tests {
 
     fn map(id: u32) -> Map {
         let n = u64::from(id);
-        let source =
-            (!id.is_multiple_of(3)).then_some(Source { ticks: 100 + n, thread: id % 5, node: 7 });
-        let by =
-            (!id.is_multiple_of(4)).then_some(Source { ticks: 150 + n, thread: 1, node: id % 9 });
+        let source = (!id.is_multiple_of(3)).then_some(Source {
+            ticks: Ticks(100 + n),
+            thread: id % 5,
+            node: 7,
+        });
+        let by = (!id.is_multiple_of(4)).then_some(Source {
+            ticks: Ticks(150 + n),
+            thread: 1,
+            node: id % 9,
+        });
         let name: Arc<str> = if id.is_multiple_of(10) { "/a file".into() } else { "".into() };
         let perms = Perms { read: true, write: id.is_multiple_of(2), ..Perms::default() };
         let (address, size) = (0x7f00_0000_0000 + n * 0x3000, 0x2000);
@@ -478,31 +496,32 @@ mod tests {
         let region = Region {
             address,
             size,
-            begun: 100 + n,
+            begun: Ticks(100 + n),
             perms,
             offset: 0,
             inode: if id.is_multiple_of(10) { 77 } else { 0 },
             major: 0,
             minor: 3,
             name: name.clone(),
-            end: Some(RegionEnd { ticks: 150 + n, sources: vec![whole] }),
+            end: Some(RegionEnd { ticks: Ticks(150 + n), sources: vec![whole] }),
         };
         let mut regions = vec![region];
         if id.is_multiple_of(50) {
             let part = Region { address: 1, end: None, ..regions[0].clone() };
-            let end = Some(RegionEnd { ticks: 3, sources: Vec::new() });
+            let end = Some(RegionEnd { ticks: Ticks(3), sources: Vec::new() });
             regions.insert(0, Region { end, ..part });
         }
-        let usage = (0..n % 3).map(|i| Usage { ticks: i, rss: 4096 * i + 1, ..Usage::default() });
+        let usage =
+            (0..n % 3).map(|i| Usage { ticks: Ticks(i), rss: 4096 * i + 1, ..Usage::default() });
         Map {
             id,
             address,
             size,
             peak_size: size + if id.is_multiple_of(50) { 1 } else { 0 },
-            begun: 100 + n,
+            begun: Ticks(100 + n),
             before: id.is_multiple_of(7),
             source,
-            end: Some(MapEnd { ticks: 150 + n, source: by }),
+            end: Some(MapEnd { ticks: Ticks(150 + n), source: by }),
             perms,
             name,
             kind: Kind::ALL[id as usize % Kind::ALL.len()],
@@ -550,16 +569,22 @@ mod tests {
             let n = u64::from(i);
             let (begun, ended) = (n * 1000 + n * n % 97, n * 1000 + 400 + n % 89);
             let (address, size) = (0x7f12_3456_0000 - n % 5 * 0x10_000, 0x10_000);
-            let source = Some(Source { ticks: begun, thread: i % 8, node: 40 + i % 3 });
-            let by = Some(Source { ticks: ended, thread: i % 8, node: 50 });
+            let source = Some(Source { ticks: Ticks(begun), thread: i % 8, node: 40 + i % 3 });
+            let by = Some(Source { ticks: Ticks(ended), thread: i % 8, node: 50 });
             let whole = UnmapSource { address, length: size, source: by };
-            let mut m = Map { id: i, address, size, begun, source, ..map(1) };
-            m.end = Some(MapEnd { ticks: ended, source: by });
+            let mut m = Map { id: i, address, size, begun: Ticks(begun), source, ..map(1) };
+            m.end = Some(MapEnd { ticks: Ticks(ended), source: by });
             m.peak_size = size;
             m.usage.clear();
-            let end = Some(RegionEnd { ticks: ended, sources: vec![whole] });
-            m.regions =
-                vec![Region { address, size, begun, end, minor: 0, ..m.regions[0].clone() }];
+            let end = Some(RegionEnd { ticks: Ticks(ended), sources: vec![whole] });
+            m.regions = vec![Region {
+                address,
+                size,
+                begun: Ticks(begun),
+                end,
+                minor: 0,
+                ..m.regions[0].clone()
+            }];
             past.push(&m);
         }
         let each = past.bytes() / 200_000;

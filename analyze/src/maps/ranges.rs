@@ -1,14 +1,15 @@
 //! Says which blocks lie in mappings.
 
 use super::{Maps, Region};
+use prof_trace::ticks::Ticks;
 
 /// An address range in a period of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RangeInTime {
     start: u64,
     end: u64,
-    from: u64,
-    to: u64,
+    from: Ticks,
+    to: Ticks,
 }
 
 /// The address ranges of mappings, each in its time.
@@ -34,7 +35,7 @@ impl MappedRanges {
         for map in maps.some(ids) {
             for (i, r) in map.regions.iter().enumerate() {
                 let end = r.address.saturating_add(r.size);
-                let to = r.end.as_ref().map_or(u64::MAX, |e| e.ticks);
+                let to = r.end.as_ref().map_or(Ticks::MAX, |e| e.ticks);
                 // A mapping that was seen is older than the look: since what was there before ended.
                 if i == 0 && map.source.is_none() {
                     seen.push(all.len());
@@ -42,8 +43,10 @@ impl MappedRanges {
                 all.push(RangeInTime { start: r.address, end, from: r.begun, to });
             }
         }
-        let mut of: Vec<RangeInTime> =
-            seen.iter().map(|i| RangeInTime { from: 0, to: all[*i].from, ..all[*i] }).collect();
+        let mut of: Vec<RangeInTime> = seen
+            .iter()
+            .map(|i| RangeInTime { from: Ticks::ZERO, to: all[*i].from, ..all[*i] })
+            .collect();
         before(maps, &mut of);
         seen.iter().zip(of).for_each(|(i, p)| all[*i].from = p.from);
         Ok(Self(all))
@@ -51,7 +54,7 @@ impl MappedRanges {
 
     /// Returns whether a block at an address, allocated at a moment, lies in the mappings.
     #[must_use]
-    pub fn has(&self, address: u64, ticks: u64) -> bool {
+    pub fn has(&self, address: u64, ticks: Ticks) -> bool {
         self.0
             .iter()
             .any(|p| (p.start..p.end).contains(&address) && p.from <= ticks && ticks < p.to)

@@ -2,6 +2,7 @@
 
 use super::past::{Past, PastRegion};
 use super::{Kind, Map, MapEnd, Perms, Region, RegionEnd, Source, UnmapSource};
+use prof_trace::ticks::Ticks;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -52,7 +53,7 @@ pub(super) struct Table {
 /// A moment, and the call that is made then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct When {
-    pub ticks: u64,
+    pub ticks: Ticks,
     pub source: Option<Source>,
 }
 
@@ -154,7 +155,7 @@ impl Table {
     }
 
     /// Adds a region to a mapping. Nothing else may be there.
-    fn begin(&mut self, map: u32, start: u64, end: u64, of: Of, ticks: u64) {
+    fn begin(&mut self, map: u32, start: u64, end: u64, of: Of, ticks: Ticks) {
         let m = &mut self.maps[map as usize];
         let region = m.regions.len() as u32;
         m.regions.push(Region {
@@ -179,7 +180,7 @@ impl Table {
     }
 
     /// Ends a region that is there. Its mapping's size is not changed if nothing else of it is left.
-    fn end(&mut self, start: u64, ticks: u64, sources: Vec<UnmapSource>) -> Option<Live> {
+    fn end(&mut self, start: u64, ticks: Ticks, sources: Vec<UnmapSource>) -> Option<Live> {
         let live = self.live.remove(&start)?;
         let m = &mut self.maps[live.map as usize];
         if let Some(r) = m.regions.get_mut(live.region as usize) {
@@ -226,7 +227,7 @@ impl Table {
     }
 
     /// Lets what is left of a region go on, when `from` to `to` of it has been taken away.
-    fn rest(&mut self, at: u64, from: u64, to: u64, l: &Live, ticks: u64) {
+    fn rest(&mut self, at: u64, from: u64, to: u64, l: &Live, ticks: Ticks) {
         if at < from {
             self.begin(l.map, at, from, l.of.clone(), ticks);
         }
@@ -259,7 +260,7 @@ impl Table {
     }
 
     /// Makes the part of a region that lies in a range a region of its own, with these permissions.
-    fn put_apart(&mut self, at: u64, start: u64, end: u64, perms: Perms, ticks: u64) {
+    fn put_apart(&mut self, at: u64, start: u64, end: u64, perms: Perms, ticks: Ticks) {
         let (from, to) = (at.max(start), self.live[&at].end.min(end));
         let Some(l) = self.end(at, ticks, Vec::new()) else { return };
         self.rest(at, from, to, &l, ticks);
@@ -366,8 +367,9 @@ mod tests {
         Of { perms, offset: 0, device: 0, inode: 0, name: name.into() }
     }
 
-    fn at(ticks: u64) -> When {
-        When { ticks, source: Some(Source { ticks, thread: 1, node: ticks as u32 }) }
+    fn at(time: u64) -> When {
+        let ticks = Ticks(time);
+        When { ticks, source: Some(Source { ticks, thread: 1, node: time as u32 }) }
     }
 
     fn live(t: &Table) -> Vec<(u64, u64, u32)> {
@@ -384,7 +386,7 @@ mod tests {
         assert_eq!(live(&t), [(0x2000, 0x4000, 0), (0x5000, 0x8000, 0)]);
         let m = &t.maps[0];
         assert_eq!((m.address, m.size, m.peak_size, m.end), (0x1000, 0x5000, 0x8000, None));
-        let regions: Vec<_> = m.regions.iter().map(|r| (r.address, r.size, r.begun)).collect();
+        let regions: Vec<_> = m.regions.iter().map(|r| (r.address, r.size, r.begun.0)).collect();
         let expected = [
             (0x1000, 0x8000, 1),
             (0x2000, 0x7000, 2),
@@ -401,7 +403,7 @@ mod tests {
         t.unmap(0, 0x7000, at(5));
         t.unmap(0x7000, 0x8000, at(6));
         let m = &t.maps[0];
-        assert_eq!(m.end, Some(MapEnd { ticks: 6, source: at(6).source }));
+        assert_eq!(m.end, Some(MapEnd { ticks: Ticks(6), source: at(6).source }));
         assert_eq!((m.size, live(&t)), (0x1000, vec![]));
     }
 
@@ -413,7 +415,7 @@ mod tests {
         assert_eq!(live(&t), [(0x1000, 0x3000, 0), (0x3000, 0x5000, 1), (0x5000, 0x9000, 0)]);
         let end = t.maps[0].regions[0].end.as_ref().expect("cut");
         let by = UnmapSource { address: 0x3000, length: 0x2000, source: t.maps[1].source };
-        assert_eq!((end.ticks, &end.sources[..]), (2, &[by][..]));
+        assert_eq!((end.ticks, &end.sources[..]), (Ticks(2), &[by][..]));
         t.map(0, 0x10000, of("c"), at(3));
         let ends: Vec<_> = t.maps.iter().map(|m| m.end.map(|e| e.source)).collect();
         assert_eq!(ends, [Some(at(3).source), Some(at(3).source), None]);

@@ -3,6 +3,7 @@
 use super::Kind;
 use super::kind::KINDS;
 use prof_trace::records::MappingUse;
+use prof_trace::ticks::Ticks;
 
 /// Greatest number of moments that are kept.
 const MOST: usize = 1 << 13;
@@ -11,7 +12,7 @@ const MOST: usize = 1 << 13;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Ticks.
-    pub ticks: u64,
+    pub ticks: Ticks,
     /// Address space.
     pub address_space: u64,
     /// Resident.

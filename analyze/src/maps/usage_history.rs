@@ -32,11 +32,16 @@ fn thin(history: &mut Vec<Usage>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_trace::ticks::Ticks;
 
     fn history(count: u64, live: usize, rss: impl Fn(u64) -> u64) -> Vec<Usage> {
         let mut all = Vec::new();
         for ticks in 0..count {
-            push(&mut all, Usage { ticks, rss: rss(ticks), ..Usage::default() }, live);
+            push(
+                &mut all,
+                Usage { ticks: Ticks(ticks), rss: rss(ticks), ..Usage::default() },
+                live,
+            );
             assert!(all.len() <= EACH.1, "{}", all.len());
         }
         all
@@ -48,7 +53,7 @@ mod tests {
             let all = history(1_000_000, live, |t| t);
             assert!(all.len() <= (ALL / live).clamp(EACH.0, EACH.1));
             assert!(all.len() >= EACH.0 / 2, "{}", all.len());
-            assert_eq!((all[0].ticks, all[all.len() - 1].ticks), (0, 999_999));
+            assert_eq!((all[0].ticks, all[all.len() - 1].ticks), (Ticks::ZERO, Ticks(999_999)));
             assert!(all.is_sorted_by_key(|u| u.ticks));
         }
     }

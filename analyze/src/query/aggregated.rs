@@ -12,6 +12,7 @@ use crate::aggregate::{Steps, Summed, each, sum};
 use crate::heap::{Counts, Group, Totals};
 use crate::index::ScanError;
 use prof_trace::records::{OF_SIZE, StackStep, Step};
+use prof_trace::ticks::Ticks;
 
 /// The figures of classes of stacks or sizes at the end of a step.
 pub(super) struct Figured {
@@ -22,7 +23,7 @@ pub(super) struct Figured {
     /// The figures of all blocks, if all are selected.
     pub totals: Option<Totals>,
     /// Ticks when the step ends.
-    pub at: u64,
+    pub at: Ticks,
 }
 
 impl Query<'_> {
@@ -51,10 +52,10 @@ impl Query<'_> {
 
     /// Returns the ticks up to which steps count for a moment: the end of the last step that is not later. For the
     /// moment of the peak, it is the end of the step with more live bytes, of the two around it.
-    fn step_at(&self, until: u64) -> Result<u64, ScanError> {
+    fn step_at(&self, until: Ticks) -> Result<Ticks, ScanError> {
         let meta = self.index.analysis().meta();
         let next = meta.steps.partition_point(|s| s.end <= until);
-        let before = next.checked_sub(1).map_or(0, |i| meta.steps[i].end);
+        let before = next.checked_sub(1).map_or(Ticks::ZERO, |i| meta.steps[i].end);
         let (Some(behind), true) = (
             meta.steps.get(next).map(|s| s.end),
             until == self.index.analysis().totals().peak_ticks,
@@ -81,7 +82,7 @@ impl Query<'_> {
         &self,
         by: By<'_>,
         count: usize,
-        until: u64,
+        until: Ticks,
     ) -> Result<Figured, ScanError> {
         if matches!(by, By::Threads) {
             return Err(ScanError::NoBlocks);
@@ -119,7 +120,7 @@ impl Query<'_> {
         if whole && matches!(by, By::Sizes) {
             for (class, &[blocks, bytes, at]) in &sum.peaks {
                 if let Some(level) = levels.get_mut(*class as usize) {
-                    level.raise(blocks, bytes, at);
+                    level.raise(blocks, bytes, Ticks(at));
                 }
             }
         }
@@ -160,7 +161,7 @@ impl Query<'_> {
     }
 
     /// Returns the distributions of the selected blocks at a moment. Sizes are known by class alone.
-    pub(super) fn aggregated_spread(&self, until: u64) -> Result<Spread, ScanError> {
+    pub(super) fn aggregated_spread(&self, until: Ticks) -> Result<Spread, ScanError> {
         let at = self.step_at(until)?;
         let sum = self.steps(|_, step| step.end <= at)?;
         let mut spread = Spread::default();
@@ -185,7 +186,7 @@ impl Query<'_> {
     }
 
     /// Returns the live bytes of the selected blocks at moments, which ascend: at the end of the last step before each.
-    pub(crate) fn live_at(&self, moments: &[u64]) -> Result<Vec<u64>, ScanError> {
+    pub(crate) fn live_at(&self, moments: &[Ticks]) -> Result<Vec<u64>, ScanError> {
         let mut all = Vec::with_capacity(moments.len());
         let mut live = 0u64;
         self.steps(|before, step| {
@@ -203,7 +204,7 @@ impl Query<'_> {
     }
 
     /// Returns the timeline of the selected blocks.
-    pub(super) fn aggregated_timeline(&self, edges: &[u64]) -> Result<Timeline, ScanError> {
+    pub(super) fn aggregated_timeline(&self, edges: &[Ticks]) -> Result<Timeline, ScanError> {
         let analysis = self.index.analysis();
         let clock = &analysis.meta().clock;
         let (course, longest) = if self.is_all() {
@@ -240,7 +241,7 @@ impl Query<'_> {
     /// Returns for each of `count` classes the live bytes at the end of each column.
     pub(super) fn aggregated_timelines(
         &self,
-        edges: &[u64],
+        edges: &[Ticks],
         by: By<'_>,
         count: usize,
     ) -> Result<Vec<Vec<u64>>, ScanError> {

@@ -5,6 +5,7 @@ use super::plan::{Query, Selection, Suppressed};
 use crate::analysis::{Analysis, LeftOut};
 use crate::heap::{BlockStats, Estimates, Group, Totals};
 use crate::index::{Block, Column, ScanError, flags};
+use prof_trace::ticks::Ticks;
 
 /// Sums of a class.
 #[derive(Clone, Copy, Default)]
@@ -12,9 +13,9 @@ pub(super) struct Sum {
     pub figures: BlockStats,
     frees: u64,
     implied: u64,
-    first: u64,
-    last: u64,
-    oldest: u64,
+    first: Ticks,
+    last: Ticks,
+    oldest: Ticks,
 }
 
 pub(super) const NOTHING: Sum = Sum {
@@ -30,9 +31,9 @@ pub(super) const NOTHING: Sum = Sum {
     },
     frees: 0,
     implied: 0,
-    first: u64::MAX,
-    last: 0,
-    oldest: u64::MAX,
+    first: Ticks::MAX,
+    last: Ticks::ZERO,
+    oldest: Ticks::MAX,
 };
 
 #[derive(Default)]
@@ -43,18 +44,18 @@ struct State {
 }
 
 impl Sum {
-    fn row(&mut self, begin: u64, end: u64, size: u64, flag: u64, until: u64) {
+    fn row(&mut self, begin: u64, end: u64, size: u64, flag: u64, until: Ticks) {
         let f = &mut self.figures;
         let again = u64::from(flag & flags::REALLOCATED != 0);
         f.allocations += 1 - again;
         f.reallocations += again;
         f.allocated_bytes = f.allocated_bytes.wrapping_add(size);
-        self.first = self.first.min(begin);
-        self.last = self.last.max(begin);
-        if end > until {
+        self.first = self.first.min(Ticks(begin));
+        self.last = self.last.max(Ticks(begin));
+        if end > until.0 {
             f.live_count += 1;
             f.live_bytes = f.live_bytes.wrapping_add(size);
-            self.oldest = self.oldest.min(begin);
+            self.oldest = self.oldest.min(Ticks(begin));
         } else {
             f.temporary += u64::from(flag & flags::TEMPORARY != 0);
             self.implied += u64::from(flag & flags::IMPLIED != 0);
@@ -94,7 +95,7 @@ pub(super) struct Level {
     bytes: u64,
     peak_count: u64,
     peak_bytes: u64,
-    peak_at: u64,
+    peak_at: Ticks,
 }
 
 impl Level {
@@ -105,7 +106,7 @@ impl Level {
     }
 
     /// Takes the present blocks and bytes for a moment's.
-    pub(super) fn note(&mut self, time: u64) {
+    pub(super) fn note(&mut self, time: Ticks) {
         if self.bytes > self.peak_bytes {
             self.raise(self.count, self.bytes, time);
         }
@@ -113,7 +114,7 @@ impl Level {
     }
 
     /// Raises the peaks to these, which were reached, if they are not higher.
-    pub(super) fn raise(&mut self, blocks: u64, bytes: u64, time: u64) {
+    pub(super) fn raise(&mut self, blocks: u64, bytes: u64, time: Ticks) {
         self.peak_count = self.peak_count.max(blocks);
         if bytes >= self.peak_bytes {
             (self.peak_bytes, self.peak_at) = (bytes, time);
@@ -121,7 +122,7 @@ impl Level {
     }
 
     #[inline(always)]
-    fn step(&mut self, begins: bool, size: u64, time: u64) {
+    fn step(&mut self, begins: bool, size: u64, time: Ticks) {
         if !begins {
             self.count = self.count.saturating_sub(1);
             self.bytes = self.bytes.wrapping_sub(size);
@@ -179,7 +180,7 @@ struct Classes {
     /// The figures of all blocks, if a recording without blocks has told them.
     totals: Option<Totals>,
     /// The moment that the figures describe.
-    at: u64,
+    at: Ticks,
 }
 
 impl Classes {
@@ -198,7 +199,7 @@ impl Classes {
             node: i as u32,
             figures,
             errors: errors.unwrap_or_default(),
-            oldest: (s.oldest != u64::MAX).then_some(s.oldest),
+            oldest: (s.oldest != Ticks::MAX).then_some(s.oldest),
             first: s.first,
             last: s.last,
             peak_ticks: if level.peak_bytes > 0 { level.peak_at } else { s.first },
@@ -212,13 +213,13 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn analysis(&self, at: Option<u64>) -> Result<Analysis, ScanError> {
+    pub fn analysis(&self, at: Option<Ticks>) -> Result<Analysis, ScanError> {
         let whole = self.index.analysis();
         if self.is_all() && at.is_none() {
             return Ok(whole.with_figures(*whole.totals(), whole.groups().to_vec(), None));
         }
         // A live block's end is `u64::MAX`, which must lie behind every moment.
-        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let until = at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
         let classes = self.collect_by(By::Stacks, whole.groups().len(), until)?;
         let mut totals = Totals {
             unknown_frees: whole.totals().unknown_frees,
@@ -255,7 +256,7 @@ impl Query<'_> {
     }
 
     /// Computes the figures that suppression rules removed.
-    fn suppressed(&self, s: &Suppressed, at: Option<u64>) -> Result<LeftOut, ScanError> {
+    fn suppressed(&self, s: &Suppressed, at: Option<Ticks>) -> Result<LeftOut, ScanError> {
         let mut stacks = vec![0; s.rules.len()];
         for rule in s.by_group.iter().filter(|r| **r != u32::MAX) {
             stacks[*rule as usize] += 1;
@@ -274,8 +275,8 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn by(&self, by: By<'_>, count: usize, at: Option<u64>) -> Result<Vec<Group>, ScanError> {
-        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+    pub fn by(&self, by: By<'_>, count: usize, at: Option<Ticks>) -> Result<Vec<Group>, ScanError> {
+        let until = at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
         let classes = self.collect_by(by, count, until)?;
         let partial = !self.index.analysis().capture().is_everything();
         Ok((0..count).filter_map(|i| classes.group(i, partial)).collect())
@@ -291,7 +292,7 @@ impl Query<'_> {
         &self,
         by: By<'_>,
         count: usize,
-        at: Option<u64>,
+        at: Option<Ticks>,
     ) -> Result<(Vec<Group>, bool), ScanError> {
         let analysis = self.index.analysis();
         if let Some(groups) = self.kept(by, count, at) {
@@ -301,7 +302,7 @@ impl Query<'_> {
             // Estimates need the order of time, and samples are few.
             return Ok((self.by(by, count, at)?, true));
         }
-        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let until = at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
         let sums = self.scan_sums(by, count, until)?;
         let levels = vec![Level::default(); count];
         let classes = Classes {
@@ -318,7 +319,7 @@ impl Query<'_> {
 
     /// Returns the figures of classes of stacks from those that the index keeps, if blocks are selected by their stacks
     /// alone.
-    fn kept(&self, by: By<'_>, count: usize, at: Option<u64>) -> Option<Vec<Group>> {
+    fn kept(&self, by: By<'_>, count: usize, at: Option<Ticks>) -> Option<Vec<Group>> {
         let analysis = self.index.analysis();
         // The kept figures of stripped recordings count blocks that no filter finds any more.
         let stripped = analysis.meta().stripped.is_some() && !self.is_aggregated();
@@ -346,7 +347,7 @@ impl Query<'_> {
         }
     }
 
-    fn collect_by(&self, by: By<'_>, count: usize, until: u64) -> Result<Classes, ScanError> {
+    fn collect_by(&self, by: By<'_>, count: usize, until: Ticks) -> Result<Classes, ScanError> {
         if self.is_aggregated() {
             let Figured { sums, levels, all, totals, at } = self.figured(by, count, until)?;
             return Ok(Classes { sums, levels, all, estimates: None, totals, at });
@@ -356,7 +357,7 @@ impl Query<'_> {
         Ok(Classes { sums, levels, all, estimates, totals: None, at: until })
     }
 
-    fn scan_sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, ScanError> {
+    fn scan_sums(&self, by: By<'_>, count: usize, until: Ticks) -> Result<Vec<Sum>, ScanError> {
         let state = || State { sums: vec![NOTHING; count], ..State::default() };
         let states = self.index.scan(state, |s, block| self.add(s, block, by, until))?;
         let mut states = states.into_iter().map(|s| s.sums);
@@ -367,8 +368,8 @@ impl Query<'_> {
         Ok(all)
     }
 
-    fn add(&self, s: &mut State, block: &mut Block<'_>, by: By<'_>, until: u64) -> Option<()> {
-        if block.range(Column::Begin).0 > until {
+    fn add(&self, s: &mut State, block: &mut Block<'_>, by: By<'_>, until: Ticks) -> Option<()> {
+        if block.range(Column::Begin).0 > until.0 {
             return Some(());
         }
         self.select(block, &mut s.selection)?;
@@ -388,7 +389,7 @@ impl Query<'_> {
         let [begins, ends, sizes, flag, class] = &s.columns;
         for &i in &s.selection.rows {
             let i = i as usize;
-            if begins[i] <= until {
+            if begins[i] <= until.0 {
                 let sum = s.sums.get_mut(by.class(class[i], class[i], sizes[i]))?;
                 sum.row(begins[i], ends[i], sizes[i], flag[i], until);
             }
@@ -401,7 +402,7 @@ impl Query<'_> {
         &self,
         by: By<'_>,
         count: usize,
-        until: u64,
+        until: Ticks,
     ) -> Result<(Vec<Level>, Level, Option<Estimates>), ScanError> {
         let capture = self.index.analysis().capture();
         let mut estimates = capture.is_sampled().then(|| Estimates::new(capture));

@@ -2,6 +2,7 @@
 
 use super::filter::{Filter, Lifetime};
 use crate::index::{Block, Column, Index, ScanError, flags};
+use prof_trace::ticks::Ticks;
 use std::sync::Mutex;
 
 /// Number of chains that are examined in one pass over the index.
@@ -19,7 +20,7 @@ struct Wanted {
     filter: Filter,
     leaked: bool,
     clock: crate::load::Clock,
-    end: u64,
+    end: Ticks,
 }
 
 /// Figures of a chain.
@@ -38,7 +39,8 @@ impl Wanted {
     fn has(&self, c: &Chain) -> bool {
         let f = &self.filter;
         let (begin, end) = (c.first.1, c.last.1);
-        let lifetime = || self.clock.between(begin, end.min(self.end.max(begin)));
+        let lifetime =
+            || self.clock.between(Ticks(begin), Ticks(end).min(self.end.max(Ticks(begin))));
         (!self.leaked || end == u64::MAX)
             && f.chain_length.has(c.length)
             && f.first_size.has(c.first.2)

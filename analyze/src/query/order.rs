@@ -6,6 +6,7 @@
 use super::plan::{Query, Selection};
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::progress::Step;
+use prof_trace::ticks::Ticks;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -34,20 +35,20 @@ pub(crate) struct Key(u64);
 
 const BEGIN: u64 = 1;
 /// The latest time possible, as keys have two bits more.
-const LATEST: u64 = u64::MAX >> 2;
+const LATEST: Ticks = Ticks(u64::MAX >> 2);
 
 impl Key {
-    fn of_begin(ticks: u64) -> Self {
-        Self(ticks << 2 | BEGIN)
+    fn of_begin(ticks: Ticks) -> Self {
+        Self(ticks.0 << 2 | BEGIN)
     }
 
-    fn of_end(ticks: u64, begin: u64) -> Self {
-        Self(ticks << 2 | if ticks == begin { 2 } else { 0 })
+    fn of_end(ticks: Ticks, begin: Ticks) -> Self {
+        Self(ticks.0 << 2 | if ticks == begin { 2 } else { 0 })
     }
 
     /// Returns the time in ticks.
-    pub(crate) fn time(self) -> u64 {
-        self.0 >> 2
+    pub(crate) fn time(self) -> Ticks {
+        Ticks(self.0 >> 2)
     }
 
     /// Returns whether the block begins here; otherwise it ends.
@@ -96,7 +97,7 @@ fn place<E: Entry>(e: &E) -> (Key, u64) {
 pub(crate) fn in_order<E: Entry, F: From<ScanError>>(
     index: &Index,
     select: impl Select,
-    until: u64,
+    until: Ticks,
     take: impl FnMut(&E) -> Result<(), F>,
 ) -> Result<(), F> {
     in_order_of(index, select, until, MOST, take)
@@ -106,7 +107,7 @@ pub(crate) fn in_order<E: Entry, F: From<ScanError>>(
 fn in_order_of<E: Entry, F: From<ScanError>>(
     index: &Index,
     select: impl Select,
-    until: u64,
+    until: Ticks,
     most: u64,
     mut take: impl FnMut(&E) -> Result<(), F>,
 ) -> Result<(), F> {
@@ -116,7 +117,7 @@ fn in_order_of<E: Entry, F: From<ScanError>>(
         let states = index.scan(State::<E>::new, |s, block| {
             let outside = |c| {
                 let (min, max) = block.range(c);
-                max < window.0 || min > window.1
+                max < window.0.0 || min > window.1.0
             };
             if outside(Column::Begin) && outside(Column::End) {
                 return Some(());
@@ -134,7 +135,7 @@ fn collect<E: Entry>(
     s: &mut State<E>,
     block: &mut Block<'_>,
     select: &impl Select,
-    (from, to): (u64, u64),
+    (from, to): (Ticks, Ticks),
 ) -> Option<()> {
     select(block, &mut s.selection)?;
     if s.selection.rows.is_empty() {
@@ -147,12 +148,12 @@ fn collect<E: Entry>(
     let [begins, ends, columns @ ..] = &*s.columns else { return None };
     for &i in &s.selection.rows {
         let i = i as usize;
-        let begin = begins[i].min(LATEST);
+        let begin = Ticks(begins[i]).min(LATEST);
         let entry = E::begin(Key::of_begin(begin), columns, i);
         if (from..=to).contains(&begin) {
             s.entries[0].push(entry);
         }
-        let end = ends[i].min(LATEST);
+        let end = Ticks(ends[i]).min(LATEST);
         if ends[i] != u64::MAX && (from..=to).contains(&end) {
             s.entries[1].push(entry.end(Key::of_end(end, begin), columns, i));
         }
@@ -164,17 +165,17 @@ fn collect<E: Entry>(
 fn windows(
     index: &Index,
     select: &impl Select,
-    until: u64,
+    until: Ticks,
     most: u64,
-) -> Result<Vec<(u64, u64)>, ScanError> {
+) -> Result<Vec<(Ticks, Ticks)>, ScanError> {
     if index.rows() <= most / 2 {
-        return Ok(vec![(0, until)]);
+        return Ok(vec![(Ticks::ZERO, until)]);
     }
     let analysis = index.analysis();
     let start = analysis.meta().target.start_ticks.min(until);
     let end = analysis.end_ticks().clamp(start, until);
     let width = ((end - start) / BUCKETS as u64 + 1).max(1);
-    let bucket = |t: u64| ((t.saturating_sub(start) / width) as usize).min(BUCKETS - 1);
+    let bucket = |t: u64| ((Ticks(t).since(start) / width) as usize).min(BUCKETS - 1);
     let state = || (Selection::default(), Vec::new(), vec![0u64; BUCKETS]);
     let states = index.scan(state, |(selection, times, counts), block| {
         select(block, selection)?;
@@ -182,13 +183,13 @@ fn windows(
             block.read(column, times)?;
             for &i in &selection.rows {
                 let t = times[i as usize];
-                counts[bucket(t)] += u64::from(t <= until);
+                counts[bucket(t)] += u64::from(t <= until.0);
             }
         }
         Some(())
     })?;
     let mut windows = Vec::new();
-    let (mut from, mut used) = (0, 0);
+    let (mut from, mut used) = (Ticks::ZERO, 0);
     for i in 0..BUCKETS {
         let n: u64 = states.iter().map(|s| s.2[i]).sum();
         let begin = start + i as u64 * width;
@@ -285,7 +286,7 @@ pub struct Event {
 
 impl Event {
     /// Returns the time in ticks.
-    pub fn time(&self) -> u64 {
+    pub fn time(&self) -> Ticks {
         self.key.time()
     }
 
@@ -342,7 +343,7 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn in_order(&self, until: u64, take: impl FnMut(&Event)) -> Result<(), ScanError> {
+    pub fn in_order(&self, until: Ticks, take: impl FnMut(&Event)) -> Result<(), ScanError> {
         self.in_order_of(until, MOST, take)
     }
 
@@ -352,7 +353,7 @@ impl Query<'_> {
     /// If the index can't be read.
     pub fn in_order_of(
         &self,
-        until: u64,
+        until: Ticks,
         most: u64,
         mut take: impl FnMut(&Event),
     ) -> Result<(), ScanError> {

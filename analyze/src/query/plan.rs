@@ -11,6 +11,7 @@ use crate::load::Clock;
 use crate::maps::{MappedRanges, Maps};
 use crate::symbols::embedded_suppressions;
 use prof_trace::size::GlibcChunks;
+use prof_trace::ticks::Ticks;
 use prof_trace::values::parse::Time;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -69,12 +70,12 @@ pub struct Selection {
 }
 
 /// Returns the first tick that is not before `ns` nanoseconds since the start.
-pub(super) fn tick_from(clock: &Clock, ns: u64) -> u64 {
+pub(super) fn tick_from(clock: &Clock, ns: u64) -> Ticks {
     clock.first_at(ns)
 }
 
 /// Returns the last tick that is not after `ns` nanoseconds since the start.
-pub(crate) fn tick_to(clock: &Clock, ns: u64) -> u64 {
+pub(crate) fn tick_to(clock: &Clock, ns: u64) -> Ticks {
     clock.last_at(ns)
 }
 
@@ -192,43 +193,43 @@ impl<'a> Query<'a> {
                 let text = "--from is later than --to: no block can be allocated in between";
                 return Err(QueryError::Missing(text.into()));
             }
-            self.ranges.push((Column::Begin, tick_from(clock, from), u64::MAX));
+            self.ranges.push((Column::Begin, tick_from(clock, from).0, u64::MAX));
         }
         for t in &filter.to {
-            self.ranges.push((Column::Begin, 0, tick_to(clock, ns(t))));
+            self.ranges.push((Column::Begin, 0, tick_to(clock, ns(t)).0));
         }
         for name in &filter.since {
             let from = analysis.meta().mark(name).map_err(|e| missing("--since", &e))?;
-            self.ranges.push((Column::Begin, from, u64::MAX));
+            self.ranges.push((Column::Begin, from.0, u64::MAX));
         }
         for pair in &filter.between {
             let (from, to) =
                 analysis.meta().marks_of(pair).map_err(|e| missing("--between", &e))?;
-            match to.checked_sub(1).filter(|to| from <= *to) {
-                Some(to) => self.ranges.push((Column::Begin, from, to)),
+            match to.0.checked_sub(1).filter(|to| from.0 <= *to) {
+                Some(to) => self.ranges.push((Column::Begin, from.0, to)),
                 None => self.ranges.push((Column::Begin, u64::MAX, 0)),
             }
         }
         // A live block's end is `u64::MAX`.
         const FREED: u64 = u64::MAX - 1;
         for t in &filter.freed_from {
-            self.ranges.push((Column::End, tick_from(clock, ns(t)), FREED));
+            self.ranges.push((Column::End, tick_from(clock, ns(t)).0, FREED));
         }
         for t in &filter.freed_to {
-            self.ranges.push((Column::End, 0, tick_to(clock, ns(t)).min(FREED)));
+            self.ranges.push((Column::End, 0, tick_to(clock, ns(t)).min(Ticks(FREED)).0));
         }
         for t in &filter.held_until {
-            self.ranges.push((Column::End, tick_from(clock, ns(t)), u64::MAX));
+            self.ranges.push((Column::End, tick_from(clock, ns(t)).0, u64::MAX));
         }
         for t in &filter.alive_at {
             let at = tick_to(clock, within(t, "--alive-at")?);
-            self.ranges.push((Column::Begin, 0, at));
-            self.ranges.push((Column::End, at.saturating_add(1), u64::MAX));
+            self.ranges.push((Column::Begin, 0, at.0));
+            self.ranges.push((Column::End, at.saturating_add(1).0, u64::MAX));
         }
         for t in &filter.older {
             // The age is that at the end. No block is older than the recording.
             match runtime.checked_sub(ns(t)) {
-                Some(at) => self.ranges.push((Column::Begin, 0, tick_to(clock, at))),
+                Some(at) => self.ranges.push((Column::Begin, 0, tick_to(clock, at).0)),
                 None => self.ranges.push((Column::Begin, u64::MAX, 0)),
             }
         }
@@ -247,8 +248,8 @@ impl<'a> Query<'a> {
                 return Err(QueryError::Missing(text));
             }
             // An event that was under way when recording was switched off belongs to the part before.
-            let from = if at == 0 { 0 } else { parts[at].start };
-            let to = parts.get(at + 1).map_or(u64::MAX, |p| p.start.saturating_sub(1));
+            let from = if at == 0 { 0 } else { parts[at].start.0 };
+            let to = parts.get(at + 1).map_or(u64::MAX, |p| p.start.saturating_sub(1).0);
             self.ranges.push((Column::Begin, from, to));
         }
         Ok(())
@@ -332,7 +333,7 @@ impl<'a> Query<'a> {
             let (clock, end) = (&analysis.meta().clock, analysis.end_ticks());
             rows.retain(|&i| {
                 let (from, to) = (a[i as usize], b[i as usize]);
-                self.lifetime.has(clock.between(from, to.min(end.max(from))))
+                self.lifetime.has(clock.between(Ticks(from), Ticks(to).min(end.max(Ticks(from)))))
             });
         }
         if !self.headers.is_all() && !rows.is_empty() {
@@ -347,7 +348,7 @@ impl<'a> Query<'a> {
             }
             block.read(Column::Addr, a)?;
             block.read(Column::Begin, b)?;
-            rows.retain(|&i| mapped.has(a[i as usize], b[i as usize]));
+            rows.retain(|&i| mapped.has(a[i as usize], Ticks(b[i as usize])));
         }
         if let Some(chains) = &self.chains
             && !rows.is_empty()

@@ -3,6 +3,7 @@
 use super::plan::{Query, Selection};
 use crate::heap::{WeightedSum, probability};
 use crate::index::{Block, Column, ScanError, flags};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 /// Number and bytes of blocks; estimates if the recording is sampled.
@@ -119,9 +120,9 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn spread(&self, at: Option<u64>) -> Result<Spread, ScanError> {
+    pub fn spread(&self, at: Option<Ticks>) -> Result<Spread, ScanError> {
         let capture = self.index.analysis().capture();
-        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let until = at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
         if self.is_aggregated() {
             return self.aggregated_spread(until);
         }
@@ -144,7 +145,7 @@ impl Query<'_> {
         })
     }
 
-    fn spread_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
+    fn spread_of(&self, s: &mut State, block: &mut Block<'_>, until: Ticks) -> Option<()> {
         const READ: [Column; 4] = [Column::Begin, Column::End, Column::Size, Column::Rate];
         if !self.columns(s, block, &READ)? {
             return Some(());
@@ -155,14 +156,14 @@ impl Query<'_> {
         for &i in &selection.rows {
             let i = i as usize;
             let (begin, end, size) = (columns[0][i], columns[1][i], columns[2][i]);
-            if begin > until {
+            if begin > until.0 {
                 continue;
             }
             let rate = columns[3][i] as u8;
             let p = capture.is_sampled().then(|| probability(&capture, size, rate));
-            let class = match end > until {
+            let class = match end > until.0 {
                 true => LIFETIMES.len() + 1,
-                false => lifetime_class(clock.between(begin, end)),
+                false => lifetime_class(clock.between(Ticks(begin), Ticks(end))),
             };
             lifetimes[class].add(size, p);
             let full = sizes.len() >= SIZES && !sizes.contains_key(&size);
@@ -189,9 +190,9 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn frees_by_thread(&self, at: Option<u64>) -> Result<Vec<Tally>, ScanError> {
+    pub fn frees_by_thread(&self, at: Option<Ticks>) -> Result<Vec<Tally>, ScanError> {
         let sampled = self.index.analysis().capture().is_sampled();
-        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let until = at.unwrap_or(Ticks::LAST).min(Ticks::LAST);
         let threads = self.index.thread_numbers().len();
         let state = || State { frees: vec![Counter::default(); threads], ..State::default() };
         let states = self.index.scan(state, |s, block| self.frees_of(s, block, until))?;
@@ -202,7 +203,7 @@ impl Query<'_> {
         Ok(all.iter().map(|c| c.tally(sampled)).collect())
     }
 
-    fn frees_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
+    fn frees_of(&self, s: &mut State, block: &mut Block<'_>, until: Ticks) -> Option<()> {
         const READ: [Column; 6] = [
             Column::End,
             Column::EndThreadIndex,
@@ -227,11 +228,12 @@ impl Query<'_> {
             let p = sampled.then(|| probability(&capture, sizes[i], rates[i] as u8));
             // A reallocation of which only the old block is recorded looks like a free, so ends less reallocations are
             // estimated, see `Estimates`.
-            if let Some(p) = p.filter(|_| flag[i] & flags::REALLOCATED != 0 && begins[i] <= until) {
+            if let Some(p) = p.filter(|_| flag[i] & flags::REALLOCATED != 0 && begins[i] <= until.0)
+            {
                 frees.get_mut(thread_indexes[i] as usize)?.less(sizes[i], p);
             }
             let passed_on = if sampled { 0 } else { flags::CONTINUED };
-            if ends[i] <= until && flag[i] & (flags::IMPLIED | passed_on) == 0 {
+            if ends[i] <= until.0 && flag[i] & (flags::IMPLIED | passed_on) == 0 {
                 frees.get_mut(end_thread_indexes[i] as usize)?.add(sizes[i], p);
             }
         }

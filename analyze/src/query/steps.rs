@@ -1,4 +1,5 @@
 //! Sums of short steps of time, for timelines without sorting.
+use prof_trace::ticks::Ticks;
 
 /// Greatest number of short steps of time.
 const STEPS: u64 = 1 << 16;
@@ -82,9 +83,9 @@ impl<N: Number> Sums<N> {
 
 /// Short steps of time within the edges of the columns.
 pub(super) struct Steps<'a> {
-    pub edges: &'a [u64],
+    pub edges: &'a [Ticks],
     /// The first ticks of the first step.
-    pub from: u64,
+    pub from: Ticks,
     /// Exponent of the width of a step in ticks.
     pub shift: u32,
     /// For each step the column of its first ticks.
@@ -93,7 +94,7 @@ pub(super) struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     /// Divides the time between the edges, as far as the recording has any.
-    pub(super) fn new(edges: &'a [u64], start: u64, end: u64) -> Self {
+    pub(super) fn new(edges: &'a [Ticks], start: Ticks, end: Ticks) -> Self {
         let from = edges[0].max(start.min(end));
         let to = edges[edges.len() - 1].min(end.saturating_add(1)).max(from.saturating_add(1));
         let mut shift = 0;
@@ -114,8 +115,8 @@ impl<'a> Steps<'a> {
 
     /// Returns the step and the column of a time within the edges.
     #[inline(always)]
-    pub(super) fn at(&self, ticks: u64) -> (usize, usize) {
-        let step = (ticks.saturating_sub(self.from) >> self.shift) as usize;
+    pub(super) fn at(&self, ticks: Ticks) -> (usize, usize) {
+        let step = (ticks.since(self.from) >> self.shift) as usize;
         let step = step.min(self.columns.len() - 1);
         let mut column = self.columns[step] as usize;
         while column + 2 < self.edges.len() && self.edges[column + 1] <= ticks {

@@ -12,6 +12,7 @@ use crate::heap::{Course, Extent, weight};
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::{Clock, Meta};
 use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
 
 /// A part of the recording's time, divided into columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,18 +42,18 @@ impl Span {
     }
 
     /// Returns the first ticks of each column, and those behind the last one.
-    pub(crate) fn edges(&self, clock: &Clock, end: u64) -> Vec<u64> {
+    pub(crate) fn edges(&self, clock: &Clock, end: Ticks) -> Vec<Ticks> {
         let width = self.width.clamp(1, MOST_COLUMNS);
         let span = Self { width, ..*self };
         let whole = span.to_ns >= clock.ns(end);
-        let mut edges: Vec<u64> = (0..width)
+        let mut edges: Vec<Ticks> = (0..width)
             .map(|i| match span.edge_ns(i) {
-                0 => 0,
+                0 => Ticks::ZERO,
                 ns => tick_from(clock, ns),
             })
             .collect();
         // Times behind the end of the recording, of damaged ones, belong to its last moment.
-        let last = if whole { u64::MAX } else { tick_to(clock, span.to_ns).saturating_add(1) };
+        let last = if whole { Ticks::MAX } else { tick_to(clock, span.to_ns).saturating_add(1) };
         edges.push(last.max(edges[width - 1]));
         edges
     }
@@ -180,7 +181,7 @@ impl Query<'_> {
     }
 
     /// Returns the timeline of all blocks, if they are selected and the buckets of the course are fine enough.
-    fn of_course(&self, edges: &[u64], exact: bool) -> Option<Timeline> {
+    fn of_course(&self, edges: &[Ticks], exact: bool) -> Option<Timeline> {
         if !self.is_all() {
             return None;
         }
@@ -188,12 +189,12 @@ impl Query<'_> {
         let course = self.index.course();
         let (first, last) = (edges[0].max(course.start()), edges[edges.len() - 1]);
         let last = last.min(analysis.end_ticks().saturating_add(1));
-        let a_column = last.saturating_sub(first) / (edges.len() as u64 - 1);
+        let a_column = last.since(first) / (edges.len() as u64 - 1);
         let fine = course.shift() == 0 || (!exact && a_column >> course.shift() > 0);
         fine.then(|| by_course(course, edges, &analysis.meta().clock))
     }
 
-    fn by_steps<N: Number>(&self, edges: &[u64]) -> Result<Timeline, ScanError> {
+    fn by_steps<N: Number>(&self, edges: &[Ticks]) -> Result<Timeline, ScanError> {
         let analysis = self.index.analysis();
         let start = analysis.meta().target.start_ticks;
         let steps = Steps::new(edges, start, analysis.end_ticks());
@@ -215,7 +216,7 @@ impl Query<'_> {
         steps: &Steps<'_>,
     ) -> Option<()> {
         let (from, to) = (steps.edges[0], steps.edges[steps.edges.len() - 1]);
-        if block.range(Column::Begin).0 >= to || block.range(Column::End).1 < from {
+        if block.range(Column::Begin).0 >= to.0 || block.range(Column::End).1 < from.0 {
             return Some(());
         }
         self.select(block, &mut s.selection)?;
@@ -233,20 +234,20 @@ impl Query<'_> {
         for &i in &s.selection.rows {
             let i = i as usize;
             let (begin, end, size, flag) = (begins[i], ends[i], sizes[i], flag[i]);
-            if begin >= to || end < from {
+            if begin >= to.0 || end < from.0 {
                 continue;
             }
             let weight = if sampled { weight(&capture, size, rates[i] as u8) } else { 1.0 };
             let (one, bytes) = (N::of(1, weight), N::of(size, weight));
             let never = end == u64::MAX;
-            if begin < from {
+            if begin < from.0 {
                 s.before = [s.before[0].plus(bytes), s.before[1].plus(one)];
                 if never {
                     let b = &mut s.leaked_before;
                     *b = [b[0].plus(bytes), b[1].plus(one)];
                 }
             } else {
-                let (step, column) = steps.at(begin);
+                let (step, column) = steps.at(Ticks(begin));
                 let d = &mut s.steps[step];
                 *d = [d[0].plus(bytes), d[1].plus(one)];
                 let sum = &mut s.sums[column];
@@ -259,8 +260,8 @@ impl Query<'_> {
                     sum.leaked_blocks = sum.leaked_blocks.plus(one);
                 }
             }
-            if end < to && !never {
-                let (step, column) = steps.at(end);
+            if end < to.0 && !never {
+                let (step, column) = steps.at(Ticks(end));
                 let d = &mut s.steps[step];
                 *d = [d[0].minus(bytes), d[1].minus(one)];
                 let sum = &mut s.sums[column];
@@ -278,7 +279,7 @@ impl Query<'_> {
     }
 
     /// Replaces smallest and largest values by those of the order of time.
-    fn put_in_order(&self, edges: &[u64], t: &mut Timeline) -> Result<(), ScanError> {
+    fn put_in_order(&self, edges: &[Ticks], t: &mut Timeline) -> Result<(), ScanError> {
         let capture = self.index.analysis().capture();
         let width = edges.len() - 1;
         let (mut live, mut at) = ([0f64; 2], 0);
@@ -339,7 +340,7 @@ impl Query<'_> {
             || (Selection::default(), <[Vec<u64>; 6]>::default(), vec![0f64; count * width]);
         let to = edges[width];
         let states = self.index.scan(state, |(selection, columns, sums), block| {
-            if block.range(Column::Begin).0 >= to {
+            if block.range(Column::Begin).0 >= to.0 {
                 return Some(());
             }
             self.select(block, selection)?;
@@ -361,13 +362,13 @@ impl Query<'_> {
             for &i in &selection.rows {
                 let i = i as usize;
                 let class = by.class(groups[i], thread_indexes[i], sizes[i]);
-                if class >= count || begins[i] >= to {
+                if class >= count || begins[i] >= to.0 {
                     continue;
                 }
                 let bytes = sizes[i] as f64 * weight(&capture, sizes[i], rates[i] as u8);
-                sums[class * width + steps.at(begins[i].max(edges[0])).1] += bytes;
-                if ends[i] < to {
-                    sums[class * width + steps.at(ends[i].max(edges[0])).1] -= bytes;
+                sums[class * width + steps.at(Ticks(begins[i].max(edges[0].0))).1] += bytes;
+                if ends[i] < to.0 {
+                    sums[class * width + steps.at(Ticks(ends[i].max(edges[0].0))).1] -= bytes;
                 }
             }
             Some(())
@@ -462,7 +463,7 @@ fn push_sums<N: Number>(t: &mut Timeline, before: &Sums<N>, sum: &Sums<N>, captu
 }
 
 /// Makes a timeline of the course of all blocks: a bucket belongs to the column in which it begins.
-pub(crate) fn by_course(course: &Course, edges: &[u64], clock: &Clock) -> Timeline {
+pub(crate) fn by_course(course: &Course, edges: &[Ticks], clock: &Clock) -> Timeline {
     let mut t = Timeline::default();
     let (start, shift, buckets) = (course.start(), course.shift(), course.buckets());
     let begins = |i: usize| start.saturating_add((i as u64) << shift);
@@ -473,7 +474,7 @@ pub(crate) fn by_course(course: &Course, edges: &[u64], clock: &Clock) -> Timeli
     for edge in &edges[1..] {
         let mut now = before.still();
         let mut first = true;
-        while at < buckets.len() && (begins(at) < *edge || *edge == u64::MAX) {
+        while at < buckets.len() && (begins(at) < *edge || *edge == Ticks::MAX) {
             match std::mem::take(&mut first) {
                 true => now = buckets[at],
                 false => now.follow(&buckets[at]),
@@ -503,7 +504,7 @@ pub(crate) fn by_course(course: &Course, edges: &[u64], clock: &Clock) -> Timeli
 }
 
 /// Returns the bands of the resident set and of the address space, if the recording has them.
-pub(crate) fn resident(meta: &Meta, edges: &[u64]) -> Option<(Band, Band)> {
+pub(crate) fn resident(meta: &Meta, edges: &[Ticks]) -> Option<(Band, Band)> {
     let readings = meta.resident.readings();
     let first = readings.first()?;
     let mut at = readings.iter().take_while(|r| r.ticks < edges[0]).count();

@@ -7,6 +7,7 @@ use crate::heap::{Errors, Group};
 use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::records::map_kind;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
 /// A field of the filter in effect.
@@ -138,9 +139,9 @@ impl DistanceData {
     pub(crate) fn all(analysis: &Analysis) -> Vec<Self> {
         let (meta, end) = (analysis.meta(), analysis.duration_ns());
         let first = (meta.target.start_ticks, meta.target.sample_bytes);
-        let all: Vec<(u64, u64)> = [first].into_iter().chain(meta.distances.clone()).collect();
+        let all: Vec<(Ticks, u64)> = [first].into_iter().chain(meta.distances.clone()).collect();
         let next = |i: usize| all.get(i + 1).map_or(end, |next| meta.clock.ns(next.0).min(end));
-        let period = |(i, (ticks, bytes)): (usize, &(u64, u64))| Self {
+        let period = |(i, (ticks, bytes)): (usize, &(Ticks, u64))| Self {
             start_ns: meta.clock.ns(*ticks).min(end),
             end_ns: next(i),
             bytes: *bytes,

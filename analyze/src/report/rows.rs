@@ -9,6 +9,7 @@ use crate::change::{Change, Side};
 use crate::heap::{BlockStats, Group};
 use crate::index::ScanError;
 use crate::query::Query;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::cmp::Reverse;
 
@@ -24,9 +25,9 @@ pub struct ViewOptions {
     /// Also shows rows whose sort key is 0; they come last.
     pub empty: bool,
     /// Ticks of the moment that the figures describe; `None`: the end.
-    pub at: Option<u64>,
+    pub at: Option<Ticks>,
     /// Ticks of an earlier moment to compare with.
-    pub base: Option<u64>,
+    pub base: Option<Ticks>,
     /// Number of stacks of a place, or of children of a tree's node, to show; 0: all.
     pub paths: usize,
     /// Number of levels of a tree to show; 0: all.
@@ -188,7 +189,7 @@ impl RowData {
     pub(crate) fn new(ask: &Ask<'_>, row: &Row) -> Self {
         let (analysis, g) = (&ask.analysis, &row.group);
         let (clock, capture) = (&analysis.meta().clock, analysis.capture());
-        let time = |t: u64| (!row.is_empty()).then(|| clock.ns(t));
+        let time = |t: Ticks| (!row.is_empty()).then(|| clock.ns(t));
         Self {
             figures: BlockStatsData::new(capture, g),
             oldest_live_age_ns: analysis.oldest_age_ns(g),

@@ -13,6 +13,7 @@ use crate::index::ScanError;
 use crate::query::{By, LIFETIMES, SIZE_CLASSES, Tally};
 use crate::style::{base, printable};
 use crate::table::{Table, title};
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text::{about_bytes, about_number, bytes, duration, number};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -134,7 +135,7 @@ impl Stats {
     pub fn new(ask: &Ask<'_>) -> Result<Self, ScanError> {
         let (analysis, options) = (&ask.analysis, &ask.options);
         let f = &analysis.totals().figures;
-        let until = options.at.unwrap_or(u64::MAX);
+        let until = options.at.unwrap_or(Ticks::MAX);
         let recorded = analysis.parts().iter().fold(0u64, |sum, p| {
             sum.saturating_add(
                 analysis.meta().clock.between(p.start, p.end.min(until).max(p.start)),

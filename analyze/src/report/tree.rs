@@ -9,6 +9,7 @@ use super::{Head, KernelData, SortKey};
 use crate::Analysis;
 use crate::change::{Change, Side};
 use crate::heap::Group;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -102,9 +103,9 @@ struct Node {
     before: Side,
     own: Adder,
     stacks_here: bool,
-    first: u64,
-    last: u64,
-    oldest: u64,
+    first: Ticks,
+    last: Ticks,
+    oldest: Ticks,
     deeper: bool,
     children: Vec<usize>,
 }
@@ -117,9 +118,9 @@ impl Node {
             before: Side::default(),
             own: Adder::default(),
             stacks_here: false,
-            first: u64::MAX,
-            last: 0,
-            oldest: u64::MAX,
+            first: Ticks::MAX,
+            last: Ticks::ZERO,
+            oldest: Ticks::MAX,
             deeper: false,
             children: Vec::new(),
         }
@@ -135,7 +136,7 @@ impl Node {
         self.before.temporary += before.temporary;
         self.first = self.first.min(g.first);
         self.last = self.last.max(g.last);
-        self.oldest = self.oldest.min(g.oldest.unwrap_or(u64::MAX));
+        self.oldest = self.oldest.min(g.oldest.unwrap_or(Ticks::MAX));
     }
 
     fn change(&self) -> Change {
@@ -160,11 +161,11 @@ impl Node {
             SortKey::Allocated => f.allocated_bytes,
             SortKey::Allocations => f.allocations + f.reallocations,
             SortKey::Temporary => f.temporary,
-            SortKey::Age if self.oldest == u64::MAX => 0,
-            SortKey::Age => u64::MAX - self.oldest,
-            SortKey::First => self.first,
-            SortKey::Last => self.last,
-            SortKey::Interval => self.last.saturating_sub(self.first),
+            SortKey::Age if self.oldest == Ticks::MAX => 0,
+            SortKey::Age => Ticks::MAX - self.oldest,
+            SortKey::First => self.first.0,
+            SortKey::Last => self.last.0,
+            SortKey::Interval => self.last.since(self.first),
             _ => f.live_bytes,
         }
     }
@@ -273,7 +274,7 @@ impl Builder<'_> {
             What::CutShort => (None, Some("cut short: the outer frames are not known")),
             What::NoStack => (None, Some("no stack")),
         };
-        let time = |t: u64| if t == u64::MAX { 0 } else { clock.ns(t) };
+        let time = |t: Ticks| if t == Ticks::MAX { 0 } else { clock.ns(t) };
         NodeData {
             place,
             what,

@@ -12,6 +12,7 @@ use prof_trace::records::{
     FIGURES, LifetimeStep, Pass, SizeStep, StackStep, Step, Stripped, Target,
 };
 use prof_trace::sieve::{Figures, Sieve, Sieved};
+use prof_trace::ticks::Ticks;
 use std::time::Duration;
 
 /// Number of operations that are replayed at a time.
@@ -41,7 +42,7 @@ pub struct Aggregate {
     /// The figures of the groups as they were told last.
     told: Vec<BlockStats>,
     /// Ticks of the last pass.
-    last: Option<u64>,
+    last: Option<Ticks>,
     /// The pass that is written next, and when the last one was, by the kernel's clock.
     pass: Option<Pass>,
     passed: Option<u64>,
@@ -49,8 +50,8 @@ pub struct Aggregate {
     began: Option<u64>,
     now: u64,
     /// Ticks when the next step begins, and up to which events are counted.
-    begin: u64,
-    until: u64,
+    begin: Ticks,
+    until: Ticks,
     /// Bytes of the figures by stack so far.
     written: u64,
     /// The last figures had stacks.
@@ -91,7 +92,7 @@ impl Aggregate {
     }
 
     /// Replays the events from before `limit`, or all.
-    fn replay(&mut self, limit: Option<u64>) {
+    fn replay(&mut self, limit: Option<Ticks>) {
         let Self { merge, batch, replay, .. } = self;
         merge.drain(limit, &mut |_, _| None, &mut |op| {
             batch.push(op);
@@ -335,7 +336,7 @@ impl Watch for Histograms {
         let (f, at, is_changed) = &mut self.sizes[class];
         let (peak_bytes, peak_count) = (f.peak_bytes, f.peak_count);
         if f.gain(op.size) {
-            *at = op.time;
+            *at = op.time.0;
         }
         *is_changed |= (peak_bytes, peak_count) != (f.peak_bytes, f.peak_count);
     }
@@ -343,7 +344,7 @@ impl Watch for Histograms {
     #[inline(always)]
     fn end(&mut self, _: u64, b: &Block, end: End) {
         let (size, class) = (b.size(), size_class(b.size()));
-        let ticks = end.time.saturating_sub(b.time);
+        let ticks = end.time.since(b.time);
         let lifetime = self.lifetimes.partition_point(|limit| *limit <= ticks);
         let temporary = u64::from(end.temporary && !self.partial);
         let classes = self.of(b.group);

@@ -12,6 +12,7 @@ use crate::load::{Merge, Op, OpKind, Payload, Sink, Waiting};
 use prof_trace::event::{Codec, Event};
 use prof_trace::records::{self, Pass, Target};
 use prof_trace::sieve::{Figures, Sieve, Sieved};
+use prof_trace::ticks::Ticks;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 
@@ -39,7 +40,7 @@ pub struct Cull {
     /// The passes that are to be written, which wait for the events before them.
     passes: VecDeque<Pass>,
     /// Ticks of the last pass.
-    last: Option<u64>,
+    last: Option<Ticks>,
     kept: Kept,
     /// The numbers of the threads, by thread index.
     thread_numbers: Vec<u32>,
@@ -78,7 +79,7 @@ impl Cull {
     }
 
     /// Replays the events from before `limit`, or all, and passes on what is old enough by then.
-    fn replay(&mut self, limit: Option<u64>, to: &mut dyn Sieved) {
+    fn replay(&mut self, limit: Option<Ticks>, to: &mut dyn Sieved) {
         let Self { merge, batch, replay, kept, passes, thread_numbers, .. } = self;
         thread_numbers
             .extend_from_slice(merge.numbers().get(thread_numbers.len()..).unwrap_or_default());
@@ -96,7 +97,7 @@ impl Cull {
         batch.clear();
         replay.watch.shorten(most, &mut gate);
         let queue = &mut replay.watch;
-        let line = limit.map_or(u64::MAX, |l| l.saturating_sub(queue.threshold));
+        let line = limit.map_or(Ticks::MAX, |l| l.saturating_sub(queue.threshold));
         queue.release(line, &mut gate);
     }
 }
@@ -171,7 +172,7 @@ impl Gate<'_> {
     }
 
     /// Passes on the collector's passes up to `ticks`.
-    fn passes(&mut self, ticks: u64) {
+    fn passes(&mut self, ticks: Ticks) {
         while let Some(pass) = self.passes.front().filter(|p| p.ticks <= ticks).cloned() {
             self.write();
             self.to.pass(&pass);
@@ -216,15 +217,15 @@ enum What {
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     /// Place of the entry in the queue: the event's time, or that of the entry before it if that is later.
-    order: u64,
-    time: u64,
+    order: Ticks,
+    time: Ticks,
     addr: u64,
     size: u64,
     /// Address of the block that was passed to `realloc`, and when.
     old: u64,
-    before: u64,
+    before: Ticks,
     /// Begin of the first block of its chain, and that one's place in time.
-    chain: (u64, u64),
+    chain: (Ticks, Ticks),
     node: u32,
     thread_index: u32,
     /// Neighbours in the queue; `next` also in the list of free entries.
@@ -251,24 +252,24 @@ impl Value for At {
 struct OldBlock {
     /// Address of the block, and the time at which it was allocated; address 0: both are unknown.
     addr: u64,
-    time: u64,
+    time: Ticks,
     /// Entry of the block in the queue, while the block may still turn out to be short-lived.
     entry: Option<u32>,
-    chain: (u64, u64),
+    chain: (Ticks, Ticks),
 }
 
 /// The blocks of which it is not decided whether they are written, and what is written behind them.
 struct Queue {
     threshold: u64,
     /// Entries before this time have left the queue; chains that began before it are written.
-    line: u64,
+    line: Ticks,
     slab: Vec<Held>,
     free: u32,
     head: u32,
     tail: u32,
     len: usize,
     /// Place in time of the last entry.
-    last: u64,
+    last: Ticks,
     at: Live<At>,
     /// By thread index.
     old_blocks: Vec<OldBlock>,
@@ -282,13 +283,13 @@ impl Queue {
     fn new(threshold: u64) -> Self {
         Self {
             threshold,
-            line: 1,
+            line: Ticks(1),
             slab: Vec::new(),
             free: NONE,
             head: NONE,
             tail: NONE,
             len: 0,
-            last: 1,
+            last: Ticks(1),
             at: Live::default(),
             old_blocks: Vec::new(),
             culled: (0, 0),
@@ -356,13 +357,13 @@ impl Queue {
     }
 
     /// Passes on all entries from before `line`.
-    fn release(&mut self, line: u64, gate: &mut Gate<'_>) {
+    fn release(&mut self, line: Ticks, gate: &mut Gate<'_>) {
         self.line = self.line.max(line);
         while self.head != NONE && self.slab[self.head as usize].order < self.line {
             self.pass_first(gate);
         }
         gate.passes(self.line);
-        if line == u64::MAX {
+        if line == Ticks::MAX {
             gate.write();
         }
     }
@@ -458,14 +459,14 @@ impl Watch for Queue {
                 self.at.insert(addr, At(at));
             }
             None => {
-                self.push(Held { chain: (0, 0), ..new });
+                self.push(Held { chain: (Ticks::ZERO, Ticks::ZERO), ..new });
             }
         }
     }
 
     fn end(&mut self, addr: u64, b: &Block, end: End) {
         let entry = self.undecided(addr, b);
-        let chain = entry.map_or((0, 0), |at| self.slab[at as usize].chain);
+        let chain = entry.map_or((Ticks::ZERO, Ticks::ZERO), |at| self.slab[at as usize].chain);
         let End { time, thread_index, node, fate, temporary } = end;
         let what = match fate {
             Fate::Reallocated => {
@@ -475,7 +476,7 @@ impl Watch for Queue {
             Fate::Freed => What::Free,
             Fate::Implied => What::Implied,
         };
-        match entry.filter(|_| time.saturating_sub(chain.0) < self.threshold) {
+        match entry.filter(|_| time.since(chain.0) < self.threshold) {
             Some(at) => self.cull(at),
             None => {
                 let link = NONE;

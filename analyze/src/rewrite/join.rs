@@ -21,6 +21,7 @@ use prof_trace::records::{
     Counters, End, Hook, Hooks, Mark, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Runtimes,
     Symbols, Target, Thread, kind,
 };
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -141,7 +142,7 @@ fn of_all(all: &[(&Path, Target)], options: &JoinOptions) -> Target {
             .iter()
             .map(|(_, t)| t.start_ticks)
             .min()
-            .unwrap_or(0)
+            .unwrap_or(Ticks::ZERO)
             .min(first.start_ticks),
         early: all.iter().map(|(_, t)| t.early).max().unwrap_or(0),
         ..first.clone()
@@ -170,8 +171,8 @@ struct Joiner<'a, 'b> {
     reasons: BTreeMap<Option<String>, u64>,
     clock: Option<Clock>,
     /// Ticks, number of the recording, and name of each mark.
-    marks: Vec<(u64, u64, String)>,
-    end: u64,
+    marks: Vec<(Ticks, u64, String)>,
+    end: Ticks,
     ended: u64,
 }
 
@@ -194,7 +195,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
             reasons: BTreeMap::new(),
             clock: None,
             marks: Vec::new(),
-            end: 0,
+            end: Ticks::ZERO,
             ended: 0,
         }
     }
@@ -210,7 +211,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
             nodes: self.nodes,
             threads: self.threads,
             shift: shift(&self.first, target),
-            last: 0,
+            last: Ticks::ZERO,
             failed: None,
         };
         let shift = events.shift;
@@ -239,7 +240,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         self.counts(meta);
         self.runtimes.extend(meta.runtimes.iter().map(|r| r.name().to_owned()));
         *self.reasons.entry(meta.end.as_ref().map(|e| e.reason.clone())).or_default() += 1;
-        self.end = self.end.max(meta.end_ticks(0).wrapping_add(shift)).max(last);
+        self.end = self.end.max(meta.end_ticks(Ticks::ZERO).wrapping_add(shift)).max(last);
         let marks =
             meta.marks.iter().map(|m| (m.ticks.wrapping_add(shift), number, m.name.clone()));
         self.marks.extend(marks);
@@ -410,7 +411,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         let start = self.first.start_ticks;
         let clock = self.clock.take().unwrap_or_default();
         for number in 0..=READINGS {
-            let part = u128::from(self.end.saturating_sub(start)) * u128::from(number);
+            let part = u128::from(self.end.since(start)) * u128::from(number);
             let ticks = start.saturating_add((part / u128::from(READINGS)) as u64);
             let clock_ns = clock.absolute(ticks);
             let pass = Pass { number, ticks, clock_ns, ..Pass::default() };
@@ -468,10 +469,10 @@ fn shift(first: &Target, other: &Target) -> u64 {
     let since = other.wall_ns.saturating_sub(first.wall_ns);
     let ticks = u128::from(since) * u128::from(per_sec) / 1_000_000_000;
     let expected = first.start_ticks.saturating_add(ticks as u64);
-    match expected.abs_diff(other.start_ticks) <= APART * per_sec {
+    match expected.0.abs_diff(other.start_ticks.0) <= APART * per_sec {
         true => 0,
         // The lowest bit of a time has a meaning of its own.
-        false => expected.wrapping_sub(other.start_ticks) & !1,
+        false => expected.wrapping_since(other.start_ticks) & !1,
     }
 }
 
@@ -479,7 +480,7 @@ fn shift(first: &Target, other: &Target) -> u64 {
 #[derive(Default)]
 struct ThreadState {
     /// Time and address of the block that was passed to `realloc`.
-    old_block: Option<(u64, u64)>,
+    old_block: Option<(Ticks, u64)>,
     usual: Usual,
 }
 
@@ -493,7 +494,7 @@ struct Joining<'a, 'b> {
     nodes: u32,
     threads: u32,
     shift: u64,
-    last: u64,
+    last: Ticks,
     failed: Option<io::Error>,
 }
 

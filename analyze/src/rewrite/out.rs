@@ -7,6 +7,7 @@ use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Compress, MAX_EVENTS, Packer};
 use prof_trace::records::{Pass, Target, kind};
 use prof_trace::size::{CodedSize, Header};
+use prof_trace::ticks::Ticks;
 use std::io::{self, Write};
 
 /// Shorter payloads are not compressed.
@@ -70,7 +71,7 @@ impl<'a> Out<'a> {
             if !self.packer.has_room(bytes) {
                 self.flush()?;
             }
-            let time = part.first().map_or(0, Event::time);
+            let time = part.first().map_or(Ticks::ZERO, Event::time);
             let mut run =
                 self.packer.begin::<true>(thread, &Codec { time, ..Codec::default() }, bytes);
             for e in part {
@@ -128,7 +129,7 @@ impl Usual {
 pub(super) struct Passes {
     clock: Clock,
     step: u64,
-    last: Option<u64>,
+    last: Option<Ticks>,
 }
 
 impl Passes {
@@ -138,7 +139,7 @@ impl Passes {
 
     pub(super) fn keep(&mut self, pass: &Pass) -> bool {
         let timed = self.clock.sample(pass);
-        let due = self.last.is_none_or(|l| pass.ticks.saturating_sub(l) >= self.step);
+        let due = self.last.is_none_or(|l| pass.ticks.since(l) >= self.step);
         let keep = timed || due || pass.rss_pages != 0;
         if keep {
             self.last = Some(pass.ticks);

@@ -17,6 +17,7 @@ use crate::progress::Step as Progress;
 use crate::query::{Filter, FilterError, Query, Select, Selection};
 use prof_trace::event::Event;
 use prof_trace::records::{Pass, kind};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::io::Write;
 
@@ -66,7 +67,7 @@ pub fn strip(
         old_blocks: HashMap::new(),
         unseen: Vec::new(),
     };
-    history::steps(index, select, u64::MAX, |s| w.step(s))?;
+    history::steps(index, select, Ticks::MAX, |s| w.step(s))?;
     w.finish()?;
     let removed = index.rows() - kept_rows;
     let before = analysis.meta().stripped.as_ref();
@@ -117,7 +118,7 @@ fn sizes(index: &Index, select: impl Select) -> Result<(u64, u64, u64), RewriteE
 }
 
 /// Payloads of the collector's passes, with their ticks.
-type Passing = Vec<(u64, Vec<u8>)>;
+type Passing = Vec<(Ticks, Vec<u8>)>;
 /// Kinds and payloads of chunks.
 type Chunks = Vec<(u16, Vec<u8>)>;
 
@@ -153,18 +154,18 @@ fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), Rewrit
     Ok((passes, last))
 }
 
-struct Writer<'a, 'b, P: Iterator<Item = (u64, Vec<u8>)>> {
+struct Writer<'a, 'b, P: Iterator<Item = (Ticks, Vec<u8>)>> {
     index: &'a Index,
     to: Out<'b>,
     passes: std::iter::Peekable<P>,
     kept: Kept,
     /// For each chain: address and time of the block that was passed to `realloc`, and whether it was temporary.
-    old_blocks: HashMap<u32, (u64, u64, bool)>,
+    old_blocks: HashMap<u32, (u64, Ticks, bool)>,
     /// Blocks whose free was not recorded: time of the end, address and thread index.
-    unseen: Vec<(u64, u64, u32)>,
+    unseen: Vec<(Ticks, u64, u32)>,
 }
 
-impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
+impl<P: Iterator<Item = (Ticks, Vec<u8>)>> Writer<'_, '_, P> {
     fn step(&mut self, s: &Step) -> Result<(), RewriteError> {
         let (time, addr, thread_index) = (s.time(), s.addr, s.thread_index);
         self.end_unseen(s)?;

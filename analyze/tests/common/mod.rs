@@ -12,6 +12,7 @@ use prof_trace::records::{
     Call, CallFile, CallKind, Calls, Counters, End, Events, Hook, Hooks, Mark, Module, Nodes,
     NotHooked, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
 };
+use prof_trace::ticks::Ticks;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -36,7 +37,7 @@ pub(crate) fn target() -> Target {
         pointer_size: 8,
         page_size: 4096,
         wall_ns: 1_700_000_000_000_000_000,
-        start_ticks: START,
+        start_ticks: Ticks(START),
         ticks_per_sec: 1_000_000_000,
         prof_version: "0.1.0".into(),
         ..Target::default()
@@ -77,12 +78,19 @@ impl Maker {
     pub(crate) fn pass(&mut self, ticks: u64) -> &mut Self {
         let number = self.passes;
         self.passes += 1;
-        let p = Pass { number, ticks, clock_ns: ticks + 5, rss_pages: 0, vss_pages: 0 };
+        let p =
+            Pass { number, ticks: Ticks(ticks), clock_ns: ticks + 5, rss_pages: 0, vss_pages: 0 };
         self.put(kind::PASS, &p.encode())
     }
 
     pub(crate) fn pages(&mut self, ticks: u64, rss_pages: u64, vss_pages: u64) -> &mut Self {
-        let p = Pass { number: self.passes, ticks, clock_ns: ticks + 5, rss_pages, vss_pages };
+        let p = Pass {
+            number: self.passes,
+            ticks: Ticks(ticks),
+            clock_ns: ticks + 5,
+            rss_pages,
+            vss_pages,
+        };
         self.passes += 1;
         self.put(kind::PASS, &p.encode())
     }
@@ -135,11 +143,11 @@ impl Maker {
     }
 
     pub(crate) fn toggle(&mut self, ticks: u64, on: u32) -> &mut Self {
-        self.put(kind::TOGGLE, &Toggle { ticks, on }.encode())
+        self.put(kind::TOGGLE, &Toggle { ticks: Ticks(ticks), on }.encode())
     }
 
     pub(crate) fn mark(&mut self, ticks: u64, name: &str) -> &mut Self {
-        self.put(kind::MARK, &Mark { ticks, name: name.into() }.encode())
+        self.put(kind::MARK, &Mark { ticks: Ticks(ticks), name: name.into() }.encode())
     }
 
     pub(crate) fn hooks(&mut self, hooked: &[&str], not: &[(&str, &str)]) -> &mut Self {
@@ -163,7 +171,7 @@ impl Maker {
     }
 
     pub(crate) fn end(&mut self, ticks: u64) -> &mut Self {
-        self.put(kind::END, &End { ticks, reason: "detached".into() }.encode())
+        self.put(kind::END, &End { ticks: Ticks(ticks), reason: "detached".into() }.encode())
     }
 
     pub(crate) fn file(&self) -> Temp {
@@ -201,11 +209,11 @@ pub(crate) fn encode(thread: u32, from: Codec, events: &[Event]) -> Events {
 }
 
 pub(crate) fn alloc(time: u64, addr: u64, size: u64, node: u32) -> Event {
-    Event::Alloc { time, addr, size: size.into(), node }
+    Event::Alloc { time: Ticks(time), addr, size: size.into(), node }
 }
 
 pub(crate) fn free(time: u64, addr: u64) -> Event {
-    Event::Free { time, addr, node: 0 }
+    Event::Free { time: Ticks(time), addr, node: 0 }
 }
 
 pub(crate) fn realloc(
@@ -216,18 +224,45 @@ pub(crate) fn realloc(
     size: u64,
     node: u32,
 ) -> Event {
-    Event::Realloc { time_before, time, old, addr, size: size.into(), node }
+    Event::Realloc {
+        time_before: Ticks(time_before),
+        time: Ticks(time),
+        old,
+        addr,
+        size: size.into(),
+        node,
+    }
 }
 
 /// Returns a successful call of a private anonymous mmap; the other kinds of calls are made from it.
 pub(crate) fn mmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
     let (kind, prot, flags, fd) = (CallKind::Mmap, 3, 0x22, -1);
-    Call { kind, begin, end, addr, len, prot, flags, fd, node, ..Call::default() }
+    Call {
+        kind,
+        begin: Ticks(begin),
+        end: Ticks(end),
+        addr,
+        len,
+        prot,
+        flags,
+        fd,
+        node,
+        ..Call::default()
+    }
 }
 
 /// Returns a successful munmap.
 pub(crate) fn munmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
-    Call { kind: CallKind::Munmap, begin, end, addr, len, fd: -1, node, ..Call::default() }
+    Call {
+        kind: CallKind::Munmap,
+        begin: Ticks(begin),
+        end: Ticks(end),
+        addr,
+        len,
+        fd: -1,
+        node,
+        ..Call::default()
+    }
 }
 
 /// A temporary file, which is removed on drop.

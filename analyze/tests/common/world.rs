@@ -5,6 +5,7 @@ use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::Module;
 use prof_trace::size::{CodedSize, Header};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 /// The steps with their threads, in the order of time.
@@ -195,7 +196,7 @@ pub(crate) fn write_to(
     compress: Compress,
 ) -> Maker {
     m.compress = compress;
-    let end = w.steps.last().map_or(2000, |s| s.1.time()) + 1;
+    let end = w.steps.last().map_or(2000, |s| s.1.time().0) + 1;
     let mut done = vec![0u64; threads as usize + 1]; // by thread: written up to that time
     let mut begin = START;
     while begin < end {
@@ -209,7 +210,7 @@ pub(crate) fn write_to(
             let events: Vec<Event> = w
                 .steps
                 .iter()
-                .filter(|s| s.0 == t && (from..now).contains(&s.1.time()))
+                .filter(|s| s.0 == t && (from..now).contains(&s.1.time().0))
                 .map(|s| s.1)
                 .collect();
             for part in events.chunks(1 + r.below(40) as usize) {
@@ -223,7 +224,7 @@ pub(crate) fn write_to(
         let rest: Vec<Event> = w
             .steps
             .iter()
-            .filter(|s| s.0 == t && s.1.time() >= done[t as usize])
+            .filter(|s| s.0 == t && s.1.time() >= Ticks(done[t as usize]))
             .map(|s| s.1)
             .collect();
         m.events(t, &rest);

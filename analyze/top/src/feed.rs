@@ -8,6 +8,7 @@ use prof_analyze::{Error, Follower, Job, Progress};
 use prof_os::Pid;
 use prof_os::process::{has_ended, is_running};
 use prof_os::stat::Stat;
+use prof_trace::ticks::Ticks;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -258,14 +259,15 @@ impl Worker {
         let threads = self.follower.observer().stats();
         let allocations = |f: &prof_analyze::heap::BlockStats| f.allocations + f.reallocations;
         let all = groups.iter().map(|g| (g.figures.live_bytes, allocations(&g.figures)));
-        self.pace.take(now, all);
+        self.pace.take(Ticks(now), all);
         let of_threads = threads.iter().map(|l| (l.live_bytes as u64, l.allocations as u64));
-        self.thread_pace.take(now, of_threads);
+        self.thread_pace.take(Ticks(now), of_threads);
         self.oldest.look(&self.follower);
         let clock = &meta.clock;
         let ticks = self.follower.now_ticks();
-        let age =
-            |t: Option<&u64>| t.filter(|t| **t != u64::MAX).map_or(0, |t| clock.between(*t, ticks));
+        let age = |t: Option<&Ticks>| {
+            t.filter(|t| **t != Ticks::MAX).map_or(0, |t| clock.between(*t, ticks))
+        };
         let figures = groups.iter().enumerate().map(|(i, g)| {
             let (growth, rate) = self.pace.of(i);
             let f = &g.figures;
@@ -382,8 +384,8 @@ fn own() -> Pid {
 /// The times of the oldest live blocks. To find them takes a pass over all live blocks.
 #[derive(Default)]
 struct Ages {
-    stacks: Vec<u64>,
-    threads: Vec<u64>,
+    stacks: Vec<Ticks>,
+    threads: Vec<Ticks>,
     next: Option<Instant>,
 }
 
@@ -396,12 +398,12 @@ impl Ages {
         if self.next.is_some_and(|next| begin < next) {
             return;
         }
-        self.stacks.fill(u64::MAX);
-        self.threads.fill(u64::MAX);
-        let put = |all: &mut Vec<u64>, at: u32, time: u64| {
+        self.stacks.fill(Ticks::MAX);
+        self.threads.fill(Ticks::MAX);
+        let put = |all: &mut Vec<Ticks>, at: u32, time: Ticks| {
             let at = at as usize;
             if at >= all.len() {
-                all.resize(at + 1, u64::MAX);
+                all.resize(at + 1, Ticks::MAX);
             }
             all[at] = all[at].min(time);
         };

@@ -14,6 +14,7 @@ use prof_os::files::{open_below, read_at_most};
 use prof_os::maps::Map;
 use prof_os::process::folder;
 use prof_trace::records::{Allocators, Arena, allocator, setting};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -202,7 +203,7 @@ pub fn read_allocators(pid: Pid) -> std::io::Result<Allocators> {
     let at = PathBuf::from(folder(pid));
     let mem = File::open(at.join("mem"))?;
     let pages = File::open(at.join("pagemap")).ok().map(Pages::new);
-    let walk = Look::new(&mem, pages.as_ref()).walks(&maps.all, || 0);
+    let walk = Look::new(&mem, pages.as_ref()).walks(&maps.all, || Ticks::ZERO);
     let walk = walk.filter(|w| w.arenas.system > 0);
     let arenas = walk.as_ref().map(|w| w.arenas.each.as_slice());
     let target = Target { maps: &maps.all, mem: Some(&mem), arenas };
@@ -251,7 +252,7 @@ mod tests {
         assert!(maps.read());
         let mem = File::open("/proc/self/mem").expect("memory");
         let pages = File::open("/proc/self/pagemap").ok().map(Pages::new);
-        let walk = || Look::new(&mem, pages.as_ref()).walks(&maps.all, || 0);
+        let walk = || Look::new(&mem, pages.as_ref()).walks(&maps.all, || Ticks(0));
         let arenas = || walk().map(|w| w.arenas.each).unwrap_or_default();
         let found = (0..200).map(|_| arenas()).any(|a| !a.is_empty() && good(&a));
         assert!(found, "{:?}", arenas());

@@ -8,6 +8,7 @@ use crate::pages::Pages;
 use prof_glibc::{BINS, FIRST_BIN, Memory as _, NEXT, Totals, WORD, fast_bins, heaps, totals};
 use prof_os::maps::Map;
 use prof_trace::records::Arena;
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
@@ -58,7 +59,7 @@ pub(crate) struct Arenas {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walk {
     /// Begin and end, in ticks of the recording.
-    pub time: (u64, u64),
+    pub time: (Ticks, Ticks),
     /// Statistics that were read. Each byte counts once, and memory from the kernel by its greatest size.
     pub arenas: Arenas,
     /// Bytes that may be counted as in use though they were free all the time: other readings, begun just before or
@@ -139,7 +140,7 @@ impl<'a> Look<'a> {
     /// Reads the arenas repeatedly, until two readings are alike or it takes too long: the target may allocate and free
     /// meanwhile, and this thread may wait for a processor in the middle of one. Returns the shortest reading, during
     /// which the target could change least; `None` if there are no arenas, or they could not be followed.
-    pub(crate) fn walks(&mut self, maps: &[Map], now: impl Fn() -> u64) -> Option<Walk> {
+    pub(crate) fn walks(&mut self, maps: &[Map], now: impl Fn() -> Ticks) -> Option<Walk> {
         let main = self.main(maps)?;
         let end = Instant::now() + WALKS;
         let mut best: Option<(Walk, FreeChunks)> = None;
@@ -390,7 +391,7 @@ mod tests {
         });
         // Other tests of this process allocate meanwhile.
         let near = (0..200).any(|_| {
-            let found = Look::new(&mem, Some(&pages)).walks(&maps.all, || 0);
+            let found = Look::new(&mem, Some(&pages)).walks(&maps.all, || Ticks(0));
             let (system, free) = told();
             found.is_some_and(|Walk { arenas: a, .. }| {
                 a.system.abs_diff(system) <= system / 50
@@ -399,7 +400,7 @@ mod tests {
                     && a.each.iter().map(|e| e.mapped).sum::<u64>() == a.system
             })
         });
-        let again = Look::new(&mem, Some(&pages)).walks(&maps.all, || 0);
+        let again = Look::new(&mem, Some(&pages)).walks(&maps.all, || Ticks(0));
         assert!(near, "{again:?} for {:?}", told());
         assert!(blocks.len() > 9000);
     }

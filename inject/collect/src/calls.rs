@@ -5,6 +5,7 @@ use crate::output::Output;
 use prof_os::maps::Map;
 use prof_trace::call::{CallKind, MAX_NAME, Part, TEXT_BYTES};
 use prof_trace::records::{Call, CallFile, Calls, kind};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -105,7 +106,7 @@ impl Files {
         }
         let mut calls = std::mem::take(&mut out.calls.calls);
         // Of several mappings that were at an address, the list shows the last.
-        let mut last: HashMap<u64, u64> = HashMap::new();
+        let mut last: HashMap<u64, Ticks> = HashMap::new();
         for (_, call) in calls.iter().filter(|c| replaces(&c.1)) {
             let end = last.entry(call.addr).or_default();
             *end = call.end.max(*end);

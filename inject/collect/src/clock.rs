@@ -2,6 +2,7 @@
 
 use prof_os::clock::monotonic_ns;
 use prof_trace::shared::{Shared, clock};
+use prof_trace::ticks::Ticks;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Reads the time in ticks of a recording.
@@ -41,9 +42,9 @@ impl Clock {
     }
 
     /// Returns the present time in ticks.
-    pub fn now(&self) -> u64 {
+    pub fn now(&self) -> Ticks {
         let now = if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() };
-        now.wrapping_add(self.offset)
+        Ticks(now).wrapping_add(self.offset)
     }
 
     /// Returns the upper bound, in ticks, on how early an unordered (odd) timestamp of the hook can be; 0: there are

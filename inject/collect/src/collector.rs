@@ -28,6 +28,7 @@ use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring;
 use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
 use prof_trace::sieve::Sieve;
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text::duration;
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -457,7 +458,7 @@ impl<'a> Collector<'a> {
             if ticks == 0 {
                 break;
             }
-            let ticks = self.epochs.recorded(ticks);
+            let ticks = self.epochs.recorded(Ticks(ticks));
             let on = u32::from(t.on.load(Relaxed) & 1 == 1);
             self.out.put(kind::TOGGLE, &Toggle { ticks, on }.encode());
             self.toggles += 1;

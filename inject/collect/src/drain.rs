@@ -12,6 +12,7 @@ use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 use prof_trace::size::CodedSize;
+use prof_trace::ticks::Ticks;
 
 /// If more than one of this many parts of the segments waits to be read, events are not compressed.
 const HURRY: usize = 2;
@@ -305,7 +306,7 @@ impl Drain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     /// End of the thread's last recorded call, in ticks of the recording; `None`: none was recorded.
-    pub after: Option<u64>,
+    pub after: Option<Ticks>,
     /// Offset of the recording's times to those in the ring.
     pub offset: u64,
 }
@@ -336,7 +337,7 @@ impl Missing {
 }
 
 /// Returns the time of the first event, given the first bytes of a segment.
-fn first_time(bytes: &[u8]) -> Option<u64> {
+fn first_time(bytes: &[u8]) -> Option<Ticks> {
     let (mut codec, mut at) = (Codec::default(), 0);
     loop {
         let (entry, n) = codec.get_entry(bytes.get(at..)?)?;
@@ -446,7 +447,7 @@ impl<V: Visit<Node = u32>> Visit for Translation<'_, V> {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: SegmentNode) -> bool {
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: SegmentNode) -> bool {
         let node = self.name(node);
         self.node = node;
         let taken = self.to.alloc(time.wrapping_add(self.offset), addr, size, node);
@@ -454,7 +455,7 @@ impl<V: Visit<Node = u32>> Visit for Translation<'_, V> {
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: SegmentNode) -> bool {
+    fn free(&mut self, time: Ticks, addr: u64, node: SegmentNode) -> bool {
         let mut id = 0;
         if node != SegmentNode::NONE {
             id = self.name(node);
@@ -468,7 +469,7 @@ impl<V: Visit<Node = u32>> Visit for Translation<'_, V> {
     #[inline(always)]
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,
@@ -503,15 +504,15 @@ struct Nothing;
 impl Visit for Nothing {
     type Node = u32;
 
-    fn alloc(&mut self, _: u64, _: u64, _: CodedSize, _: u32) -> bool {
+    fn alloc(&mut self, _: Ticks, _: u64, _: CodedSize, _: u32) -> bool {
         true
     }
 
-    fn free(&mut self, _: u64, _: u64, _: u32) -> bool {
+    fn free(&mut self, _: Ticks, _: u64, _: u32) -> bool {
         true
     }
 
-    fn realloc(&mut self, _: [u64; 2], _: u64, _: u64, _: CodedSize, _: u32) -> bool {
+    fn realloc(&mut self, _: [Ticks; 2], _: u64, _: u64, _: CodedSize, _: u32) -> bool {
         true
     }
 }

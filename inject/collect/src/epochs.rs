@@ -8,6 +8,7 @@
 use crate::clock::Clock;
 use prof_os::clock::monotonic_ns;
 use prof_trace::records::{Epoch, Pass};
+use prof_trace::ticks::Ticks;
 
 /// One of this many parts of a second is added between the last time of an epoch and the first of the next, besides the
 /// elapsed time: the kernel's clock may have gone on while the counter stood still.
@@ -23,7 +24,7 @@ pub(crate) struct Epochs {
     offset: u64,
     before: Option<u64>,
     /// The last reading: counter and `CLOCK_MONOTONIC`.
-    last: Option<(u64, u64)>,
+    last: Option<(Ticks, u64)>,
     begun: Vec<Epoch>,
 }
 
@@ -45,14 +46,14 @@ impl Epochs {
     }
 
     /// Reads both clocks: the counter, its recorded time, and `CLOCK_MONOTONIC`.
-    pub(crate) fn look(&mut self) -> (u64, u64, u64) {
+    pub(crate) fn look(&mut self) -> (Ticks, Ticks, u64) {
         let (raw, ns) = (self.clock.now(), monotonic_ns());
         self.looked(raw, ns);
         (raw, raw.wrapping_add(self.offset), ns)
     }
 
     /// Evaluates a reading of the two clocks; begins an epoch if the counter has gone back.
-    fn looked(&mut self, raw: u64, ns: u64) {
+    fn looked(&mut self, raw: Ticks, ns: u64) {
         let per_sec = self.clock.ticks_per_sec();
         if let Some((last, last_ns)) = self.last
             && raw.saturating_add(per_sec / SKEW) < last
@@ -62,7 +63,7 @@ impl Epochs {
             let recorded = last.wrapping_add(self.offset);
             let now = recorded.saturating_add(passed as u64).saturating_add(per_sec / APART + 1);
             self.before = Some(self.offset);
-            self.offset = now.wrapping_sub(raw);
+            self.offset = now.wrapping_since(raw);
             self.begun.push(Epoch { ticks: now, back: last - raw, offset: self.offset });
         }
         self.last = Some((raw, ns));
@@ -70,19 +71,19 @@ impl Epochs {
 
     /// Returns the offset of a segment that begins with the raw time `first`. A time later than the present belongs to
     /// the epoch before.
-    pub(crate) fn offset_of(&mut self, first: u64) -> u64 {
+    pub(crate) fn offset_of(&mut self, first: Ticks) -> u64 {
         // The counter may have gone back since the pass began.
         let (raw, _, _) = self.look();
         self.offset_at(first, raw)
     }
 
-    fn offset_at(&self, first: u64, now: u64) -> u64 {
+    fn offset_at(&self, first: Ticks, now: Ticks) -> u64 {
         let later = first > now.saturating_add(self.clock.ticks_per_sec() / SKEW);
         self.before.filter(|_| later).unwrap_or(self.offset)
     }
 
     /// Returns the recorded time of a raw one.
-    pub(crate) fn recorded(&mut self, raw: u64) -> u64 {
+    pub(crate) fn recorded(&mut self, raw: Ticks) -> Ticks {
         raw.wrapping_add(self.offset_of(raw))
     }
 
@@ -115,46 +116,52 @@ mod tests {
     #[test]
     fn times_go_on_where_the_counter_goes_back() {
         let mut e = epochs();
-        e.looked(500 * SECOND, 7 * SECOND);
+        e.looked(Ticks(500 * SECOND), 7 * SECOND);
         // A difference that two processors may have does not count.
-        e.looked(500 * SECOND - 1000, 7 * SECOND);
+        e.looked(Ticks(500 * SECOND - 1000), 7 * SECOND);
         assert_eq!(e.begun().count(), 0);
-        e.looked(501 * SECOND, 8 * SECOND);
-        assert_eq!(e.offset_at(499 * SECOND, 501 * SECOND), 0);
+        e.looked(Ticks(501 * SECOND), 8 * SECOND);
+        assert_eq!(e.offset_at(Ticks(499 * SECOND), Ticks(501 * SECOND)), 0);
         // A suspend: the counter restarts, and half a second has passed.
-        e.looked(2 * SECOND, 8 * SECOND + SECOND / 2);
+        e.looked(Ticks(2 * SECOND), 8 * SECOND + SECOND / 2);
         let begun: Vec<Epoch> = e.begun().collect();
         let now = 501 * SECOND + SECOND / 2 + SECOND / APART + 1;
         let (back, offset) = (499 * SECOND, now - 2 * SECOND);
-        assert_eq!(begun, [Epoch { ticks: now, back, offset }]);
+        assert_eq!(begun, [Epoch { ticks: Ticks(now), back, offset }]);
         // A segment from before the suspend, one from after it was noticed, and one from shortly before that.
-        assert_eq!(e.offset_at(501 * SECOND + 7, 2 * SECOND), 0);
-        assert_eq!(e.offset_at(3 * SECOND, 3 * SECOND), offset);
+        assert_eq!(e.offset_at(Ticks(501 * SECOND + 7), Ticks(2 * SECOND)), 0);
+        assert_eq!(e.offset_at(Ticks(3 * SECOND), Ticks(3 * SECOND)), offset);
         let soon = 2 * SECOND - SECOND / 3;
-        assert_eq!(e.offset_at(soon, 2 * SECOND), offset);
+        assert_eq!(e.offset_at(Ticks(soon), Ticks(2 * SECOND)), offset);
         assert!(soon + offset > 501 * SECOND);
         // A second jump.
-        e.looked(SECOND, 9 * SECOND);
+        e.looked(Ticks(SECOND), 9 * SECOND);
         let again = e.begun().next().expect("another epoch");
-        assert!(again.ticks > now && again.back == SECOND, "{again:?}");
-        assert_eq!(e.offset_at(5 * SECOND, SECOND), offset);
-        assert_eq!(e.offset_at(SECOND, SECOND), again.offset);
+        assert!(again.ticks > Ticks(now) && again.back == SECOND, "{again:?}");
+        assert_eq!(e.offset_at(Ticks(5 * SECOND), Ticks(SECOND)), offset);
+        assert_eq!(e.offset_at(Ticks(SECOND), Ticks(SECOND)), again.offset);
     }
 
     #[test]
     fn another_collector_goes_on_in_the_same_epoch() {
         let mut e = epochs();
-        let pass = Pass { ticks: 900 * SECOND, clock_ns: 5 * SECOND, ..Pass::default() };
+        let pass = Pass { ticks: Ticks(900 * SECOND), clock_ns: 5 * SECOND, ..Pass::default() };
         e.continue_from(Some(&pass), 890 * SECOND);
-        e.looked(11 * SECOND, 6 * SECOND);
-        assert_eq!((e.begun().count(), e.offset_at(0, 11 * SECOND)), (0, 890 * SECOND));
+        e.looked(Ticks(11 * SECOND), 6 * SECOND);
+        assert_eq!(
+            (e.begun().count(), e.offset_at(Ticks::ZERO, Ticks(11 * SECOND))),
+            (0, 890 * SECOND)
+        );
         // The machine was suspended while no collector ran.
-        e.looked(SECOND, 8 * SECOND);
-        assert_eq!(e.begun().next().map(|b| b.ticks), Some(903 * SECOND + SECOND / APART + 1));
+        e.looked(Ticks(SECOND), 8 * SECOND);
+        assert_eq!(
+            e.begun().next().map(|b| b.ticks),
+            Some(Ticks(903 * SECOND + SECOND / APART + 1))
+        );
     }
 
     /// Writes a closed segment with one allocation at each of these times.
-    fn segment(shared: &prof_trace::shared::Shared, thread: u32, seq: u64, times: &[u64]) {
+    fn segment(shared: &prof_trace::shared::Shared, thread: u32, seq: u64, times: &[Ticks]) {
         let index = ring::take(shared, 0).expect("a segment");
         ring::open(shared, index, thread, thread, thread, seq);
         let (data, mut codec, mut at) = (shared.data(index).expect("data"), Codec::default(), 0);
@@ -207,7 +214,7 @@ mod tests {
         }
         let offset = e.offset;
         assert!(offset > 1000 * SECOND && e.begun().count() == 1);
-        let later = |time: u64| time + offset;
+        let later = |time: Ticks| time + offset;
         let of_first = [(1, old - 20), (1, old + 30), (1, later(now)), (1, later(now + 5))];
         let of_second = [(2, old + 40), (2, later(now + 9))];
         assert_eq!(seen, [&of_first[..], &of_second].concat());

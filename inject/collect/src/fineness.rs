@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use prof_trace::records::Distance;
 use prof_trace::shared::{Shared, flags};
 use prof_trace::size::RATES;
+use prof_trace::ticks::Ticks;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -115,7 +116,7 @@ impl Chooser {
         shared: &Shared,
         clock: Clock,
         events: u64,
-        ticks: u64,
+        ticks: Ticks,
     ) -> Option<Distance> {
         let now = Instant::now();
         let time = now - std::mem::replace(&mut self.at, now);

@@ -41,9 +41,9 @@ pub(crate) fn apart(
     // The middle of the reading is the moment of the look: blocks that the events show as live then are compared
     // with it.
     if let Some(Walk { time: (from, end), arenas: a, unsure }) = &walk {
-        to.ticks = from + (end - from) / 2;
+        to.ticks = *from + end.since(*from) / 2;
         to.arenas = vec![a.system, a.free, a.free_resident];
-        to.walks = vec![*from, *end, a.system, a.free, *unsure];
+        to.walks = vec![from.0, end.0, a.system, a.free, *unsure];
     }
     look.iter_mut().for_each(Look::again);
     let heaps = walk.as_ref().map(|w| w.arenas.heaps.as_slice()).unwrap_or_default();

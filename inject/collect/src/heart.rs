@@ -2,6 +2,7 @@
 
 use crate::clock::Clock;
 use prof_trace::shared::Shared;
+use prof_trace::ticks::Ticks;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -31,13 +32,13 @@ impl Heart {
     }
 
     /// Sets the heartbeat to the time `ticks`.
-    pub(crate) fn beat(&self, ticks: u64) {
+    pub(crate) fn beat(&self, ticks: Ticks) {
         set(&self.shared.control().heartbeat, ticks);
     }
 }
 
-fn set(heartbeat: &AtomicU64, ticks: u64) {
-    heartbeat.store(ticks.max(1), Release);
+fn set(heartbeat: &AtomicU64, ticks: Ticks) {
+    heartbeat.store(ticks.max(Ticks(1)).0, Release);
 }
 
 impl Drop for Heart {

@@ -3,6 +3,7 @@
 use crate::calls::device;
 use prof_os::maps::Map;
 use prof_trace::records::{MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, perms};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -60,8 +61,8 @@ impl Mapped {
         &mut self,
         all: &[Map],
         ours: &[(u64, u64)],
-        begun: u64,
-        ticks: u64,
+        begun: Ticks,
+        ticks: Ticks,
     ) -> Option<Mappings> {
         let mut out = Mappings { begun, ticks, ..Mappings::default() };
         if self.new || self.names.len() > MOST_NAMES {
@@ -109,10 +110,11 @@ impl Mapped {
         &mut self,
         used: Vec<Used>,
         stacks: Vec<(u64, u64, u64)>,
-        begun: u64,
-        ticks: u64,
+        begun: Ticks,
+        ticks: Ticks,
     ) -> Mappings {
-        let mut out = Mappings { begun, ticks, usage_ticks: ticks.max(1), ..Mappings::default() };
+        let mut out =
+            Mappings { begun, ticks, usage_ticks: ticks.max(Ticks(1)), ..Mappings::default() };
         if self.used.is_empty() {
             out.flags = USAGE_ANEW;
         }
@@ -197,8 +199,8 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
     #[test]
     fn only_changes_are_written() {
         let mut m = Mapped::new();
-        let first = m.look(&parse(FIRST.as_bytes()), &[(1, 2)], 10, 20).expect("all");
-        assert_eq!((first.flags, first.begun, first.ticks), (MAPPINGS_ANEW, 10, 20));
+        let first = m.look(&parse(FIRST.as_bytes()), &[(1, 2)], Ticks(10), Ticks(20)).expect("all");
+        assert_eq!((first.flags, first.begun, first.ticks), (MAPPINGS_ANEW, Ticks(10), Ticks(20)));
         assert_eq!(first.names, ["/opt/x", "[heap]", "/dev/zero (deleted)"]);
         let lines: Vec<_> = first.lines().collect();
         assert_eq!(lines.len(), 3);
@@ -206,8 +208,9 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
         assert_eq!((zero.perms, zero.device, zero.inode, zero.name), (11, 1, 7, 3));
         assert_eq!((lines[0].perms, lines[0].device, lines[0].offset), (5, 0xfe << 32 | 1, 0x1000));
         assert_eq!(first.ours, [1, 2]);
-        assert_eq!(m.look(&parse(FIRST.as_bytes()), &[(1, 2)], 30, 40), None);
-        let second = m.look(&parse(SECOND.as_bytes()), &[(1, 2)], 50, 60).expect("changes");
+        assert_eq!(m.look(&parse(FIRST.as_bytes()), &[(1, 2)], Ticks(30), Ticks(40)), None);
+        let second =
+            m.look(&parse(SECOND.as_bytes()), &[(1, 2)], Ticks(50), Ticks(60)).expect("changes");
         assert_eq!((second.flags, second.ours.len()), (0, 0));
         assert_eq!(second.gone_starts().collect::<Vec<_>>(), [0x5000, 0xa000]);
         let new: Vec<_> = second.lines().map(|l| (l.start, l.end, l.name)).collect();
@@ -219,16 +222,16 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
     fn looks_are_rare_while_nothing_changes_and_where_they_are_dear() {
         let mut m = Mapped::new();
         let all = parse(FIRST.as_bytes());
-        m.look(&all, &[], 0, 0);
+        m.look(&all, &[], Ticks(0), Ticks(0));
         let ago = |ms| Instant::now() - Duration::from_millis(ms);
         assert!(m.is_due(ago(110), Duration::ZERO));
         assert!(!m.is_due(ago(110), Duration::from_millis(1)));
         for _ in 0..5 {
-            m.look(&all, &[], 0, 0);
+            m.look(&all, &[], Ticks(0), Ticks(0));
         }
         assert!(!m.is_due(ago(900), Duration::ZERO));
         assert!(m.is_due(ago(1000), Duration::ZERO));
-        m.look(&parse(SECOND.as_bytes()), &[], 0, 0);
+        m.look(&parse(SECOND.as_bytes()), &[], Ticks(0), Ticks(0));
         assert!(m.is_due(ago(110), Duration::ZERO));
     }
 
@@ -239,18 +242,26 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
             Used { start, end: start + 0x1000, of }
         };
         let mut m = Mapped::new();
-        let first =
-            m.count(vec![used(0x1000, 5), used(0x3000, 0), used(0x5000, 7)], vec![(1, 2, 3)], 1, 2);
-        assert_eq!((first.flags, first.usage_ticks), (USAGE_ANEW, 2));
+        let first = m.count(
+            vec![used(0x1000, 5), used(0x3000, 0), used(0x5000, 7)],
+            vec![(1, 2, 3)],
+            Ticks(1),
+            Ticks(2),
+        );
+        assert_eq!((first.flags, first.usage_ticks), (USAGE_ANEW, Ticks(2)));
         let of = |m: &Mappings| m.uses().map(|u| (u.0, u.2.rss)).collect::<Vec<_>>();
         assert_eq!(of(&first), [(0x1000, 5), (0x5000, 7)]);
         assert_eq!(first.stacks, [1, 2, 3]);
-        let second =
-            m.count(vec![used(0x1000, 5), used(0x3000, 1), used(0x5000, 0)], vec![(1, 2, 3)], 3, 4);
+        let second = m.count(
+            vec![used(0x1000, 5), used(0x3000, 1), used(0x5000, 0)],
+            vec![(1, 2, 3)],
+            Ticks(3),
+            Ticks(4),
+        );
         assert_eq!((second.flags, second.stacks.len()), (0, 0));
         assert_eq!(of(&second), [(0x3000, 1), (0x5000, 0)]);
         // A mapping that is gone needs no zero: the list says that it is gone.
-        let third = m.count(vec![used(0x1000, 5)], vec![], 5, 6);
+        let third = m.count(vec![used(0x1000, 5)], vec![], Ticks(5), Ticks(6));
         assert_eq!(of(&third), []);
     }
 }

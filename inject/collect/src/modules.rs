@@ -11,6 +11,7 @@ use prof_os::process::folder;
 use prof_trace::modules::{bits, ready};
 use prof_trace::records::{Module, kind};
 use prof_trace::shared::{MODULES, Module as Entry, Shared};
+use prof_trace::ticks::Ticks;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -109,7 +110,7 @@ impl Modules {
         shared: &Shared,
         maps: &mut Maps,
         target: &Watched,
-        now: u64,
+        now: Ticks,
         last: bool,
         out: &mut Output,
     ) {
@@ -154,7 +155,7 @@ impl Modules {
     }
 
     /// Writes symbols that have been read, and modules that were unloaded.
-    pub(crate) fn look(&mut self, shared: &Shared, target: &Watched, now: u64, out: &mut Output) {
+    pub(crate) fn look(&mut self, shared: &Shared, target: &Watched, now: Ticks, out: &mut Output) {
         self.look_at_held();
         self.note_cwd(target);
         while let Ok(symbols) = self.receive.try_recv() {
@@ -162,8 +163,8 @@ impl Modules {
         }
         for (number, m) in &mut self.written {
             let Some(entry) = shared.module(usize::from(*number) - 1) else { continue };
-            if m.unloaded == 0 && entry.ready.load(Acquire) == 2 {
-                m.unloaded = now.max(1);
+            if m.unloaded == Ticks::ZERO && entry.ready.load(Acquire) == 2 {
+                m.unloaded = now.max(Ticks(1));
                 out.put(kind::MODULE, &m.encode());
             }
         }
@@ -222,7 +223,7 @@ struct Finder<'a> {
 impl Finder<'_> {
     /// Describes a module, and says where its symbols are if they must be saved; `None` if the hook has not filled in
     /// its entry.
-    fn describe(&self, number: u16, now: u64) -> Option<(Module, Option<Symbols>)> {
+    fn describe(&self, number: u16, now: Ticks) -> Option<(Module, Option<Symbols>)> {
         let entry = self.shared.module(usize::from(number).checked_sub(1)?)?;
         let loaded = || entry.ready.load(Acquire) == ready::LOADED;
         if entry.ready.load(Acquire) == 0 {
@@ -245,7 +246,7 @@ impl Finder<'_> {
         m.build_id = image.as_ref().and_then(ElfImage::build_id).unwrap_or_default();
         let Some(mapping) = mapping.filter(|_| loaded()) else {
             if !loaded() {
-                m.unloaded = now.max(1);
+                m.unloaded = now.max(Ticks(1));
                 m.build_id.clear();
             }
             let job = self.by_name(entry, &mut m);

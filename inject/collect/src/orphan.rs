@@ -15,6 +15,7 @@ use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{CallFile, Calls, Epoch, Events, NodeRun, Nodes, Pass, Target, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -124,7 +125,7 @@ struct Left {
     /// The last events of each thread, by serial.
     last: HashMap<u32, Last>,
     /// End of the last recorded call that changes mappings, in ticks, by the serial of its thread.
-    last_call: HashMap<u32, u64>,
+    last_call: HashMap<u32, Ticks>,
     /// The highest stack node ID.
     last_node: u32,
     /// The highest number of a mapped file.

@@ -11,6 +11,7 @@ use prof_trace::pack::{Compress, MAX_EVENTS, Packed, Packer};
 use prof_trace::records::{Calls, Hooks, Pass, Runtimes, Target, kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::sieve::{Sieve, Sieved};
+use prof_trace::ticks::Ticks;
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -305,7 +306,7 @@ impl Output {
     fn put_chunk(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
         self.end_pack();
         let mut w = self.begin_chunk();
-        w.int(thread.into()).int(from.time).int(from.addr).int(from.node.into());
+        w.int(thread.into()).int(from.time.0).int(from.addr).int(from.node.into());
         w.int(count.into()).blob(bytes);
         self.end_chunk(w, kind::EVENTS);
     }
@@ -433,7 +434,8 @@ impl Sieved for Output {
     fn events(&mut self, thread: u32, events: &[Event]) {
         // A packed event counts as one of the least length.
         for part in events.chunks(MAX_EVENTS / 2) {
-            let from = Codec { time: part.first().map_or(0, Event::time), ..Codec::default() };
+            let from =
+                Codec { time: part.first().map_or(Ticks::ZERO, Event::time), ..Codec::default() };
             let small = self.packs_small();
             match self.compress {
                 Compress::None => {

@@ -8,6 +8,7 @@ use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
 use prof_trace::records::Counters;
 use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, Stable, flags, state};
+use prof_trace::ticks::Ticks;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
@@ -149,7 +150,7 @@ pub(crate) fn alive(c: &Stable, clock: Clock, collector: (Pid, u64)) -> bool {
 /// Returns the time since the collector's last heartbeat.
 pub(crate) fn heartbeat_age(c: &Stable, clock: Clock) -> Duration {
     // The heartbeat may be newer than the reading of the clock.
-    let age = clock.now().wrapping_sub(c.heartbeat.load(Acquire)) as i64;
+    let age = clock.now().wrapping_since(Ticks(c.heartbeat.load(Acquire))) as i64;
     Duration::from_secs_f64(age.max(0) as f64 / clock.ticks_per_sec() as f64)
 }
 

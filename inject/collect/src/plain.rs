@@ -2,6 +2,7 @@
 
 use prof_trace::event::{Codec, MAX_EVENT, Visit};
 use prof_trace::size::CodedSize;
+use prof_trace::ticks::Ticks;
 
 /// Writes events in the encoding of an unpacked recording.
 pub(crate) struct Plain<'a> {
@@ -31,13 +32,13 @@ impl Visit for Plain<'_> {
     type Node = u32;
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: u32) -> bool {
         // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_alloc(at, time, addr, size, node) })
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+    fn free(&mut self, time: Ticks, addr: u64, node: u32) -> bool {
         // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_free(at, time, addr, node) })
     }
@@ -45,7 +46,7 @@ impl Visit for Plain<'_> {
     #[inline(always)]
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,

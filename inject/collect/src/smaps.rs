@@ -14,6 +14,7 @@ use prof_os::process::folder;
 use prof_os::status::Status;
 use prof_os::{Pid, RemoteAddr};
 use prof_trace::records::{Allocators, Arena, MappingUse, Memory, map_kind};
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -110,7 +111,7 @@ pub(crate) struct Looked {
     /// The allocators.
     pub allocators: Allocators,
     /// Ticks when the look began.
-    pub begun: u64,
+    pub begun: Ticks,
 }
 
 /// Sizes of a mapping, in bytes.

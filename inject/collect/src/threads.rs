@@ -230,6 +230,7 @@ mod tests {
     use prof_trace::event::Codec;
     use prof_trace::ring;
     use prof_trace::shared::clock::COUNTER;
+    use prof_trace::ticks::Ticks;
     use std::sync::atomic::Ordering::{Acquire, Release};
 
     /// Writes the events of one thread into its segment.
@@ -255,7 +256,7 @@ mod tests {
             Self { index, codec: Codec::default(), at: 0 }
         }
 
-        fn put(&mut self, shared: &Shared, time: u64) {
+        fn put(&mut self, shared: &Shared, time: Ticks) {
             let data = shared.data(self.index).expect("data");
             // SAFETY: the segment has room for the few events of this test, and only this writer has taken it.
             self.at +=
@@ -281,14 +282,14 @@ mod tests {
             (drain.events, drain.open, ring::free_count(&shared))
         };
         let (mut first, mut other) = (Writer::open(&shared, 3, 1), Writer::open(&shared, 4, 2));
-        first.put(&shared, 10);
-        other.put(&shared, 11);
+        first.put(&shared, Ticks(10));
+        other.put(&shared, Ticks(11));
         assert_eq!(pass(&mut drain, &mut threads), (2, 2, all - 2), "both may go on");
         assert_eq!(threads.born(), 2);
-        first.put(&shared, 12);
+        first.put(&shared, Ticks(12));
         // The next owners of its slot end as well, before the collector looks.
         for serial in 3..50 {
-            Writer::open(&shared, 3, serial).put(&shared, u64::from(serial) * 10);
+            Writer::open(&shared, 3, serial).put(&shared, Ticks(u64::from(serial) * 10));
         }
         let seen = pass(&mut drain, &mut threads);
         assert_eq!(seen, (2 + 1 + 47, 2, all - 2), "those of the last owners alone are held");
@@ -322,14 +323,14 @@ mod tests {
             busy = busy.next(&shared, 4, 1);
         }
         let mut first = Writer::open(&shared, 3, 2);
-        first.put(&shared, 10);
+        first.put(&shared, Ticks(10));
         let mut late = Some(first);
         drain.pass(&shared, &mut threads, &mut tree, &mut out, &mut epochs, |_, _, _| {
             // The pass has looked at the segments. Now the thread goes on to another segment and ends.
             let Some(first) = late.take() else { return };
             ring::close(&shared, first.index);
-            first.next(&shared, 3, 2).put(&shared, 20);
-            Writer::open(&shared, 3, 3).put(&shared, 30);
+            first.next(&shared, 3, 2).put(&shared, Ticks(20));
+            Writer::open(&shared, 3, 3).put(&shared, Ticks(30));
         });
         drain.flush(&shared, &mut out);
         assert!(late.is_none(), "nothing was given back within the pass");

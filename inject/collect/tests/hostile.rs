@@ -9,6 +9,7 @@ use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pack::Compress;
 use prof_trace::ring;
 use prof_trace::shared::{SEGMENT_SIZE, Shared, segment};
+use prof_trace::ticks::Ticks;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -59,8 +60,8 @@ fn numbers_that_name_nothing_end() {
     unsafe {
         // Code addresses that do not exist, and an event that names a node not defined yet.
         pos += codec.put_define(data, SegmentNode::NONE, [1, u32::MAX, 4_000_000].map(PcId));
-        pos += codec.put_alloc(data.add(pos), 10, 16, 1.into(), 900);
-        pos += codec.put_alloc(data.add(pos), 11, 32, 1.into(), 3);
+        pos += codec.put_alloc(data.add(pos), Ticks(10), 16, 1.into(), 900);
+        pos += codec.put_alloc(data.add(pos), Ticks(11), 32, 1.into(), 3);
     }
     // The slot's thread is the segment's, so it may go on writing.
     shared.slot(0).expect("a slot").serial.store(1, Release);
@@ -71,7 +72,7 @@ fn numbers_that_name_nothing_end() {
     // SAFETY: the writes stay near the front of the segment, which no other thread uses.
     unsafe {
         pos += codec.put_define(data.add(pos), SegmentNode(500), [1, 0, 0].map(PcId));
-        pos += codec.put_alloc(data.add(pos), 12, 48, 1.into(), 1);
+        pos += codec.put_alloc(data.add(pos), Ticks(12), 48, 1.into(), 1);
     }
     shared.head(index).expect("head").committed.store(pos as u32, Release);
     c.pass(false);

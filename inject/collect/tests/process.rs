@@ -8,6 +8,7 @@ use prof_collect::{Collector, drain_orphan};
 use prof_os::Pid;
 use prof_trace::pack::Compress;
 use prof_trace::shared::Shared;
+use prof_trace::ticks::Ticks;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -190,9 +191,10 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         let got = r.events[&1].len() as u64;
         assert_eq!(got, before + d.events);
         // The cut-off events are lost for good, but no others, and no event is recorded twice.
-        let mut sizes: Vec<u64> = r.events[&1].iter().map(prof_trace::event::Event::time).collect();
-        sizes.dedup();
-        assert!(sizes.is_sorted());
+        let mut times: Vec<Ticks> =
+            r.events[&1].iter().map(prof_trace::event::Event::time).collect();
+        times.dedup();
+        assert!(times.is_sorted());
         assert!(r.depths(1).all(|d| d == 30));
         assert!(r.end.expect("end").reason.starts_with("stopped"));
         let again = drain_orphan(pid, &path).expect("nothing to do");
@@ -233,7 +235,7 @@ fn calls_that_a_dead_collector_did_not_write_are_written_later() {
             let time = now();
             let call = RawCall {
                 kind: CallKind::Mmap,
-                time,
+                time: Ticks(time),
                 addr: i << 12,
                 len: 4096,
                 ..RawCall::default()

@@ -6,6 +6,7 @@ use prof_collect::Collector;
 use prof_os::Pid;
 use prof_trace::event::Event;
 use prof_trace::shared::{Shared, state};
+use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
@@ -59,7 +60,7 @@ fn write(shared: Shared<'static>, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec
         // Enter the code addresses now, while other threads do the same.
         let stack = k.map_or(&[][..], |k| &stacks[k]);
         let ids: Vec<u32> = stack.iter().map(|pc| pc_id(&shared, *pc)).collect();
-        let e = Event::Alloc { time: now(), addr: i * 16, size: i.into(), node: 0 };
+        let e = Event::Alloc { time: Ticks(now()), addr: i * 16, size: i.into(), node: 0 };
         w.put_stack(&e, &ids, &mut seen);
         which.push(k);
     }

@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go};
 use prof_trace::call::{CallKind, MAX_NAME, RawCall, TEXT_BYTES, pack_prot};
 use prof_trace::shared::{Function, Kind, Slot, flags};
+use prof_trace::ticks::Ticks;
 
 #[cfg(not(target_arch = "arm"))]
 prof_arch::hook_entry!(
@@ -60,7 +61,7 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     if marks {
         slot.inner_sp.store(call.regs.sp | CALL, Relaxed);
     }
-    call.note = [core::ptr::from_ref(slot) as u64 | u64::from(marks), clock::before(shared)];
+    call.note = [core::ptr::from_ref(slot) as u64 | u64::from(marks), clock::before(shared).0];
     Go { target: f.original, stay: 1 }
 }
 
@@ -108,8 +109,8 @@ extern "C" fn after_call(call: &mut Call) -> u64 {
     }
     let f = function(call);
     let slot = match control_of(f, call) {
-        None => record(shared, call, begin, &[]),
-        Some(control) => record_control(shared, call, begin, &control),
+        None => record(shared, call, Ticks(begin), &[]),
+        Some(control) => record_control(shared, call, Ticks(begin), &control),
     };
     if let Some(slot) = slot {
         entry::count(slot, f);
@@ -217,7 +218,7 @@ fn control_of(f: &Function, call: &Call) -> Option<Control> {
 fn record_control(
     shared: &Shared,
     call: &Call,
-    begin: u64,
+    begin: Ticks,
     control: &Control,
 ) -> Option<&'static Slot> {
     let mut bytes = [0; MAX_NAME];
@@ -228,7 +229,7 @@ fn record_control(
 /// Records a call, unless a signal handler made it while the thread was inside the hook. Returns the thread's slot if
 /// the call was recorded, or was lost because the ring had no room.
 #[inline(always)]
-fn record(shared: &Shared, call: &Call, begin: u64, name: &[u8]) -> Option<&'static Slot> {
+fn record(shared: &Shared, call: &Call, begin: Ticks, name: &[u8]) -> Option<&'static Slot> {
     let (slot, t) = thread::current(shared)?;
     let (sp, busy) = (call.regs.sp, slot.busy_sp.load(Relaxed));
     if busy != 0 && !stale(slot, t, sp, busy, 0) {
@@ -291,12 +292,12 @@ fn put(
     slot: &Slot,
     t: &mut Thread,
     call: &Call,
-    times: [u64; 2],
+    times: [Ticks; 2],
     node: u32,
     name: usize,
 ) {
     let [begin, time] = times;
-    let took = time.saturating_sub(begin);
+    let took = time.since(begin);
     let mut raw = RawCall { time, took, node, ..describe(function(call), call) };
     if raw.kind.has_name() {
         raw.second = name as u64;

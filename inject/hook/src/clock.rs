@@ -6,6 +6,7 @@ use crate::sys;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use prof_arch::native::capture;
 use prof_trace::shared::{FIRST_THREAD, Slot, clock, flags};
+use prof_trace::ticks::Ticks;
 
 /// Whether the lowest bit of a time stamp says how it was read: 1 if without waiting for loads. Only where a
 /// tick is so short that no thread can do anything with a block within two. For a thread that was alone the
@@ -14,22 +15,22 @@ const MARKED: bool = capture::LOADS_IN_ORDER;
 
 /// Returns the time stamp of a counter that was read in order.
 #[inline(always)]
-fn even(time: u64) -> u64 {
-    if MARKED { time & !1 } else { time }
+fn even(time: Ticks) -> Ticks {
+    if MARKED { Ticks(time.0 & !1) } else { time }
 }
 
 /// Returns the time before an operation that publishes memory (a free). Later stores stay behind the reading,
 /// as they are done in order; earlier loads must stay before it, since one of them may have fetched the
 /// block's address from the thread that allocated it.
 #[inline(always)]
-pub fn before(shared: &Shared) -> u64 {
+pub fn before(shared: &Shared) -> Ticks {
     after(shared)
 }
 
 /// Returns the time after an operation that acquires memory (an allocation): earlier loads stay before the
 /// reading.
 #[inline(always)]
-pub fn after(shared: &Shared) -> u64 {
+pub fn after(shared: &Shared) -> Ticks {
     if let Some(time) = alone(shared) { time } else { ordered(shared) }
 }
 
@@ -38,24 +39,27 @@ pub fn after(shared: &Shared) -> u64 {
 /// itself before its first event, so that whoever gets memory from it sees that count, where the processor
 /// does loads in order. Two such readings may change places within an instruction or two: see [`not_before`].
 #[inline(always)]
-pub fn alone(shared: &Shared) -> Option<u64> {
+pub fn alone(shared: &Shared) -> Option<Ticks> {
     let c = shared.control();
     let alone = is_open(shared)
         && capture::LOADS_IN_ORDER
         && c.next_thread.load(Relaxed) <= FIRST_THREAD + 1;
-    alone.then(capture::counter)
+    alone.then(|| Ticks(capture::counter()))
 }
 
 /// Returns the time of a block's allocation or free in this thread, not before its last time. If the thread
 /// was also the last one to free or get the block (`owned`), the counter is read without waiting for loads,
 /// and the time is odd: no other thread has had the block since, or readers can tell (FORMAT.md, section 3).
 #[inline(always)]
-pub fn of_block(shared: &Shared, t: &mut Thread, owned: bool) -> u64 {
-    let time =
-        if MARKED && owned && is_open(shared) { capture::counter() | 1 } else { ordered(shared) };
+pub fn of_block(shared: &Shared, t: &mut Thread, owned: bool) -> Ticks {
+    let time = if MARKED && owned && is_open(shared) {
+        Ticks(capture::counter() | 1)
+    } else {
+        ordered(shared)
+    };
     let last = t.codec.time;
     // The lowest bit is kept.
-    if time < last { went_back(shared, t, time, last + ((last ^ time) & 1)) } else { time }
+    if time < last { went_back(shared, t, time, last + ((last.0 ^ time.0) & 1)) } else { time }
 }
 
 /// Returns whether the clock is the processor's counter, and the hook may read it.
@@ -82,26 +86,26 @@ const MOST_SPENT: u64 = 1 << 17;
 /// Adds the time since `start` to what the thread's events have taken, if that is asked for. Only the processor's counter
 /// is exact enough, and quick.
 #[inline(always)]
-pub fn spend(shared: &Shared, slot: &Slot, start: u64) {
+pub fn spend(shared: &Shared, slot: &Slot, start: Ticks) {
     if shared.control().flags.load(Relaxed) & flags::COSTS != 0 && is_open(shared) {
-        let took = capture::counter().saturating_sub(start).min(MOST_SPENT);
+        let took = Ticks(capture::counter()).since(start).min(MOST_SPENT);
         slot.spent.store(slot.spent.load(Relaxed).wrapping_add(took), Relaxed);
     }
 }
 
 /// Returns a value that no other thread has, as a seed for random numbers.
 pub fn seed(shared: &Shared) -> u64 {
-    if is_open(shared) { capture::counter() } else { slow(shared) }
+    if is_open(shared) { capture::counter() } else { slow(shared).0 }
 }
 
 #[inline(always)]
-fn ordered(shared: &Shared) -> u64 {
-    if is_open(shared) { even(capture::counter_after_loads()) } else { slow(shared) }
+fn ordered(shared: &Shared) -> Ticks {
+    if is_open(shared) { even(Ticks(capture::counter_after_loads())) } else { slow(shared) }
 }
 
 /// Returns a time of the thread that follows its last one.
 #[inline(always)]
-pub fn not_before(shared: &Shared, t: &mut Thread, time: u64) -> u64 {
+pub fn not_before(shared: &Shared, t: &mut Thread, time: Ticks) -> Ticks {
     let last = t.codec.time;
     if time < last { went_back(shared, t, time, last) } else { time }
 }
@@ -110,7 +114,7 @@ pub fn not_before(shared: &Shared, t: &mut Thread, time: u64) -> u64 {
 /// returns `instead`. Otherwise the counter itself has gone back (suspend, migration): returns `time`, and
 /// ends the segment. The collector learns from the first time of a segment since when that is so.
 #[cold]
-fn went_back(shared: &Shared, t: &mut Thread, time: u64, instead: u64) -> u64 {
+fn went_back(shared: &Shared, t: &mut Thread, time: Ticks, instead: Ticks) -> Ticks {
     if instead - time <= shared.control().ticks_per_sec.load(Relaxed) >> WENT_BACK {
         return instead;
     }
@@ -126,15 +130,15 @@ const WENT_BACK: u32 = 10;
 /// by its passes alone.
 #[cold]
 #[inline(never)]
-fn slow(shared: &Shared) -> u64 {
+fn slow(shared: &Shared) -> Ticks {
     let c = shared.control();
     let source = c.clock.load(Relaxed);
     if source == clock::COARSE {
-        return even(c.heartbeat.load(Relaxed));
+        return even(Ticks(c.heartbeat.load(Relaxed)));
     }
     let makes_calls = source != clock::VDSO;
     if makes_calls && !sys::allowed(shared) {
-        return c.heartbeat.load(Relaxed);
+        return Ticks(c.heartbeat.load(Relaxed));
     }
     if c.vdso_clock != 0 {
         let mut t = [0usize; 2];
@@ -146,10 +150,10 @@ fn slow(shared: &Shared) -> u64 {
             f(1, t.as_mut_ptr())
         };
         if r == 0 {
-            return (t[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(t[1] as u64);
+            return Ticks((t[0] as u64).wrapping_mul(1_000_000_000)).wrapping_add(t[1] as u64);
         }
     }
-    if makes_calls { sys::clock() } else { c.heartbeat.load(Relaxed) }
+    Ticks(if makes_calls { sys::clock() } else { c.heartbeat.load(Relaxed) })
 }
 
 /// Returns whether time advances while no collector runs.

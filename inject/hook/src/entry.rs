@@ -25,6 +25,7 @@ use prof_trace::samples;
 use prof_trace::shared::{
     Control, FUNCTIONS, Function, Kind, Locations, MARKS_AT, SAMPLE_MARKS, Slot, flags,
 };
+use prof_trace::ticks::Ticks;
 
 prof_arch::hook_entry!(
     /// Entry of malloc and of all others that return a new block.
@@ -298,7 +299,7 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
 }
 
 #[inline(always)]
-fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
+fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: Ticks, addr: u64) {
     let f = function(call);
     let Some(node) = stack_node(shared, slot, t, call) else {
         return t.owned.forget(owner::key(shared, addr));
@@ -340,7 +341,7 @@ fn free_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Optio
 }
 
 #[inline(always)]
-fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
+fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: Ticks, addr: u64) {
     let written = match free_node(shared, slot, t, call) {
         Some(node) => event(shared, slot, t, |c, at| {
             // SAFETY: `event` passes a place of MAX_EVENT bytes.
@@ -372,7 +373,7 @@ extern "C" fn before_realloc(call: &mut Call) -> Go {
         // Another thread may get the old block as soon as the original runs.
         let old = call.args[0];
         call.args[4] = if old != 0 && is_selected(shared, old) { OLD_IS_SELECTED } else { 0 };
-        call.note[1] = clock::before(shared);
+        call.note[1] = clock::before(shared).0;
     }
     go
 }
@@ -407,7 +408,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let state = new.or_else(|| thread::current(shared).map(|(_, t)| t));
     let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let before = clock::not_before(shared, t, before);
+    let before = clock::not_before(shared, t, Ticks(before));
     let time = clock::after(shared).max(before);
     count(slot, f);
     t.owned.forget(owner::key(shared, old));

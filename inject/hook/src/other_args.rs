@@ -143,7 +143,7 @@ fn before_exchange(call: &mut Call, block: u64, size: u64) -> Go {
         if block != 0 && is_selected(shared, block) {
             call.note[0] |= HAD;
         }
-        call.note[1] = clock::before(shared);
+        call.note[1] = clock::before(shared).0;
     }
     go
 }

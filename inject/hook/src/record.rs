@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::Slot;
+use prof_trace::ticks::Ticks;
 
 /// Time without a sign of life after which the collector counts as dead, in ns.
 const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;
@@ -110,10 +111,10 @@ fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
         |ns: u64| (ns as u128 * c.ticks_per_sec.load(Relaxed) as u128 / 1_000_000_000) as u64;
     let began = clock::before(shared);
     let patience = per_ns(c.wait_ns.load(Relaxed));
-    let full = c.full_since.load(Relaxed);
+    let full = Ticks(c.full_since.load(Relaxed));
     // If the counter has gone back since, that time means nothing.
-    let since = if full == 0 || full > began { began } else { full };
-    c.full_since.store(since, Relaxed);
+    let since = if full == Ticks::ZERO || full > began { began } else { full };
+    c.full_since.store(since.0, Relaxed);
     let mut rounds = 0u32;
     loop {
         // A child that was forked meanwhile has nobody to wait for.
@@ -124,19 +125,20 @@ fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
         // Without a clock that advances by itself, this thread waits for a number of rounds, and no thread
         // after it waits: time stands still while nobody collects.
         if rounds > ROUNDS && !clock::goes_on(shared) {
-            c.full_since.store(clock::before(shared).wrapping_sub(patience).max(1), Relaxed);
+            c.full_since
+                .store(clock::before(shared).wrapping_sub(patience).max(Ticks(1)).0, Relaxed);
             return None;
         }
         let now = clock::before(shared);
-        let seen = c.heartbeat.load(Relaxed);
-        if now.wrapping_sub(seen) as i64 > per_ns(COLLECTOR_DEAD_NS) as i64 {
+        let seen = Ticks(c.heartbeat.load(Relaxed));
+        if now.wrapping_since(seen) as i64 > per_ns(COLLECTOR_DEAD_NS) as i64 {
             if header::flag()[0].swap(0, AcqRel) == 1 {
                 c.orphaned.store(1, Relaxed);
                 toggle::note(shared, 0);
             }
             return None;
         }
-        if now.wrapping_sub(since) as i64 >= patience as i64 {
+        if now.wrapping_since(since) as i64 >= patience as i64 {
             return None;
         }
         if sys::allowed(shared) {

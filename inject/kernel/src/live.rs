@@ -1,5 +1,6 @@
 //! The allocations that are outstanding: made, and not freed so far.
 
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -82,7 +83,7 @@ pub struct Block {
     /// Bytes that the kernel took for it.
     pub size: u64,
     /// `CLOCK_MONOTONIC` of the allocation, in ns.
-    pub time: u64,
+    pub time: Ticks,
     /// Number of its stack.
     pub stack: u32,
     /// Number of the thread that allocated it.
@@ -162,7 +163,7 @@ impl Outstanding {
     }
 
     /// Returns the stacks of the blocks that were allocated at `time` or before, in no particular order.
-    pub fn by_stack_until(&self, time: u64) -> Vec<Row> {
+    pub fn by_stack_until(&self, time: Ticks) -> Vec<Row> {
         let mut rows: Vec<Row> = vec![Row::default(); self.totals.len()];
         for b in self.blocks.values().filter(|b| b.time <= time) {
             let row = &mut rows[b.stack as usize];
@@ -174,7 +175,7 @@ impl Outstanding {
 
     /// Returns the blocks of some stacks that were allocated at `time` or before, with their addresses, the oldest
     /// first.
-    pub fn blocks_of(&self, stacks: &[u32], time: u64) -> Vec<(u64, Block)> {
+    pub fn blocks_of(&self, stacks: &[u32], time: Ticks) -> Vec<(u64, Block)> {
         let wanted = |b: &Block| b.time <= time && stacks.contains(&b.stack);
         let mut all: Vec<(u64, Block)> =
             self.blocks.iter().filter(|(_, b)| wanted(b)).map(|(a, b)| (*a, *b)).collect();
@@ -187,27 +188,31 @@ impl Outstanding {
 mod tests {
     use super::*;
 
-    fn block(size: u64, time: u64, stack: u32) -> Block {
+    fn block(size: u64, time: Ticks, stack: u32) -> Block {
         Block { size, time, stack, thread: 1 }
     }
 
     #[test]
     fn blocks_count_for_their_stacks() {
         let mut o = Outstanding::default();
-        assert_eq!(o.add(16, block(100, 1, 3)), None);
-        assert_eq!(o.add(32, block(50, 2, 3)), None);
-        assert_eq!(o.add(16, block(7, 3, 0)), Some(block(100, 1, 3)), "its free was not seen");
+        assert_eq!(o.add(16, block(100, Ticks(1), 3)), None);
+        assert_eq!(o.add(32, block(50, Ticks(2), 3)), None);
+        assert_eq!(
+            o.add(16, block(7, Ticks(3), 0)),
+            Some(block(100, Ticks(1), 3)),
+            "its free was not seen"
+        );
         assert_eq!(o.all(), (2, 57));
         let rows = o.by_stack();
         assert_eq!(
             rows,
             [Row { stack: 0, count: 1, bytes: 7 }, Row { stack: 3, count: 1, bytes: 50 }]
         );
-        assert_eq!(o.by_stack_until(2), [Row { stack: 3, count: 1, bytes: 50 }]);
-        assert_eq!(o.blocks_of(&[3], 9), [(32, block(50, 2, 3))]);
-        assert_eq!(o.remove(32), Some(block(50, 2, 3)));
+        assert_eq!(o.by_stack_until(Ticks(2)), [Row { stack: 3, count: 1, bytes: 50 }]);
+        assert_eq!(o.blocks_of(&[3], Ticks(9)), [(32, block(50, Ticks(2), 3))]);
+        assert_eq!(o.remove(32), Some(block(50, Ticks(2), 3)));
         assert_eq!(o.remove(32), None);
-        assert_eq!((o.all(), o.get(16)), ((1, 7), Some(block(7, 3, 0))));
+        assert_eq!((o.all(), o.get(16)), ((1, 7), Some(block(7, Ticks(3), 0))));
     }
 
     #[test]

@@ -41,11 +41,12 @@ pub(crate) fn remains(at: u64, size: u64, address: u64, bytes: u64) -> Vec<(u64,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_trace::ticks::Ticks;
 
     #[test]
     fn parts_of_a_block_are_found_and_the_others_stay() {
         let mut live = Outstanding::default();
-        let block = Block { size: 4 << 12, time: 1, stack: 0, thread: 1 };
+        let block = Block { size: 4 << 12, time: Ticks(1), stack: 0, thread: 1 };
         live.add(Kind::Page.mark(0x10000), block);
         let find = |a, bytes| containing(&live, a, bytes, 4096).map(|f| f.0);
         assert_eq!(find(0x10000, 4096), Some(0x10000));

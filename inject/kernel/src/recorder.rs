@@ -18,6 +18,7 @@ use events::{Opened, Rings};
 use order::{Change, Order};
 use prof_os::Pid;
 use prof_trace::records::{Counters, Hook, Hooks, Target};
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::time::Duration;
 
@@ -134,7 +135,7 @@ impl Recorder {
             numbers,
             rings,
             opened,
-            order: Order::new(started),
+            order: Order::new(Ticks(started)),
             names,
             names_read: started,
             stacks,
@@ -158,7 +159,7 @@ impl Recorder {
         let start = prof_os::clock::monotonic_ns();
         self.read();
         self.take(self.order.safe());
-        self.order.next_pass(start);
+        self.order.next_pass(Ticks(start));
         if start - self.flushed >= FLUSH
             && let Some(r) = &mut self.recording
         {
@@ -210,10 +211,10 @@ impl Recorder {
     fn take(&mut self, before: u64) {
         let Self { order, live, recording, figures, stacks, .. } = self;
         let mut sink = order::Sink { live, recording: recording.as_mut(), figures, stacks };
-        let first = order.take(before, self.page, &mut sink);
+        let first = order.take(Ticks(before), self.page, &mut sink);
         self.new_names();
         if let Some(r) = &mut self.recording {
-            r.pass(first, &mut self.stacks, &mut self.threads, &self.names);
+            r.pass(Ticks(first), &mut self.stacks, &mut self.threads, &self.names);
         } else {
             self.stacks.new_code.clear();
             self.stacks.new_nodes.clear();
@@ -295,7 +296,7 @@ impl Recorder {
             calls,
             ..Counters::default()
         });
-        match recording.end(prof_os::clock::monotonic_ns(), reason) {
+        match recording.end(Ticks(prof_os::clock::monotonic_ns()), reason) {
             (Some(e), lost) => {
                 Err(Error::io(format!("the recording lacks its last {lost} events"))(e))
             }
@@ -322,7 +323,7 @@ fn begin(
         pointer_size: size_of::<usize>() as u32,
         page_size: prof_os::page_size() as u32,
         wall_ns: prof_os::clock::wall_ns(),
-        start_ticks: started,
+        start_ticks: Ticks(started),
         ticks_per_sec: 1_000_000_000,
         prof_version: env!("CARGO_PKG_VERSION").into(),
         sample_every: if options.sample_every > 1 { options.sample_every } else { 0 },

@@ -2,6 +2,7 @@
 
 use crate::tracepoints::Tracepoint;
 use prof_os::Pid;
+use prof_trace::ticks::Ticks;
 
 const RECORD_LOST: u32 = 2;
 const RECORD_COMM: u32 = 3;
@@ -21,7 +22,7 @@ pub(crate) struct Sample<'a> {
     /// The thread.
     pub tid: Pid,
     /// `CLOCK_MONOTONIC`, in ns.
-    pub time: u64,
+    pub time: Ticks,
     /// The kernel's stack as 8 bytes for each return address, innermost first; empty for a free.
     pub stack: &'a [[u8; 8]],
     /// The tracepoint's fields.
@@ -106,7 +107,7 @@ pub(crate) fn decode<'a>(
             let [a, b, c, d, ..] = *words.get(at)?;
             let len = u32::from_ne_bytes([a, b, c, d]) as usize;
             let raw = body.get(at * 8 + 4..)?.get(..len)?;
-            Some(Record::Sample(Sample { tracepoint, pid, tid, time, stack, raw }))
+            Some(Record::Sample(Sample { tracepoint, pid, tid, time: Ticks(time), stack, raw }))
         }
         RECORD_LOST => Some(Record::Lost(word(1)?)),
         RECORD_COMM => {
@@ -167,7 +168,7 @@ mod tests {
         if cfg!(target_endian = "little") {
             assert_eq!((s.pid.as_raw(), s.tid.as_raw()), (5, 6));
         }
-        assert_eq!((s.tracepoint, s.time, s.raw.len()), (0, 1000, 20));
+        assert_eq!((s.tracepoint, s.time, s.raw.len()), (0, Ticks(1000), 20));
         assert_eq!(points[0].address.int(s.raw), 99);
         let all: Vec<u64> = addresses(s.stack).collect();
         assert_eq!(all, [0xffff_ffff_8100_0000, 7]);

@@ -9,6 +9,7 @@ use prof_trace::derived::{Frames, NamedAddress, NamedFrame};
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Module, NodeRun, Pass, Pcs, Thread, kind};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::fs::File;
 
@@ -53,12 +54,12 @@ impl Recording {
     /// Writes all that was added, behind what it refers to. `start` is a time before which no later event lies.
     pub(crate) fn pass(
         &mut self,
-        start: u64,
+        start: Ticks,
         stacks: &mut Stacks,
         threads: &mut Threads,
         names: &Names,
     ) {
-        let pass = Pass { number: self.pass, ticks: start, clock_ns: start, ..Pass::default() };
+        let pass = Pass { number: self.pass, ticks: start, clock_ns: start.0, ..Pass::default() };
         self.pass += 1;
         self.out.put(kind::PASS, &pass.encode());
         for (number, tid, name) in threads.new.drain(..) {
@@ -158,7 +159,7 @@ impl Recording {
     }
 
     /// Ends the recording. Returns the error that ended the writing, and the number of events that it has cost.
-    pub(crate) fn end(mut self, ticks: u64, reason: &str) -> (Option<std::io::Error>, u64) {
+    pub(crate) fn end(mut self, ticks: Ticks, reason: &str) -> (Option<std::io::Error>, u64) {
         // Events of the last pass come first: behind an end, they would mean that somebody has continued the recording.
         self.out.flush();
         self.out.put(kind::END, &End { ticks, reason: reason.into() }.encode());

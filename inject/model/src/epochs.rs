@@ -4,7 +4,7 @@
 pub(crate) struct Epochs;
 
 impl Epochs {
-    pub(crate) fn offset_of(&mut self, _first: u64) -> u64 {
+    pub(crate) fn offset_of(&mut self, _first: crate::ticks::Ticks) -> u64 {
         0
     }
 }

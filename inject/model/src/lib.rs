@@ -41,7 +41,7 @@ mod slots_model;
 mod sync;
 mod threads;
 
-pub use trace::{call, event, ids, pack, records, size};
+pub use trace::{call, event, ids, pack, records, size, ticks};
 
 /// Stand-in for the tests of `tree`, which are compiled as well.
 mod ring_copy {

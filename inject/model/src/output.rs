@@ -21,7 +21,7 @@ impl Output {
         let (mut codec, mut at) = (*start, 0);
         for _ in 0..count {
             let (event, n) = codec.get(&bytes[at..]).expect("an event");
-            self.events.entry(serial).or_default().push((event.time(), event.node()));
+            self.events.entry(serial).or_default().push((event.time().0, event.node()));
             at += n;
         }
         assert_eq!(at, bytes.len());

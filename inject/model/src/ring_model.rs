@@ -14,6 +14,7 @@ use crate::threads::Threads;
 use crate::tree::Tree;
 use loom::sync::atomic::Ordering;
 use loom::thread;
+use prof_trace::ticks::Ticks;
 use std::sync::Arc;
 
 /// Address of an event that fills a segment by itself.
@@ -70,7 +71,7 @@ impl Writer {
         }
         let (time, node) = (number as u64 * TICKS, self.codec.defined.min(code));
         // SAFETY: as above.
-        let n = self.append(index, |c, at| unsafe { c.put_free(at, time, addr, node) });
+        let n = self.append(index, |c, at| unsafe { c.put_free(at, Ticks(time), addr, node) });
         assert!(if addr == WIDE { n == 12 } else { n == 6 || (n == 7 && node != 0) });
         ring::commit(self.shared.head(index).expect("head"), self.pos);
         self.written.push((time, code));

@@ -17,6 +17,7 @@ use prof_os::clock::thread_ns;
 use prof_os::memory::Reader;
 use prof_os::sharers::Sharers;
 use prof_trace::shared::MEMFD_NAME;
+use prof_trace::ticks::Ticks;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub struct Block {
     /// Bytes requested.
     pub size: u64,
     /// Ticks when it was allocated.
-    pub time: u64,
+    pub time: Ticks,
     /// The number of its stack.
     pub group: u32,
 }

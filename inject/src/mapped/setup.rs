@@ -81,7 +81,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     }
     c.quiet = quiet;
     c.next_thread.store(prof_trace::shared::FIRST_THREAD, Relaxed);
-    c.heartbeat.store(now(source), Relaxed);
+    c.heartbeat.store(now(source).0, Relaxed);
     c.pid = pid.as_u32();
     c.flags.store(flag_bits(i), Relaxed);
     ring::fill(&i.shared);

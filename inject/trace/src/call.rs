@@ -1,6 +1,7 @@
 //! Calls that change the address space, or the settings of the allocator: what the hook writes of them, and what a
 //! recording says.
 
+use crate::ticks::Ticks;
 /// Function that was called.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,7 +105,7 @@ pub struct RawCall {
     /// Function that was called.
     pub kind: CallKind,
     /// Ticks after the call had returned.
-    pub time: u64,
+    pub time: Ticks,
     /// Ticks from before the call to `time`.
     pub took: u64,
     /// See `Call::addr` in the records.

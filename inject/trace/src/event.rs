@@ -13,6 +13,7 @@ pub use decode::Visit;
 use crate::call::{RawCall, TEXT_BYTES};
 use crate::ids::{PcId, SegmentNode};
 use crate::size::CodedSize;
+use crate::ticks::Ticks;
 
 /// Maximum length of an encoded event, in bytes; also the free space that the encoder needs.
 pub const MAX_EVENT: usize = 64;
@@ -40,7 +41,7 @@ pub enum Event<N = u32> {
     /// The allocator returned a block. The time is taken after the return.
     Alloc {
         /// Ticks.
-        time: u64,
+        time: Ticks,
         /// Address of the block.
         addr: u64,
         /// Requested bytes, chunk header and sampling distance.
@@ -51,7 +52,7 @@ pub enum Event<N = u32> {
     /// The program frees a block. The time is taken before the allocator is entered.
     Free {
         /// Ticks.
-        time: u64,
+        time: Ticks,
         /// Address of the block.
         addr: u64,
         /// Stack node of the free if the recording has those; else 0.
@@ -60,9 +61,9 @@ pub enum Event<N = u32> {
     /// The block `old` was freed at `time_before` and `addr` was allocated at `time`, possibly in place.
     Realloc {
         /// Ticks before the allocator was entered: end of the old block.
-        time_before: u64,
+        time_before: Ticks,
         /// Ticks after it returned: start of the new block.
-        time: u64,
+        time: Ticks,
         /// Address of the old block.
         old: u64,
         /// Address of the new block.
@@ -121,7 +122,7 @@ impl<N: Copy> Event<N> {
     }
 
     /// Returns the time that orders the event within its thread: when it was written.
-    pub fn time(&self) -> u64 {
+    pub fn time(&self) -> Ticks {
         match *self {
             Event::Alloc { time, .. } | Event::Free { time, .. } | Event::Realloc { time, .. } => {
                 time
@@ -137,7 +138,7 @@ impl<N: Copy> Event<N> {
 #[repr(C)]
 pub struct Codec {
     /// Time of the last event.
-    pub time: u64,
+    pub time: Ticks,
     /// Address of the last event.
     pub addr: u64,
     /// Stack node of the last event that had one: its number in the segment, or its id in a recording.

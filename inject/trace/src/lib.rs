@@ -8,6 +8,7 @@
 //! * [`ring`]: taking, filling and reading the segments;
 //! * [`slots`]: ownership of thread slots;
 //! * [`capture`]: the filter of recorded blocks; [`samples`]: the set of recorded blocks;
+//! * [`ticks`]: moments on the recording's clock;
 //! * [`event`]: encoding of events in a segment and in a recording; [`call`]: calls that change mappings;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
 //! * [`derived`] (feature `std`): chunks that `prof pack` and `prof strip` add to a recording;
@@ -49,6 +50,7 @@ pub mod shared;
 pub mod sieve;
 pub mod size;
 pub mod slots;
+pub mod ticks;
 #[cfg(feature = "std")]
 mod unpack;
 #[cfg(feature = "std")]

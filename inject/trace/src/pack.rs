@@ -6,6 +6,7 @@
 use crate::event::{Codec, Visit};
 use crate::predictor::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Predictor, State, Tables};
 use crate::size::CodedSize;
+use crate::ticks::Ticks;
 use crate::wire::Writer;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -360,7 +361,7 @@ impl<const ALL: bool> Packing<'_, ALL> {
         }
         let Run { thread, count, time, node } = run;
         if count > 0 {
-            written.runs.int(thread.into()).int(count.into()).int(time).int(node.into());
+            written.runs.int(thread.into()).int(count.into()).int(time.0).int(node.into());
             written.run_count += 1;
             written.events += count as usize;
             written.few += if ALL { 0 } else { count as usize };
@@ -377,8 +378,8 @@ impl<const ALL: bool> Packing<'_, ALL> {
 
     /// Writes a time; returns the length code for the control byte.
     #[inline(always)]
-    fn time(&mut self, time: u64) -> u8 {
-        let d = time.wrapping_sub(self.predictor.state.time);
+    fn time(&mut self, time: Ticks) -> u8 {
+        let d = time.wrapping_since(self.predictor.state.time);
         self.predictor.state.time = time;
         let code = (d > 0xff) as usize + (d > 0xffff) as usize + (d > 0xff_ffff) as usize;
         self.pens.put(TIME_LOW, d, 1);
@@ -398,7 +399,7 @@ impl<const ALL: bool> Packing<'_, ALL> {
     }
 
     #[inline(always)]
-    fn allocated(&mut self, kind: u8, time: u64, addr: u64, size: u64, node: u32) {
+    fn allocated(&mut self, kind: u8, time: Ticks, addr: u64, size: u64, node: u32) {
         let mut control = kind | self.time(time) | self.node(node);
         let guess = self.predictor.size_guess(node);
         let right = *guess == size;
@@ -414,7 +415,7 @@ impl<const ALL: bool> Packing<'_, ALL> {
     }
 
     #[inline(always)]
-    fn freed(&mut self, time: u64, addr: u64, node: u32) {
+    fn freed(&mut self, time: Ticks, addr: u64, node: u32) {
         let mut control = self.time(time);
         control |= if node == 0 { FREE } else { FREE_STACK | self.node(node) };
         let guesses = self.predictor.guess_freed();
@@ -432,7 +433,7 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
     type Node = u32;
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: u32) -> bool {
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: u32) -> bool {
         let fits = self.one_more();
         if fits {
             self.allocated(ALLOC, time, addr, size.0, node);
@@ -441,7 +442,7 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+    fn free(&mut self, time: Ticks, addr: u64, node: u32) -> bool {
         let fits = self.one_more();
         if fits {
             self.freed(time, addr, node);
@@ -452,7 +453,7 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
     #[inline(always)]
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,
@@ -463,7 +464,7 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
             let [before, time] = times;
             self.allocated(REALLOC, time, addr, size.0, node);
             self.pens.put_address(old, addr, true);
-            self.pens.put_int(ADDRESS, time.wrapping_sub(before), true);
+            self.pens.put_int(ADDRESS, time.wrapping_since(before), true);
         }
         fits
     }
@@ -487,7 +488,7 @@ pub struct Run {
     /// Number of events.
     pub count: u32,
     /// Time of the decoding state before the first event.
-    pub time: u64,
+    pub time: Ticks,
     /// Stack node of that decoding state.
     pub node: u32,
 }

@@ -9,6 +9,7 @@
 //! little of what a general-purpose compressor leaves (2 to 3 %, in most programs nothing), so a writer that
 //! must be fast skips them.
 
+use crate::ticks::Ticks;
 /// Number of entries per table, as a power of two.
 const BITS: u32 = 12;
 /// Number of size classes: multiples of 16, and one class for all larger sizes.
@@ -78,7 +79,7 @@ impl Tables {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct State {
     /// Time of the last event of the run.
-    pub time: u64,
+    pub time: Ticks,
     /// Last stack node.
     pub node: u32,
     node_before: u32,

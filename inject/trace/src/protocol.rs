@@ -19,16 +19,17 @@ pub mod remote;
 
 use crate::modules::doubt;
 use crate::shared::{Control, Header, STABLE_AT, STACKS, Shared, Stable, TOGGLES, Table};
+use crate::ticks::Ticks;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Notes in the page that recording is turned on or off. `now` returns the present time in ticks.
-pub fn note(c: &Control, on: bool, now: impl FnOnce() -> u64) {
+pub fn note(c: &Control, on: bool, now: impl FnOnce() -> Ticks) {
     c.unseen.fetch_add(1, AcqRel);
     let n = c.toggle_count.fetch_add(1, AcqRel);
     let t = &c.toggles[n as usize % TOGGLES];
     t.on.store(u64::from(on), Relaxed);
-    t.time.store(now(), Release);
+    t.time.store(now().0, Release);
 }
 
 /// Does what comes before recording is turned on.
@@ -89,7 +90,7 @@ pub fn switch<M: MemoryMut>(
     page: u64,
     h: &Header,
     on: bool,
-    now: u64,
+    now: Ticks,
 ) -> Result<(), M::Error> {
     let at = |offset: usize| page.wrapping_add((STABLE_AT + offset) as u64);
     if on {
@@ -107,7 +108,7 @@ pub fn switch<M: MemoryMut>(
     if let Some(offset) = entry(h.toggle_table, index) {
         let toggle = page.wrapping_add(offset);
         mem.write(toggle.wrapping_add(8), &u64::from(on).to_ne_bytes())?;
-        mem.write(toggle, &now.to_ne_bytes())?;
+        mem.write(toggle, &now.0.to_ne_bytes())?;
     }
     mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
     mem.write(h.flag_addr.load(Relaxed), &u32::from(on).to_ne_bytes())
@@ -232,8 +233,8 @@ mod tests {
             if on {
                 before_on(c);
             }
-            note(c, on, || k * 100);
-            assert_eq!(switch(&Own, outside.base() as u64, h, on, k * 100), Ok(()));
+            note(c, on, || Ticks(k * 100));
+            assert_eq!(switch(&Own, outside.base() as u64, h, on, Ticks(k * 100)), Ok(()));
             let state = |c: &Control| {
                 let all = c.toggles.iter().map(|t| (t.time.load(Relaxed), t.on.load(Relaxed)));
                 let counts = [c.unseen.load(Relaxed), c.toggle_count.load(Relaxed)];

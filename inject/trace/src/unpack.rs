@@ -7,6 +7,7 @@ use crate::pack::{
 };
 use crate::predictor::{ALLOC_GUESSES, FREE_GUESSES, Predictor, State, Tables};
 use crate::size::CodedSize;
+use crate::ticks::Ticks;
 use crate::wire::Reader;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -38,7 +39,7 @@ impl<'a> Packed<'a> {
         let (mut runs, mut events) = (Vec::new(), 0);
         for _ in 0..n {
             let (thread, count) = (r.int32()?, r.int32()?);
-            let run = Run { thread, count, time: r.int()?, node: r.int32()? };
+            let run = Run { thread, count, time: Ticks(r.int()?), node: r.int32()? };
             events += count as usize;
             if count == 0 || events > MAX_EVENTS {
                 return None;

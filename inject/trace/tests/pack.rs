@@ -3,6 +3,7 @@
 
 use prof_trace::event::{Codec, Event, MAX_EVENT};
 use prof_trace::pack::{Compress, MAX_EVENTS, Packed, Packer, Run, Unpacker};
+use prof_trace::ticks::Ticks;
 
 struct Random(u64);
 
@@ -33,20 +34,27 @@ fn events(r: &mut Random, n: usize, wild: bool) -> Vec<Event> {
             0 | 1 => {
                 next = if wildly { r.next() >> 4 } else { next + (size + 24) / 16 * 16 };
                 blocks.push(next);
-                Event::Alloc { time, addr: next, size: size.into(), node }
+                Event::Alloc { time: Ticks(time), addr: next, size: size.into(), node }
             }
             2 | 3 => {
                 let at = if r.below(2) == 0 { 0 } else { r.below(blocks.len() as u64) as usize };
                 let addr = blocks.remove(at);
                 let node = if r.below(4) == 0 { node } else { 0 };
-                Event::Free { time, addr, node }
+                Event::Free { time: Ticks(time), addr, node }
             }
             _ => {
                 let old = blocks.pop().unwrap_or(16);
                 time += if wildly { r.next() >> 4 } else { 0 };
                 let time_before = time - r.below(1000).min(time);
                 blocks.push(old + 32);
-                Event::Realloc { time_before, time, old, addr: old + 32, size: size.into(), node }
+                Event::Realloc {
+                    time_before: Ticks(time_before),
+                    time: Ticks(time),
+                    old,
+                    addr: old + 32,
+                    size: size.into(),
+                    node,
+                }
             }
         });
     }
@@ -122,7 +130,8 @@ fn events_come_back_as_they_were() {
             let n = 1 + r.below(3000) as usize;
             let mut from = Codec::default();
             if r.below(2) == 0 {
-                let past = Event::Alloc { time: r.next() >> 8, addr: 64, size: 1.into(), node: 77 };
+                let past =
+                    Event::Alloc { time: Ticks(r.next() >> 8), addr: 64, size: 1.into(), node: 77 };
                 from = encode(from, &[past]).1;
             }
             let made = events(&mut r, n, thread % 2 == 1);
@@ -180,10 +189,15 @@ fn usual_events_are_small() {
     for i in 0..5000u64 {
         time += 50 + r.below(200);
         let node = 40 + (i % 7) as u32;
-        made.push(Event::Alloc { time, addr: addr(i), size: (24 + i % 7 * 8).into(), node });
+        made.push(Event::Alloc {
+            time: Ticks(time),
+            addr: addr(i),
+            size: (24 + i % 7 * 8).into(),
+            node,
+        });
         time += 50 + r.below(200);
         if i >= 3 {
-            made.push(Event::Free { time, addr: addr(i - 3), node: 0 });
+            made.push(Event::Free { time: Ticks(time), addr: addr(i - 3), node: 0 });
         }
     }
     let (bytes, _) = encode(Codec::default(), &made);

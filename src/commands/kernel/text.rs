@@ -3,6 +3,7 @@
 use super::KernelArgs;
 use crate::term::{one_line, say};
 use prof_kernel::{Block, Kind, Recorder, Row};
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text::{bytes, duration, number};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -28,7 +29,8 @@ pub(super) fn beginning(recorder: &Recorder, args: &KernelArgs) -> String {
 pub(super) fn summary(recorder: &Recorder, args: &KernelArgs) -> String {
     let until = prof_kernel::now().saturating_sub(args.older.as_nanos() as u64);
     let live = recorder.outstanding();
-    let mut rows = if args.combined_only { live.by_stack() } else { live.by_stack_until(until) };
+    let mut rows =
+        if args.combined_only { live.by_stack() } else { live.by_stack_until(Ticks(until)) };
     rows.sort_unstable_by_key(|r| (std::cmp::Reverse(r.bytes), r.stack));
     rows.truncate(args.top);
     rows.reverse();
@@ -36,7 +38,7 @@ pub(super) fn summary(recorder: &Recorder, args: &KernelArgs) -> String {
         format!("[{}] Top {} stacks with outstanding allocations:\n", clock(), rows.len());
     let stacks: Vec<u32> = rows.iter().map(|r| r.stack).collect();
     let blocks = match args.show_allocs {
-        true => live.blocks_of(&stacks, until),
+        true => live.blocks_of(&stacks, Ticks(until)),
         false => Vec::new(),
     };
     for row in &rows {

@@ -9,6 +9,7 @@ use prof_census::{Census, Options, Snapshot, take};
 use prof_inject::Recorded;
 use prof_os::{Pid, maps};
 use prof_scan::{Block, Blocks, Boxed, Freed};
+use prof_trace::ticks::Ticks;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -86,9 +87,9 @@ pub(crate) struct Ledger {
     recorded: Recorded,
     pub(crate) follower: Follower<Noted>,
     /// Ticks from which on recording was on without a break.
-    since: u64,
+    since: Ticks,
     /// Value of `since` when the census was taken. In a later pause, blocks from before the attach may have been freed.
-    census_since: u64,
+    census_since: Ticks,
     nothing: Freed,
     /// Deadline of reading.
     pub(crate) until: Instant,
@@ -127,8 +128,8 @@ impl Ledger {
             pid,
             recorded,
             follower,
-            since: 0,
-            census_since: 0,
+            since: Ticks::ZERO,
+            census_since: Ticks::ZERO,
             nothing: Freed::default(),
             until,
         })
@@ -215,12 +216,12 @@ impl Ledger {
 
     /// Waits until the collector has written all that happened before a moment: a pass that has begun after it is over
     /// when another one begins. Its sign of life changes with each pass, and also every half second beside.
-    fn wait_for(&self, ticks: u64) -> Result<()> {
+    fn wait_for(&self, ticks: Ticks) -> Result<()> {
         let began = Instant::now();
-        let (mut last, mut seen, mut first) = (0, 0u32, None);
+        let (mut last, mut seen, mut first) = (Ticks::ZERO, 0u32, None);
         loop {
-            let beat = self.recorded.heartbeat()?;
-            if beat != last && beat.wrapping_sub(ticks).cast_signed() > 0 {
+            let beat = Ticks(self.recorded.heartbeat()?);
+            if beat != last && beat.wrapping_since(ticks).cast_signed() > 0 {
                 (last, seen) = (beat, seen + 1);
                 let since = first.get_or_insert_with(Instant::now).elapsed();
                 let others = 1 + (since.as_millis() / BEATS.as_millis()) as u32;
@@ -297,8 +298,8 @@ impl Ledger {
                 self.pid
             ));
         }
-        self.since = match meta.parts(u64::MAX).as_slice() {
-            [] | [_] => 0,
+        self.since = match meta.parts(Ticks::MAX).as_slice() {
+            [] | [_] => Ticks::ZERO,
             [.., last] => last.start,
         };
         Ok(())
@@ -357,6 +358,10 @@ impl Blocks for Ledger {
     fn freed(&self) -> &Freed {
         // A block that is not recorded may lie where a recorded block was freed.
         let all = self.follower.meta().target.capture().is_everything();
-        if all && self.since == 0 { &self.follower.observer().freed } else { &self.nothing }
+        if all && self.since == Ticks::ZERO {
+            &self.follower.observer().freed
+        } else {
+            &self.nothing
+        }
     }
 }

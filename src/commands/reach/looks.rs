@@ -1,6 +1,7 @@
 //! Results of earlier looks at the same process: they tell between which two of them the last pointer to a block went.
 
 use prof_scan::Block;
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub(super) struct Went {
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     /// Unreachable blocks by address and time of allocation.
-    seen: HashMap<(u64, u64), Went>,
+    seen: HashMap<(u64, Ticks), Went>,
     /// Begin of the last look that has come to an end, in nanoseconds.
     last_began_ns: Option<u64>,
     /// Number of looks that were counted.
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn a_pointer_went_between_the_last_look_that_saw_it_and_the_first_that_did_not() {
         let block = |address, time| Block { address, time, ..Block::default() };
-        let (a, b, c) = (block(16, 1), block(32, 2), block(16, 9));
+        let (a, b, c) = (block(16, Ticks(1)), block(32, Ticks(2)), block(16, Ticks(9)));
         let mut looks = Looks::default();
         looks.add((100, 110), [(a, 10)].into_iter());
         assert_eq!((looks.number, looks.new_blocks), (1, 1));

@@ -15,6 +15,7 @@ use prof_analyze::{Analysis, Index, LoadOptions, load::Pc};
 use prof_trace::chunk;
 use prof_trace::event::{Codec, Event, MAX_EVENT};
 use prof_trace::records::{Events, Module, NodeRun, Pass, Pcs, Symbols, Target, Thread, kind};
+use prof_trace::ticks::Ticks;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -74,7 +75,11 @@ fn sample() -> &'static [u8] {
             let thread = Thread { number: t, tid: 100 + t, name: format!("thread {t}") };
             chunk::put(&mut out, kind::THREAD, &thread.encode());
         }
-        chunk::put(&mut out, kind::PASS, &Pass { number: 1, ticks: 1, ..Pass::default() }.encode());
+        chunk::put(
+            &mut out,
+            kind::PASS,
+            &Pass { number: 1, ticks: Ticks(1), ..Pass::default() }.encode(),
+        );
         for thread in 1..=2 {
             let mut codec = Codec::default();
             let (mut bytes, mut count) = (Vec::new(), 0);
@@ -82,16 +87,18 @@ fn sample() -> &'static [u8] {
                 let (time, addr, node) =
                     (1000 * i + 7, 0x10000 * u64::from(thread) + 64 * (i % 90), 1 + i as u32 % 4);
                 let event = match i % 7 {
-                    0 | 2 | 4 => Event::Alloc { time, addr, size: (i * 3).into(), node },
+                    0 | 2 | 4 => {
+                        Event::Alloc { time: Ticks(time), addr, size: (i * 3).into(), node }
+                    }
                     5 => Event::Realloc {
-                        time_before: time - 3,
-                        time,
+                        time_before: Ticks(time - 3),
+                        time: Ticks(time),
                         old: addr - 64,
                         addr,
                         size: i.into(),
                         node,
                     },
-                    _ => Event::Free { time, addr: addr - 64, node: 0 },
+                    _ => Event::Free { time: Ticks(time), addr: addr - 64, node: 0 },
                 };
                 let at = bytes.len();
                 bytes.resize(at + MAX_EVENT, 0);

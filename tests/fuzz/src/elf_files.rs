@@ -12,6 +12,7 @@ use prof_os::maps::Map;
 use prof_trace::chunk;
 use prof_trace::event::{Codec, Event};
 use prof_trace::records::{Hooks, Module, Nodes, Pass, Pcs, Target, Toggle, kind};
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -82,8 +83,8 @@ fn analyser(path: &Path, len: u64, build_id: Vec<u8>) {
         build_id,
         ..Module::default()
     };
-    out.put(kind::PASS, &Pass { ticks: 1, ..Pass::default() }.encode());
-    out.put(kind::TOGGLE, &Toggle { ticks: 1, on: 1 }.encode());
+    out.put(kind::PASS, &Pass { ticks: Ticks(1), ..Pass::default() }.encode());
+    out.put(kind::TOGGLE, &Toggle { ticks: Ticks(1), on: 1 }.encode());
     out.put(kind::MODULE, &module.encode());
     let (mut pcs, mut nodes, mut events) = (Vec::new(), Vec::new(), Vec::new());
     let mut codec = Codec::default();
@@ -91,7 +92,8 @@ fn analyser(path: &Path, len: u64, build_id: Vec<u8>) {
         let id = i + 1;
         pcs.extend([id, len * i / 16 + i, 1]);
         nodes.extend([id, 0, id]);
-        let e = Event::Alloc { time: 2 + i, addr: 4096 * id, size: 8.into(), node: id as u32 };
+        let e =
+            Event::Alloc { time: Ticks(2 + i), addr: 4096 * id, size: 8.into(), node: id as u32 };
         let Event::Alloc { time, addr, size, node } = e else { return };
         let mut b = [0u8; 64];
         // SAFETY: an event takes at most 64 bytes.
@@ -101,7 +103,7 @@ fn analyser(path: &Path, len: u64, build_id: Vec<u8>) {
     out.put(kind::PCS, &Pcs { triples: pcs }.encode());
     out.put(kind::NODES, &Nodes { triples: nodes }.encode());
     out.put_events(1, &Codec::default(), 16, &events);
-    out.put(kind::PASS, &Pass { number: 1, ticks: 100, ..Pass::default() }.encode());
+    out.put(kind::PASS, &Pass { number: 1, ticks: Ticks(100), ..Pass::default() }.encode());
     out.flush();
     assert!(out.failure().is_none() && out.len() > chunk::FILE_HEADER as u64);
     let analysis = Analysis::from_file(&recording, &LoadOptions::default()).expect("a recording");

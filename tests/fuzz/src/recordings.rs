@@ -5,6 +5,7 @@ use prof_analyze::maps::{MapFilter, MappedRanges, Maps, MapsOptions, MapsReport}
 use prof_analyze::report::{Report, ReportOptions, SortKey};
 use prof_analyze::{Analysis, Follower, LoadOptions};
 use prof_trace::chunk;
+use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -55,5 +56,5 @@ fn mappings(analysis: &Analysis) {
     let _ = (report.text(Default::default()), report.json());
     let all: Vec<u32> = (0..maps.count().min(50)).collect();
     assert_eq!(maps.some(&all).len(), all.len(), "a mapping is missing");
-    let _ = MappedRanges::of(&maps, &all).map(|p| p.has(0x1000, 1));
+    let _ = MappedRanges::of(&maps, &all).map(|p| p.has(0x1000, Ticks(1)));
 }

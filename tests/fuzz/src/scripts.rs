@@ -7,6 +7,7 @@ use prof_script::{Limits, OutputLimits, Recording, Script, ScriptOptions, Virtua
 use prof_trace::chunk;
 use prof_trace::event::{Codec, MAX_EVENT};
 use prof_trace::records::{End, Events, Nodes, Pass, Pcs, Target, Thread, kind};
+use prof_trace::ticks::Ticks;
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -48,7 +49,7 @@ fn recording() -> Arc<Recording> {
         prof_version: "0.1.0".into(),
         pointer_size: 8,
         page_size: 4096,
-        start_ticks: start,
+        start_ticks: Ticks(start),
         ticks_per_sec: 1_000_000_000,
         ..Target::default()
     };
@@ -58,7 +59,7 @@ fn recording() -> Arc<Recording> {
     put(kind::PCS, &Pcs { triples: (1..=8).flat_map(|n| [n, 0x1000 * n, 0]).collect() }.encode());
     put(kind::NODES, &Nodes { triples: (1..=8).flat_map(|n| [n, n / 2, n]).collect() }.encode());
     let pass = |number, ticks| Pass { number, ticks, ..Pass::default() }.encode();
-    put(kind::PASS, &pass(0, start));
+    put(kind::PASS, &pass(0, Ticks(start)));
     let (mut codec, mut bytes, mut count) = (Codec::default(), Vec::new(), 0);
     for n in 1..=200u64 {
         let time = start + 10 * n;
@@ -67,20 +68,20 @@ fn recording() -> Arc<Recording> {
         let length = unsafe {
             let first = codec.put_alloc(
                 buffer.as_mut_ptr(),
-                time,
+                Ticks(time),
                 64 * n,
                 (8 * n).into(),
                 1 + n as u32 % 8,
             );
             let to = buffer.as_mut_ptr().add(first);
-            first + if n % 2 == 0 { codec.put_free(to, time + 1, 64 * n, 0) } else { 0 }
+            first + if n % 2 == 0 { codec.put_free(to, Ticks(time + 1), 64 * n, 0) } else { 0 }
         };
         count += 1 + u32::from(n % 2 == 0);
         bytes.extend_from_slice(&buffer[..length]);
     }
     put(kind::EVENTS, &Events { thread: 1, count, bytes, ..Events::default() }.encode());
-    put(kind::PASS, &pass(1, 4000));
-    put(kind::END, &End { ticks: 4000, reason: "detached".into() }.encode());
+    put(kind::PASS, &pass(1, Ticks(4000)));
+    put(kind::END, &End { ticks: Ticks(4000), reason: "detached".into() }.encode());
     let (mut file, path) = memory_file(c"recording");
     file.write_all(&out).expect("memory");
     let options = IndexOptions { keep: Keep::Never, load: LoadOptions::default(), dir: None };

@@ -7,6 +7,7 @@ use crate::list::AllocationList;
 use crate::maplist::MapList;
 use prof_analyze::maps::Map;
 use prof_analyze::query::Span;
+use prof_trace::ticks::Ticks;
 use std::collections::HashSet;
 
 /// Number of columns of a graph.
@@ -95,7 +96,7 @@ fn of_blocks(list: &AllocationList, show: Show, span: &Span) -> Result<Vec<u64>,
 }
 
 /// Returns the changes of a mapping's memory: moments in nanoseconds, and the value from then on.
-fn changes(map: &Map, show: Show, ns: impl Fn(u64) -> u64) -> Vec<(u64, u64)> {
+fn changes(map: &Map, show: Show, ns: impl Fn(Ticks) -> u64) -> Vec<(u64, u64)> {
     let address_space = show == Show::AddressSpace;
     let mut out: Vec<(u64, u64)> = Vec::new();
     if address_space {

@@ -69,12 +69,12 @@ fn bench(seed: u64, steps: usize) -> Bench {
     let w = make(&mut r, steps, 7);
     let middle = w.steps[w.steps.len() / 2].1.time();
     let mut m = write(&mut r, &w, 7, Compress::None);
-    describe(&mut m, middle);
+    describe(&mut m, middle.0);
     let graphs = scans::graphs(&mut r, &w);
     scans::write_all(&graphs, &mut m);
     let file = m.file();
     let data = Recording::open(&file.0, &NEVER).expect("a recording");
-    let end = w.steps.last().map_or(2000, |s| s.1.time()) + 1;
+    let end = w.steps.last().map_or(2000, |s| s.1.time().0) + 1;
     let (script, out) = engine(std::slice::from_ref(&data), None);
     Bench { _file: file, w, end, data, script, out, graphs }
 }
@@ -83,7 +83,7 @@ impl Bench {
     /// Returns the ticks of the marks.
     fn marks(&self) -> [u64; 3] {
         let middle = self.w.steps[self.w.steps.len() / 2].1.time();
-        common::world::marks(middle).map(|m| m.0)
+        common::world::marks(middle.0).map(|m| m.0)
     }
 
     /// Runs code, and returns the lines that it prints.
@@ -141,7 +141,7 @@ impl Truth {
         chains.values_mut().for_each(|c: &mut Vec<Block>| c.sort_by_key(|b| b.position));
         let of = |(t, e): &(u32, prof_trace::event::Event)| match e {
             prof_trace::event::Event::Realloc { time_before, node, .. } => {
-                Some(((*time_before, *t), *node))
+                Some(((time_before.0, *t), *node))
             }
             _ => None,
         };
@@ -324,7 +324,7 @@ fn case(b: &Bench, t: &Truth, r: &mut Random, name: &str) -> Option<(String, Vec
         "thread" => ("\"even\"".into(), b.selected(|b| b.thread.is_multiple_of(2))),
         "part" => {
             let middle = b.w.steps[b.w.steps.len() / 2].1.time();
-            ("2".into(), b.selected(|b| b.begin > middle))
+            ("2".into(), b.selected(|b| b.begin > middle.0))
         }
         "since" => {
             let [first, deployed, warm] = b.marks();

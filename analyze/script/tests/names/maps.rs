@@ -5,6 +5,7 @@ use common::{Maker, mmap, munmap};
 use prof_trace::records::{
     MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, kind, perms,
 };
+use prof_trace::ticks::Ticks;
 use serde_json::Value;
 
 /// A mapping as it was made; times since the start.
@@ -118,9 +119,9 @@ fn written(all: &[Made]) -> Maker {
         m.calls(&calls).pass(ticks);
         let flags = if n == 0 { MAPPINGS_ANEW | USAGE_ANEW } else { USAGE_ANEW };
         let mut look = Mappings {
-            begun: ticks,
-            ticks,
-            usage_ticks: ticks,
+            begun: Ticks(ticks),
+            ticks: Ticks(ticks),
+            usage_ticks: Ticks(ticks),
             flags,
             names: if n == 0 { names.map(Into::into).to_vec() } else { Vec::new() },
             ..Mappings::default()

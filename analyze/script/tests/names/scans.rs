@@ -3,6 +3,7 @@
 use super::*;
 use prof_graph::{Edges, Heap, NONE, Naming, Root, RootEdge, Table};
 use prof_trace::records::{Scan, ScanFigures, ScanRoot, ScanStack, root_kind};
+use prof_trace::ticks::Ticks;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -79,7 +80,7 @@ impl Graph {
     fn write(&self, m: &mut common::Maker) {
         let figures = ScanFigures { scanned: 4096, took_ns: 5, ..ScanFigures::default() }.encode();
         let (ticks, name) = (self.ticks, self.name.to_owned());
-        let head = Scan { ticks, name, figures, ..Scan::default() };
+        let head = Scan { ticks: Ticks(ticks), name, figures, ..Scan::default() };
         let put = |kind, payload: &[u8]| {
             m.put(kind, payload);
             Ok::<_, ()>(())
@@ -137,7 +138,7 @@ pub(crate) fn graphs(r: &mut Random, w: &World) -> Vec<Graph> {
         let is_live = |b: &&Block| b.begin <= ticks && b.end.is_none_or(|e| e.0 > ticks);
         w.blocks.iter().filter(is_live).count()
     };
-    let at = |part: usize| w.steps[w.steps.len() * part / 100].1.time();
+    let at = |part: usize| w.steps[w.steps.len() * part / 100].1.time().0;
     let mut moments: Vec<u64> = (1..100).map(at).filter(|t| live(*t) > 0).collect();
     moments.dedup();
     moments.sort_by_key(|t| std::cmp::Reverse(live(*t)));

@@ -5,6 +5,7 @@ use crate::data;
 use crate::reply::{Answer, Failure, Writer};
 use prof_analyze::export::{Cost, ExportError, Format, Source};
 use prof_analyze::query::{Filter, Query};
+use prof_trace::ticks::Ticks;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::path::{Component, Path, PathBuf};
@@ -25,7 +26,7 @@ pub(crate) fn file_name(name: &str, extension: &str) -> String {
 pub(crate) fn export_of(
     ask: Ask,
     filter: Filter,
-    at: Option<u64>,
+    at: Option<Ticks>,
     (format, kind): (Format, &'static str),
     cost: Cost,
 ) -> Result<(Answer, Writer), Failure> {

@@ -7,6 +7,7 @@ use prof_analyze::Index;
 use prof_analyze::index::{Column, ScanError};
 use prof_analyze::query::value;
 use prof_analyze::query::{Query, Selection};
+use prof_trace::ticks::Ticks;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -133,9 +134,9 @@ pub(crate) fn space(ask: &mut Ask) -> Result<Answer, Failure> {
     let index = ask.index();
     let analysis = index.analysis();
     // A live block's end is the latest time there is.
-    let ticks = at.unwrap_or(u64::MAX - 1);
-    let mut found = bins(&stretches(&query, index, ticks, (start, end))?, most);
-    each_live(&query, index, ticks, |addr, size, begin| {
+    let ticks = at.unwrap_or(Ticks::LAST);
+    let mut found = bins(&stretches(&query, index, ticks.0, (start, end))?, most);
+    each_live(&query, index, ticks.0, |addr, size, begin| {
         let i = found.partition_point(|s| s.end <= addr);
         if let Some(s) = found.get_mut(i) {
             s.add(addr, size, begin);
@@ -145,7 +146,8 @@ pub(crate) fn space(ask: &mut Ask) -> Result<Answer, Failure> {
     let shown: Vec<Value> = found
         .iter()
         .map(|s| {
-            let age = |t: &u64| if *t == u64::MAX { Value::Null } else { clock.ns(*t).into() };
+            let age =
+                |t: &u64| if *t == u64::MAX { Value::Null } else { clock.ns(Ticks(*t)).into() };
             json!({
                 "start": format!("{:#x}", s.start),
                 "end": format!("{:#x}", s.end),

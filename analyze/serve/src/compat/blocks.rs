@@ -10,6 +10,7 @@ use prof_analyze::answers::{BlockRow, BlockSort, BlocksAsk, ChainRow, MOST_BLOCK
 use prof_analyze::heap::Group;
 use prof_analyze::index::Column;
 use prof_analyze::query::{By, Filter, Query, Selection};
+use prof_trace::ticks::Ticks;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -304,7 +305,7 @@ pub(super) fn raw_allocations(ask: Ask) -> Result<(Answer, Writer), Failure> {
         let (mut failed, mut first) = (None, true);
         out.write_all(b"[").map_err(written)?;
         query
-            .in_order(u64::MAX, |e| {
+            .in_order(Ticks::MAX, |e| {
                 if !e.begins() || failed.is_some() {
                     return;
                 }

@@ -3,6 +3,7 @@
 use crate::names::Names;
 use prof_analyze::Index;
 use prof_analyze::symbols::Frame;
+use prof_trace::ticks::Ticks;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -26,11 +27,11 @@ impl<'a> Clock<'a> {
         Self { clock: &meta.clock, start: meta.target.wall_ns, duration: analysis.duration_ns() }
     }
 
-    pub(super) fn ns(&self, ticks: u64) -> u64 {
+    pub(super) fn ns(&self, ticks: Ticks) -> u64 {
         self.clock.ns(ticks)
     }
 
-    pub(super) fn between(&self, begin: u64, end: u64) -> u64 {
+    pub(super) fn between(&self, begin: Ticks, end: Ticks) -> u64 {
         self.clock.between(begin, end)
     }
 

@@ -8,6 +8,7 @@ use prof_os::Pid;
 use prof_serve::{Listen, Options, Server, Source, Token};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Call, CallKind, Module};
+use prof_trace::ticks::Ticks;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -81,8 +82,8 @@ pub(crate) fn recording(seed: u64) -> (Temp, World) {
     }
     let setting = |flags: i32, end: u64| Call {
         kind: CallKind::Mallopt,
-        begin: end - 10,
-        end,
+        begin: Ticks(end - 10),
+        end: Ticks(end),
         flags: flags as u32,
         value: -2,
         result: 1,

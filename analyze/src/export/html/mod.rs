@@ -12,6 +12,7 @@ use crate::index::ScanError;
 use crate::maps::{Held, HeldSums, What};
 use crate::report::Head;
 use crate::symbols::Frame;
+use prof_trace::ticks::Ticks;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -102,7 +103,7 @@ struct Costs {
     /// The costs of each stack.
     all: Vec<[u64; COSTS.len()]>,
     /// Ticks of the peak.
-    peak: u64,
+    peak: Ticks,
     maps: Option<MapsPart>,
 }
 
@@ -140,11 +141,11 @@ fn costs(source: &Source<'_>) -> Result<Costs, ScanError> {
 fn maps_costs(
     source: &Source<'_>,
     held: &Held<'_>,
-    peak: u64,
+    peak: Ticks,
     profile: &mut Profile,
     all: &mut Vec<[u64; COSTS.len()]>,
 ) -> MapsPart {
-    let sums = |at: Option<u64>| -> HashMap<(u32, String), HeldSums> {
+    let sums = |at: Option<Ticks>| -> HashMap<(u32, String), HeldSums> {
         let groups = held.at(at).groups.into_iter();
         groups.map(|g| ((g.node, g.name), g.sums)).collect()
     };

@@ -7,6 +7,7 @@ use prof_os::stat::Stat;
 use prof_os::workers::workers;
 use prof_trace::records::{Process, kind};
 use prof_trace::shared::state;
+use prof_trace::ticks::Ticks;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ impl Collector<'_> {
     }
 
     /// Writes the changes in the list of mappings that was read between two ticks.
-    pub(super) fn note_mappings(&mut self, begun: u64) {
+    pub(super) fn note_mappings(&mut self, begun: Ticks) {
         let Some(maps) = &self.maps else { return };
         let ours: Vec<(u64, u64)> =
             areas(&self.shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect();

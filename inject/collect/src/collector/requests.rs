@@ -2,6 +2,7 @@
 
 use super::{Collector, OnDump, SECOND};
 use prof_trace::records::{MARKS, Mark, kind};
+use prof_trace::ticks::Ticks;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
@@ -36,8 +37,9 @@ impl Collector<'_> {
             return;
         }
         // The target can write into this memory, so the number of marks that the collector writes itself is bounded.
-        let ticks = if self.marks < MARKS { self.epochs.clock().now().max(1) } else { 0 };
-        if ticks != 0 {
+        let ticks =
+            if self.marks < MARKS { self.epochs.clock().now().max(Ticks(1)) } else { Ticks::ZERO };
+        if ticks != Ticks::ZERO {
             self.marks += 1;
             let name = c.mark_name.iter().map(|b| b.load(Relaxed)).take_while(|b| *b != 0);
             let name = String::from_utf8_lossy(&name.collect::<Vec<_>>()).into_owned();
@@ -46,7 +48,7 @@ impl Collector<'_> {
             self.drain.flush(&self.shared, &mut self.out);
             self.out.flush();
         }
-        c.mark_ticks.store(ticks, Relaxed);
+        c.mark_ticks.store(ticks.0, Relaxed);
         c.marks_done.store(asked, Release);
     }
 

@@ -15,6 +15,7 @@ use prof_trace::records::{
 };
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
+use prof_trace::ticks::Ticks;
 use prof_trace::{event::Codec, pcs};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -221,11 +222,11 @@ pub(crate) fn event(serial: u32, i: u64, node: u32) -> Event {
     let addr = 0x7f00_0000_0000 + (serial as u64) * 0x100_0000 + (i % 1000) * 64;
     let time = now();
     match i % 5 {
-        0 | 2 => Event::Alloc { time, addr, size: i.into(), node },
-        1 | 3 => Event::Free { time, addr, node: 0 },
+        0 | 2 => Event::Alloc { time: Ticks(time), addr, size: i.into(), node },
+        1 | 3 => Event::Free { time: Ticks(time), addr, node: 0 },
         _ => Event::Realloc {
-            time_before: time - 50,
-            time,
+            time_before: Ticks(time - 50),
+            time: Ticks(time),
             old: addr,
             addr: addr + 8,
             size: i.into(),
@@ -399,7 +400,7 @@ impl Recording {
 
     fn event(&mut self, thread: u32, event: Event) {
         assert!(!self.passes.is_empty(), "events stand in a pass");
-        let before = self.passes.len().checked_sub(2).map_or(0, |i| self.passes[i].ticks);
+        let before = self.passes.len().checked_sub(2).map_or(Ticks::ZERO, |i| self.passes[i].ticks);
         let node = event.node();
         self.unknown_nodes += u64::from(node != 0 && !self.nodes.contains_key(&node));
         self.late += u64::from(event.time() < before);

@@ -8,6 +8,7 @@ use crate::stacks::Stacks;
 use crate::tracepoints::Tracepoint;
 use crate::write::Recording;
 use prof_trace::event::Event;
+use prof_trace::ticks::Ticks;
 
 /// Addresses below are none: a failed allocation, or one of no bytes.
 const NO_BLOCK: u64 = 17;
@@ -17,7 +18,7 @@ const NO_STACK: u32 = u32::MAX;
 /// An allocation or a free.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
-    time: u64,
+    time: Ticks,
     /// The address as it is recorded; 0: none.
     address: u64,
     size: u64,
@@ -78,14 +79,14 @@ pub(super) struct Sink<'a> {
 pub(super) struct Order {
     waiting: Vec<Change>,
     /// Start of the last pass.
-    last_pass: u64,
+    last_pass: Ticks,
     /// Time up to which events were taken.
-    taken: u64,
+    taken: Ticks,
 }
 
 impl Order {
     /// Creates an empty queue.
-    pub(super) fn new(start: u64) -> Self {
+    pub(super) fn new(start: Ticks) -> Self {
         Self { waiting: Vec::new(), last_pass: start, taken: start }
     }
 
@@ -97,17 +98,17 @@ impl Order {
 
     /// Returns the time before which all events are there, now that the rings have been read.
     pub(super) fn safe(&self) -> u64 {
-        self.last_pass
+        self.last_pass.0
     }
 
     /// Notes that the rings were read from this time on.
-    pub(super) fn next_pass(&mut self, start: u64) {
+    pub(super) fn next_pass(&mut self, start: Ticks) {
         self.last_pass = start;
     }
 
     /// Passes the events before a time on, in order. Returns a time before which none of them, and none of the later
     /// ones, lies.
-    pub(super) fn take(&mut self, before: u64, page: u64, sink: &mut Sink<'_>) -> u64 {
+    pub(super) fn take(&mut self, before: Ticks, page: u64, sink: &mut Sink<'_>) -> u64 {
         // The events of each processor are nearly in order, which a merge sort makes use of.
         self.waiting.sort_by_key(|c| c.time);
         let n = self.waiting.partition_point(|c| c.time < before);
@@ -119,10 +120,10 @@ impl Order {
                 sink.apply(Change { time: self.taken, ..c }, page);
             }
         }
-        if before != u64::MAX {
+        if before != Ticks(u64::MAX) {
             self.taken = self.taken.max(before);
         }
-        first
+        first.0
     }
 }
 
@@ -143,7 +144,7 @@ impl Sink<'_> {
     }
 
     /// Adds a block, with an event of this time.
-    fn alloc(&mut self, address: u64, block: Block, time: u64) {
+    fn alloc(&mut self, address: u64, block: Block, time: Ticks) {
         if self.live.add(address, block).is_some() {
             self.figures.implied_frees += 1;
         }
@@ -154,7 +155,7 @@ impl Sink<'_> {
         }
     }
 
-    fn free(&mut self, address: u64, block: Block, time: u64) {
+    fn free(&mut self, address: u64, block: Block, time: Ticks) {
         self.live.remove(address);
         self.figures.frees += 1;
         if let Some(r) = &mut self.recording {

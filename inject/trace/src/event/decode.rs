@@ -7,6 +7,7 @@ use crate::event::{
 };
 use crate::ids::{PcId, SegmentNode};
 use crate::size::CodedSize;
+use crate::ticks::Ticks;
 
 #[inline(always)]
 fn unzigzag(v: u64) -> i64 {
@@ -166,7 +167,7 @@ impl Codec {
 /// Returns the call with these integers of its entry; `None` if its kind is unknown.
 #[cold]
 #[inline(never)]
-fn called(time: u64, addr: u64, len: u64, node: u32, rest: [u64; 4]) -> Option<RawCall> {
+fn called(time: Ticks, addr: u64, len: u64, node: u32, rest: [u64; 4]) -> Option<RawCall> {
     let [head, took, first, second] = rest;
     Some(RawCall { time, took, addr, len, first, second, node, ..RawCall::from_head(head)? })
 }
@@ -181,13 +182,13 @@ pub trait Visit {
         false
     }
     /// Receives an [`Event::Alloc`].
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: Self::Node) -> bool;
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: Self::Node) -> bool;
     /// Receives an [`Event::Free`].
-    fn free(&mut self, time: u64, addr: u64, node: Self::Node) -> bool;
+    fn free(&mut self, time: Ticks, addr: u64, node: Self::Node) -> bool;
     /// Receives an [`Event::Realloc`]; `times` are its `time_before` and `time`.
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,
@@ -221,13 +222,13 @@ impl Visit for Kept {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, time: u64, addr: u64, size: CodedSize, node: SegmentNode) -> bool {
+    fn alloc(&mut self, time: Ticks, addr: u64, size: CodedSize, node: SegmentNode) -> bool {
         self.0 = Some(Entry::Event(Event::Alloc { time, addr, size, node }));
         true
     }
 
     #[inline(always)]
-    fn free(&mut self, time: u64, addr: u64, node: SegmentNode) -> bool {
+    fn free(&mut self, time: Ticks, addr: u64, node: SegmentNode) -> bool {
         self.0 = Some(Entry::Event(Event::Free { time, addr, node }));
         true
     }
@@ -235,7 +236,7 @@ impl Visit for Kept {
     #[inline(always)]
     fn realloc(
         &mut self,
-        times: [u64; 2],
+        times: [Ticks; 2],
         old: u64,
         addr: u64,
         size: CodedSize,

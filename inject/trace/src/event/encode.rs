@@ -10,6 +10,7 @@ use crate::event::{
 };
 use crate::ids::{PcId, SegmentNode};
 use crate::size::CodedSize;
+use crate::ticks::Ticks;
 
 /// Addresses in calls are cut to this: any two then have a difference that can be encoded.
 const CALL_ADDRESS: u64 = (1 << 55) - 1;
@@ -70,12 +71,12 @@ impl Codec {
     pub unsafe fn put_alloc(
         &mut self,
         at: *mut u8,
-        time: u64,
+        time: Ticks,
         addr: u64,
         size: CodedSize,
         node: u32,
     ) -> usize {
-        let t = time.wrapping_sub(self.time);
+        let t = time.wrapping_since(self.time);
         let (a, k) = self.addr_delta(addr);
         let n = zigzag(node as i64 - self.node as i64);
         let size = size.0;
@@ -103,8 +104,8 @@ impl Codec {
     /// # Safety
     /// [`MAX_EVENT`] bytes from `at` must be writable.
     #[inline(always)]
-    pub unsafe fn put_free(&mut self, at: *mut u8, time: u64, addr: u64, node: u32) -> usize {
-        let t = time.wrapping_sub(self.time);
+    pub unsafe fn put_free(&mut self, at: *mut u8, time: Ticks, addr: u64, node: u32) -> usize {
+        let t = time.wrapping_since(self.time);
         let (a, k) = self.addr_delta(addr);
         if (t | a) >= LIMIT {
             return 0;
@@ -144,15 +145,15 @@ impl Codec {
     pub unsafe fn put_realloc(
         &mut self,
         at: *mut u8,
-        time_before: u64,
-        time: u64,
+        time_before: Ticks,
+        time: Ticks,
         old: u64,
         addr: u64,
         size: CodedSize,
         node: u32,
     ) -> usize {
-        let t = time.wrapping_sub(self.time);
-        let back = time.wrapping_sub(time_before);
+        let t = time.wrapping_since(self.time);
+        let back = time.wrapping_since(time_before);
         let (a, k) = self.addr_delta(addr);
         let o = zigzag(old.wrapping_sub(addr) as i64);
         let n = zigzag(node as i64 - self.node as i64);
@@ -215,7 +216,7 @@ impl Codec {
     #[inline(always)]
     pub unsafe fn put_call(&mut self, at: *mut u8, call: &RawCall) -> usize {
         let addr = call.addr & CALL_ADDRESS;
-        let t = call.time.wrapping_sub(self.time);
+        let t = call.time.wrapping_since(self.time);
         let (a, k) = self.addr_delta(addr);
         let n = zigzag(call.node as i64 - self.node as i64);
         if (t | a) >= LIMIT {

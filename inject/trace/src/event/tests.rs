@@ -47,26 +47,36 @@ fn round(events: &[Event]) -> usize {
 #[test]
 fn events_come_back_as_written() {
     let e = [
-        Event::Alloc { time: 1 << 50, addr: 0x7f00_1234_5670, size: CodedSize(24), node: 900 },
         Event::Alloc {
-            time: (1 << 50) + 300,
+            time: Ticks(1 << 50),
+            addr: 0x7f00_1234_5670,
+            size: CodedSize(24),
+            node: 900,
+        },
+        Event::Alloc {
+            time: Ticks((1 << 50) + 300),
             addr: 0x7f00_1234_5690,
             size: CodedSize(24),
             node: 900,
         },
-        Event::Free { time: (1 << 50) + 500, addr: 0x7f00_1234_5690, node: 0 },
-        Event::Free { time: (1 << 50) + 501, addr: 0x10, node: 7 },
-        Event::Alloc { time: (1 << 50) + 800, addr: 0x13, size: CodedSize(0), node: u32::MAX },
+        Event::Free { time: Ticks((1 << 50) + 500), addr: 0x7f00_1234_5690, node: 0 },
+        Event::Free { time: Ticks((1 << 50) + 501), addr: 0x10, node: 7 },
+        Event::Alloc {
+            time: Ticks((1 << 50) + 800),
+            addr: 0x13,
+            size: CodedSize(0),
+            node: u32::MAX,
+        },
         Event::Realloc {
-            time_before: (1 << 50) + 900,
-            time: (1 << 50) + 1000,
+            time_before: Ticks((1 << 50) + 900),
+            time: Ticks((1 << 50) + 1000),
             old: 0x13,
             addr: 0xffff_ffff_fff0,
             size: CodedSize(1 << 47),
             node: 1,
         },
         Event::Alloc {
-            time: (1 << 50) + 1000,
+            time: Ticks((1 << 50) + 1000),
             addr: 0xffff_ffff_fff1,
             size: CodedSize((1 << 56) - 1),
             node: 0,
@@ -89,14 +99,14 @@ fn definitions_come_back_as_written() {
         len += n;
     }
     // SAFETY: as above.
-    len += unsafe { w.put_free(buf[len..].as_mut_ptr(), 5, 16, 3) };
+    len += unsafe { w.put_free(buf[len..].as_mut_ptr(), Ticks(5), 16, 3) };
     let mut pos = 0;
     for (parent, pcs) in all {
         let (e, n) = r.get_entry(&buf[pos..len]).expect("an entry");
         assert_eq!(e, Entry::Define { parent, pcs });
         pos += n;
     }
-    let free = Entry::Event(Event::Free { time: 5, addr: 16, node: SegmentNode(3) });
+    let free = Entry::Event(Event::Free { time: Ticks(5), addr: 16, node: SegmentNode(3) });
     assert_eq!(r.get_entry(&buf[pos..len]).map(|(e, n)| (e, n + pos)), Some((free, len)));
     assert_eq!((r, r.defined), (w, 9));
     // A parent that is not defined, and a definition without nodes.
@@ -109,9 +119,9 @@ fn definitions_come_back_as_written() {
 #[test]
 fn a_usual_pair_is_small() {
     let pair = [
-        Event::Alloc { time: 0, addr: 0, size: CodedSize(0), node: 0 },
-        Event::Alloc { time: 300, addr: 0x2000, size: CodedSize(48), node: 1000 },
-        Event::Free { time: 600, addr: 0x2000, node: 0 },
+        Event::Alloc { time: Ticks(0), addr: 0, size: CodedSize(0), node: 0 },
+        Event::Alloc { time: Ticks(300), addr: 0x2000, size: CodedSize(48), node: 1000 },
+        Event::Free { time: Ticks(600), addr: 0x2000, node: 0 },
     ];
     assert!(round(&pair) <= 2 + 9 + 4 + 1);
 }
@@ -121,7 +131,7 @@ fn values_that_do_not_fit_are_refused() {
     let mut buf = [0u8; MAX_EVENT];
     let mut c = Codec::default();
     // SAFETY: the buffer has MAX_EVENT bytes.
-    let n = unsafe { c.put_alloc(buf.as_mut_ptr(), 1, 16, CodedSize(1 << 56), 1) };
+    let n = unsafe { c.put_alloc(buf.as_mut_ptr(), Ticks(1), 16, CodedSize(1 << 56), 1) };
     assert_eq!((n, c), (0, Codec::default()));
 }
 
@@ -150,7 +160,7 @@ fn calls_and_names_come_back_as_written() {
     use crate::call::CallKind;
     let full = RawCall {
         kind: CallKind::Mremap,
-        time: (1 << 50) + 9,
+        time: Ticks((1 << 50) + 9),
         took: (1 << 56) - 1,
         addr: (1 << 55) - 1,
         len: u64::MAX,
@@ -161,7 +171,7 @@ fn calls_and_names_come_back_as_written() {
         errno: 2047,
         node: u32::MAX,
     };
-    let small = RawCall { time: (1 << 50) + 9, addr: 4096, node: 1, ..RawCall::default() };
+    let small = RawCall { time: Ticks((1 << 50) + 9), addr: 4096, node: 1, ..RawCall::default() };
     let mut buf = [0u8; 1024];
     let (mut w, mut r) = (Codec::default(), Codec::default());
     let mut ends = std::vec::Vec::new();

@@ -1,5 +1,6 @@
 //! Records about the target's allocators.
 
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
@@ -8,7 +9,7 @@ record! {
     /// The target's allocators at one moment, as its files, its environment and its memory show them.
     Allocators {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// Allocators: triples of name (see [`allocator`]), version (empty: unknown), path of the file that has it.
         found: texts,
         /// Settings: triples of source (see [`setting`]), name, value.
@@ -156,7 +157,8 @@ mod tests {
     fn what_is_known_comes_back_and_more_fields_do_no_harm() {
         let arena =
             Arena { address: 0x7f00, mapped: 100, free: 30, threads: 2, ..Arena::default() };
-        let mut a = Allocators { ticks: 5, found: vec!["glibc".into()], ..Allocators::default() };
+        let mut a =
+            Allocators { ticks: Ticks(5), found: vec!["glibc".into()], ..Allocators::default() };
         a.set_arenas(&[arena, Arena::default()]);
         a.set(setting::MEMORY, "top_pad", "131072");
         a.note(allocator::GLIBC, "mapped_blocks", 3);

@@ -1,6 +1,7 @@
 //! Calls that change the address space or the settings of the allocator, and the files that they map.
 
 use crate::call::{CallKind, RawCall, unpack_prot};
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
@@ -11,9 +12,9 @@ pub struct Call {
     /// Function that was called.
     pub kind: CallKind,
     /// Ticks before the call.
-    pub begin: u64,
+    pub begin: Ticks,
     /// Ticks after the call.
-    pub end: u64,
+    pub end: Ticks,
     /// Address: the result (`mmap`, `mremap`, `shmat`; the argument, if the call has failed), the argument (`munmap`,
     /// `shmdt`, `madvise`, `mprotect`, `prctl`), or the new break (`brk`, `sbrk`).
     pub addr: u64,
@@ -73,7 +74,7 @@ fn unzigzag(v: u64) -> i64 {
 impl Call {
     /// Returns the moment at which the call counts: its begin if it only gives memory back, else its end.
     #[must_use]
-    pub fn at(&self) -> u64 {
+    pub fn at(&self) -> Ticks {
         if self.kind.is_release() { self.begin } else { self.end }
     }
 
@@ -113,10 +114,10 @@ impl Call {
     }
 
     /// Appends the encoded call; `last` is the end of the call before it in the chunk.
-    fn write(&self, w: &mut Writer, last: u64) {
+    fn write(&self, w: &mut Writer, last: Ticks) {
         w.int(self.kind as u64);
-        w.int(zigzag(self.end.wrapping_sub(last) as i64));
-        w.int(self.end.wrapping_sub(self.begin));
+        w.int(zigzag(self.end.wrapping_since(last) as i64));
+        w.int(self.end.wrapping_since(self.begin));
         w.int(self.addr).int(self.len).int(self.old_addr).int(self.old_len);
         w.int(self.prot.into()).int(self.flags.into());
         w.int((i64::from(self.fd) + 1) as u64 & 0xffff_ffff);
@@ -124,7 +125,7 @@ impl Call {
         w.int(self.node.into()).int(self.file.into()).blob(self.name.as_bytes());
     }
 
-    fn read(r: &mut Reader<'_>, last: u64) -> Option<Self> {
+    fn read(r: &mut Reader<'_>, last: Ticks) -> Option<Self> {
         let kind = CallKind::from_number(r.int()?)?;
         let end = last.wrapping_add(unzigzag(r.int()?) as u64);
         let begin = end.wrapping_sub(r.int()?);
@@ -163,7 +164,7 @@ impl Calls {
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.int(self.calls.len() as u64);
-        let mut last = 0;
+        let mut last = Ticks::ZERO;
         for (thread, call) in &self.calls {
             // A length in front, so that a later version may add fields.
             let mut one = Writer::default();
@@ -187,7 +188,7 @@ impl Calls {
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut r = Reader::new(payload);
         let count = r.int()?;
-        let (mut all, mut last) = (Self::default(), 0u64);
+        let (mut all, mut last) = (Self::default(), Ticks::ZERO);
         for _ in 0..count {
             let mut one = Reader::new(r.blob()?);
             let thread = one.int32()?;
@@ -214,8 +215,8 @@ mod tests {
     fn calls_come_back_and_cut_ones_do_not() {
         let mmap = Call {
             kind: CallKind::Mmap,
-            begin: 90,
-            end: 100,
+            begin: Ticks(90),
+            end: Ticks(100),
             addr: 0x7f00_0000_0000,
             len: 8192,
             prot: 3,
@@ -227,8 +228,8 @@ mod tests {
         };
         let earlier = Call {
             kind: CallKind::Mallopt,
-            begin: 20,
-            end: 30,
+            begin: Ticks(20),
+            end: Ticks(30),
             flags: -8i32 as u32,
             value: -5,
             result: 1,
@@ -250,25 +251,25 @@ mod tests {
         let known = |end| Call { begin: end, end, fd: -1, ..Call::default() };
         let mut w = Writer::default();
         w.int(3);
-        let mut last = 0;
-        for end in [10, 20, 30] {
+        let mut last = Ticks::ZERO;
+        for end in [10, 20, 30].map(Ticks) {
             let mut one = Writer::default();
             one.int(1);
             known(end).write(&mut one, last);
-            if end == 20 {
+            if end == Ticks(20) {
                 one.bytes[1] = 99;
             }
             w.blob(&one.bytes);
             last = end;
         }
         let calls = Calls::decode(&w.bytes).expect("calls").calls;
-        assert_eq!(calls, [(1, known(10)), (1, known(30))]);
+        assert_eq!(calls, [(1, known(Ticks(10))), (1, known(Ticks(30)))]);
     }
 
     #[test]
     fn releases_count_from_their_begin_on() {
-        let call = |kind| Call { kind, begin: 1, end: 2, ..Call::default() };
-        assert_eq!(call(CallKind::Munmap).at(), 1);
-        assert_eq!(call(CallKind::Mmap).at(), 2);
+        let call = |kind| Call { kind, begin: Ticks(1), end: Ticks(2), ..Call::default() };
+        assert_eq!(call(CallKind::Munmap).at(), Ticks(1));
+        assert_eq!(call(CallKind::Mmap).at(), Ticks(2));
     }
 }

@@ -33,6 +33,7 @@ macro_rules! record {
         }
     };
     (@ty int) => { u64 };
+    (@ty ticks) => { Ticks };
     (@ty later) => { u64 }; // appended in a later version: 0 if missing
     (@ty int32) => { u32 };
     (@ty text) => { String };
@@ -41,6 +42,7 @@ macro_rules! record {
     (@ty later_ints) => { Vec<u64> }; // appended in a later version: empty if missing
     (@ty texts) => { Vec<String> };
     (@put int, $w:ident, $v:expr) => { $w.int($v) };
+    (@put ticks, $w:ident, $v:expr) => { $w.int($v.0) };
     (@put later, $w:ident, $v:expr) => { $w.int($v) };
     (@put int32, $w:ident, $v:expr) => { $w.int($v as u64) };
     (@put text, $w:ident, $v:expr) => { $w.blob($v.as_bytes()) };
@@ -55,6 +57,7 @@ macro_rules! record {
         for x in &$v { $w.blob(x.as_bytes()); }
     }};
     (@get int, $r:ident) => { $r.int()? };
+    (@get ticks, $r:ident) => { Ticks($r.int()?) };
     (@get later, $r:ident) => { if $r.rest().is_empty() { 0 } else { $r.int()? } };
     (@get int32, $r:ident) => { $r.int32()? };
     (@get text, $r:ident) => { $r.text()? };

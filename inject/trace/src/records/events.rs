@@ -3,6 +3,7 @@
 use crate::event::Codec;
 #[allow(unused_imports)] // for the documentation
 use crate::records::Thread;
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
@@ -15,7 +16,7 @@ record! {
         /// Number of the pass, from 0.
         number: int,
         /// Ticks at the start of the pass.
-        ticks: int,
+        ticks: ticks,
         /// `CLOCK_MONOTONIC` at the same moment, in ns.
         clock_ns: int,
         /// Resident set size of the target, in pages; 0: not read in this pass.
@@ -31,7 +32,7 @@ record! {
         /// Thread number, see [`Thread`].
         thread: int32,
         /// Time of the decoding state before the first event.
-        time: int,
+        time: ticks,
         /// Address of that decoding state.
         addr: int,
         /// Stack node of that decoding state.
@@ -55,7 +56,7 @@ record! {
     /// continue.
     Epoch {
         /// Ticks of the recording when this was noticed.
-        ticks: int,
+        ticks: ticks,
         /// Ticks by which the counter went back.
         back: int,
         /// Offset that is added to the counter from then on, modulo 2^64.
@@ -68,7 +69,7 @@ record! {
     /// states decides about its weight.
     Distance {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// Bytes.
         bytes: int,
     }
@@ -78,7 +79,7 @@ record! {
     /// Recording was turned on or off.
     Toggle {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// 1: on; 0: off.
         on: int32,
     }
@@ -91,7 +92,7 @@ record! {
     /// A moment that a user has given a name, as a bound of what is asked for later.
     Mark {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// Name; empty: it has none, and is called by its number. Names may occur more than once.
         name: text,
     }

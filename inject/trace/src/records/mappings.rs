@@ -1,5 +1,6 @@
 //! The target's mappings over time, as the kernel lists them.
 
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
@@ -8,9 +9,9 @@ record! {
     /// Changes of the target's mappings between two looks at them, and of their use of memory.
     Mappings {
         /// Ticks when the look began.
-        begun: int,
+        begun: ticks,
         /// Ticks when the look ended.
-        ticks: int,
+        ticks: ticks,
         /// 1: the list and the numbers of names begin anew. 2: figures of use that are not given here are 0.
         flags: int,
         /// Names that were not used before: paths and the kernel's names such as `[heap]`. They are numbered from 1 on
@@ -21,7 +22,7 @@ record! {
         /// Mappings that are new or have changed, in the order of addresses; see [`Mappings::put`].
         new: ints,
         /// Ticks of the figures of use; 0: there are none.
-        usage_ticks: int,
+        usage_ticks: ticks,
         /// Figures of use that have changed; see [`Mappings::put_usage`].
         usage: ints,
         /// prof's own memory, if that has changed: pairs of start and end.
@@ -173,7 +174,12 @@ mod tests {
                 ..MappingLine::default()
             },
         ];
-        let mut m = Mappings { begun: 1, ticks: 2, flags: MAPPINGS_ANEW, ..Mappings::default() };
+        let mut m = Mappings {
+            begun: Ticks(1),
+            ticks: Ticks(2),
+            flags: MAPPINGS_ANEW,
+            ..Mappings::default()
+        };
         let mut last = 0;
         lines.iter().for_each(|l| m.put(l, &mut last));
         m.gone = vec![0x1000, 0x1000, 0x5000];

@@ -1,5 +1,6 @@
 //! The target's memory as the kernel counts it.
 
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::vec::Vec;
 
@@ -7,7 +8,7 @@ record! {
     /// The target's memory at one moment, as the kernel counts it. The last such chunk is valid.
     Memory {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// Resident set size, in bytes; this and the next three are from `smaps_rollup`, 0: unknown.
         rss: int,
         /// Proportional set size, in bytes.
@@ -88,7 +89,7 @@ record! {
     /// Statistics of the kernel about the target, once a second.
     Process {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// Private resident bytes (neither file-backed nor shared); 0: unknown.
         private: int,
         /// Processor time since the start of the process, in ms.

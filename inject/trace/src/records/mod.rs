@@ -33,11 +33,12 @@ pub use target::*;
 mod tests {
     use super::*;
     use crate::capture::Capture;
+    use crate::ticks::Ticks;
     use std::vec;
 
     #[test]
     fn what_an_earlier_prof_says_of_memory_is_read() {
-        let new = Memory { ticks: 5, rss: 7, heaps: vec![1, 2, 3], ..Memory::default() };
+        let new = Memory { ticks: Ticks(5), rss: 7, heaps: vec![1, 2, 3], ..Memory::default() };
         let bytes = new.encode();
         // The encoding ends with lists and an integer, a byte each, that older versions lack.
         for less in 1..=5 {

@@ -1,6 +1,7 @@
 //! A scan of the target: its live blocks at a moment, the roots, and all pointers between them, as `prof holds --save`
 //! reads them from outside.
 
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec;
@@ -10,7 +11,7 @@ record! {
     /// Begins a scan. The other chunks of the scan follow, in the order of their kinds; other chunks may stand between.
     Scan {
         /// Ticks when the pointers were read. All chunks of a scan begin with them.
-        ticks: int,
+        ticks: ticks,
         /// Name that the user has given the scan; empty: it has none.
         name: text,
         /// Number of live blocks.
@@ -108,7 +109,7 @@ record! {
     /// Roots of a scan. They are numbered from 0 on over all these chunks.
     ScanRoots {
         /// See [`Scan::ticks`].
-        ticks: int,
+        ticks: ticks,
         /// Seven integers for each root: kind (see [`root_kind`]), thread id or 0, address or 0, the indices plus one in
         /// `texts` of the variable, of the module or mapping, and of the source file, and the line; 0: there is none.
         roots: ints,
@@ -208,7 +209,7 @@ record! {
     /// over all these chunks.
     ScanBlocks {
         /// See [`Scan::ticks`].
-        ticks: int,
+        ticks: ticks,
         /// Number of the first block.
         first: int,
         /// Number of blocks.
@@ -356,7 +357,7 @@ record! {
     /// Pointers that stand in roots of a scan.
     ScanPointers {
         /// See [`Scan::ticks`].
-        ticks: int,
+        ticks: ticks,
         /// Three integers for each pointer: root, block, and address of the word or 0; each minus that of the pointer
         /// before it, in zigzag coding.
         pointers: ints,
@@ -419,7 +420,7 @@ mod tests {
             (block(0x1020, 1, 0, ScanStack::Before, 1), vec![]),
             (block(u64::MAX - 16, 16, 16, ScanStack::Freed, 3), vec![0, 1, u32::MAX]),
         ];
-        let mut b = ScanBlocks { ticks: 5, first: 9, ..ScanBlocks::default() };
+        let mut b = ScanBlocks { ticks: Ticks(5), first: 9, ..ScanBlocks::default() };
         let mut coder = ScanCoder::default();
         all.iter().for_each(|(block, to)| b.put(&mut coder, block, to));
         let b = ScanBlocks::decode(&b.encode()).expect("blocks");
@@ -439,7 +440,7 @@ mod tests {
 
     #[test]
     fn roots_and_their_pointers_come_back() {
-        let mut r = ScanRoots { ticks: 5, ..ScanRoots::default() };
+        let mut r = ScanRoots { ticks: Ticks(5), ..ScanRoots::default() };
         let module: Option<String> = Some("/bin/x".into());
         let variable = ScanRoot {
             kind: root_kind::VARIABLE,

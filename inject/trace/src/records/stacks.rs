@@ -1,5 +1,6 @@
 //! Records that events refer to: threads, stack nodes, code addresses, modules and their symbols.
 
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
@@ -91,9 +92,9 @@ record! {
         /// Build id; may be empty.
         build_id: bytes,
         /// Ticks when the module was first seen.
-        loaded: int,
+        loaded: ticks,
         /// Ticks when the module was found to be unloaded; 0: still loaded.
-        unloaded: int,
+        unloaded: ticks,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Figures over time, of a recording that has no events (`--aggregate`).
 
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::vec::Vec;
 
@@ -15,9 +16,9 @@ pub const OF_SIZE: [usize; SIZE_FIGURES] = [0, 1, 4, 5, 6, 7];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Ticks when the step begins: when the one before it ended.
-    pub begin: u64,
+    pub begin: Ticks,
     /// Ticks when the step ends. All events from before are counted.
-    pub end: u64,
+    pub end: Ticks,
     /// Statistics of all blocks at the end, as in [`Stripped::totals`](super::Stripped::totals).
     pub totals: Vec<u64>,
     /// Frees of known blocks up to the end; least and most live bytes, and least and most live blocks, within the step.
@@ -37,11 +38,11 @@ pub struct StackStep {
     /// Change of each figure, modulo 2^64.
     pub figures: [u64; FIGURES],
     /// Ticks of the stack's first block, if the stack is new.
-    pub first: Option<u64>,
+    pub first: Option<Ticks>,
     /// Ticks of its last block, if it has had any in the step. They may be late by 1/64 of the step.
-    pub last: Option<u64>,
+    pub last: Option<Ticks>,
     /// Ticks of its peak of live bytes, if that has changed. They may be late by 1/64 of the step.
-    pub peak: Option<u64>,
+    pub peak: Option<Ticks>,
     /// Changes by class of size.
     pub sizes: Vec<SizeStep>,
     /// Blocks that have ended, by class of lifetime.
@@ -88,7 +89,7 @@ impl Step {
     /// Encodes the step.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        w.int(self.begin).int(self.end.wrapping_sub(self.begin));
+        w.int(self.begin.0).int(self.end.wrapping_since(self.begin));
         w.int(self.totals.len() as u64);
         self.totals.iter().for_each(|n| _ = w.int(*n));
         self.course.iter().for_each(|n| _ = w.int(*n));
@@ -106,7 +107,7 @@ impl Step {
     /// Decodes a step; returns `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes);
-        let begin = r.int()?;
+        let begin = Ticks(r.int()?);
         let mut step = Self { begin, end: begin.wrapping_add(r.int()?), ..Self::default() };
         for _ in 0..r.int()? {
             step.totals.push(r.int()?);
@@ -127,24 +128,24 @@ impl Step {
     }
 
     /// Returns the ticks when an encoded step ends, or `None` if it is malformed.
-    pub fn end_of(bytes: &[u8]) -> Option<u64> {
+    pub fn end_of(bytes: &[u8]) -> Option<Ticks> {
         let mut r = Reader::new(bytes);
-        Some(r.int()?.wrapping_add(r.int()?))
+        Some(Ticks(r.int()?).wrapping_add(r.int()?))
     }
 
     /// Returns by how many bits times within the step are shortened.
     fn shift(&self) -> u32 {
-        let bits = 64 - self.end.wrapping_sub(self.begin).leading_zeros();
+        let bits = 64 - self.end.wrapping_since(self.begin).leading_zeros();
         bits.saturating_sub(7)
     }
 
-    fn put_time(&self, ticks: u64, w: &mut Writer) {
+    fn put_time(&self, ticks: Ticks, w: &mut Writer) {
         // Rounded up to a later time, but never behind the end.
-        let before = self.end.wrapping_sub(ticks) as i64;
+        let before = self.end.wrapping_since(ticks) as i64;
         w.int(zigzag((before >> self.shift()) as u64));
     }
 
-    fn time(&self, r: &mut Reader<'_>) -> Option<u64> {
+    fn time(&self, r: &mut Reader<'_>) -> Option<Ticks> {
         let before = from_zigzag(r.int()?) as i64;
         Some(self.end.wrapping_sub((before << self.shift()) as u64))
     }
@@ -174,7 +175,7 @@ impl StackStep {
         w.int(mask);
         self.figures.iter().filter(|n| **n != 0).for_each(|n| _ = w.int(zigzag(*n)));
         if let Some(first) = self.first {
-            w.int(zigzag(first.wrapping_sub(step.begin)));
+            w.int(zigzag(first.wrapping_since(step.begin)));
         }
         self.last.into_iter().chain(self.peak).for_each(|t| step.put_time(t, w));
         // What the last class has follows from the stack's own figures.
@@ -252,7 +253,7 @@ mod tests {
             node: 7,
             figures: [minus(2), minus(200), 0, 0, 5, 1, 600, 3],
             first: None,
-            last: Some(1_000_000),
+            last: Some(Ticks(1_000_000)),
             peak: None,
             sizes: vec![
                 sized(3, [minus(1), minus(150), 2, 0, 100, 1]),
@@ -263,15 +264,15 @@ mod tests {
         let b = StackStep {
             node: u32::MAX,
             figures: [1, 9, 1, 9, 1, 0, 9, 0],
-            first: Some(10),
-            last: Some(1_000_000),
-            peak: Some(1_000_000),
+            first: Some(Ticks(10)),
+            last: Some(Ticks(1_000_000)),
+            peak: Some(Ticks(1_000_000)),
             sizes: vec![sized(0, [1, 9, 1, 0, 9, 0])],
             lifetimes: Vec::new(),
         };
         Step {
-            begin: 500_000,
-            end: 1_000_000,
+            begin: Ticks(500_000),
+            end: Ticks(1_000_000),
             totals: vec![1, u64::MAX, 3],
             course: [9, 1, 2, 3, 4],
             peaks: vec![[5, 6, 7, 8]],
@@ -283,7 +284,7 @@ mod tests {
     fn a_step_comes_back_and_half_a_one_does_not() {
         let bytes = step().encode();
         assert_eq!(Step::decode(&bytes), Some(step()));
-        assert_eq!(Step::end_of(&bytes), Some(1_000_000));
+        assert_eq!(Step::end_of(&bytes), Some(Ticks(1_000_000)));
         let lone = Step { stacks: Vec::new(), ..step() }.encode().len();
         let first = Step { stacks: vec![step().stacks.remove(0)], ..step() }.encode().len();
         for cut in (0..bytes.len()).filter(|n| ![lone, first].contains(n)) {
@@ -295,9 +296,9 @@ mod tests {
     fn times_are_late_by_a_small_part_of_the_step() {
         let mut s = step();
         for t in [500_001, 700_003, 999_999, 1_000_000, 3, 1_000_900] {
-            s.stacks[0].last = Some(t);
+            s.stacks[0].last = Some(Ticks(t));
             let back = Step::decode(&s.encode()).and_then(|s| s.stacks[0].last).expect("a time");
-            assert!((t..t + 500_000 / 64).contains(&back), "{t}: {back}");
+            assert!((t..t + 500_000 / 64).contains(&back.0), "{t}: {back}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The recorded process, and what ends its recording.
 
 use crate::capture::Capture;
+use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
@@ -25,7 +26,7 @@ record! {
         /// Start of the recording, in ns since 1970.
         wall_ns: int,
         /// Start of the recording, in ticks.
-        start_ticks: int,
+        start_ticks: ticks,
         /// Ticks per second.
         ticks_per_sec: int,
         /// Version of the prof that recorded.
@@ -83,7 +84,7 @@ record! {
     /// The last chunk of a recording that was finished.
     End {
         /// Ticks.
-        ticks: int,
+        ticks: ticks,
         /// Why recording ended: `detached`, `exited`, `killed by signal N`, `ended` (not known how), `exec`,
         /// `stopped`; or [`End::LIMIT`] and the bound that was reached.
         reason: text,
