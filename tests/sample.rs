@@ -470,6 +470,13 @@ fn a_budget_makes_it_coarser(option: &str) {
     let now: serde_json::Value = serde_json::from_str(&now).expect("JSON");
     let given = if option.contains("cpu") { "max_cpu_percent" } else { "max_overhead_percent" };
     assert_eq!(now[given].as_f64(), Some(0.1), "{now:#}");
+    // Each recorded event has taken the hook some time.
+    let events = now["events"].as_u64().expect("a number");
+    let spent = now["hook_cpu_ns"].as_u64().expect("a number");
+    assert!(spent > 10 * events && now["collector_cpu_ns"].as_u64().is_some(), "{now:#}");
+    let text = scene.prof(&["status", &target.pid.to_string()]).ok("status").stdout;
+    let cost = text.lines().find(|l| l.trim_start().starts_with("cost")).expect("the cost");
+    assert!(cost.contains("hook ") && cost.contains(", collector "), "{cost}");
     scene.detach(&target);
     target.quit();
     let r = scene.finished(&recording);

@@ -1,7 +1,9 @@
 //! `prof status`
 
+mod cost;
 mod told;
 
+use self::cost::Cost;
 use super::collect::Told;
 use super::family::SelectArgs;
 use super::report::Format;
@@ -198,6 +200,8 @@ struct Status {
     displaced: Option<String>,
     /// The collector's options, if they are known.
     told: Option<Told>,
+    /// Processor time of the recording, if a collector is at work.
+    cost: Option<Cost>,
     /// The note on reports at a signal.
     reports: Option<Value>,
 }
@@ -217,6 +221,7 @@ impl Status {
         let added = Added::of(peek.pid);
         let is_left = session::is_left(&peek);
         let told = Told::of(peek.collector.0).filter(|_| peek.collector_alive);
+        let cost = Cost::of(&peek);
         let reports = notes::reports(peek.pid).filter(|_| peek.dump_signal != 0);
         (!prof_os::process::has_ended(peek.pid)).then_some(Self {
             peek,
@@ -226,6 +231,7 @@ impl Status {
             is_left,
             displaced,
             told,
+            cost,
             reports,
         })
     }
@@ -277,6 +283,9 @@ impl Status {
         }
         for (name, text) in self.told.iter().flat_map(Told::lines) {
             line(name, text);
+        }
+        if let Some(cost) = &self.cost {
+            line("cost", cost.text(self.times().map(|(_, all)| all)));
         }
         if let Some(marks) = self.summary.as_ref().and_then(|s| marks(&s.marks)) {
             line("marks", marks);
@@ -460,6 +469,9 @@ impl Status {
         }
         if let Some(told) = &self.told {
             told.put(&mut v);
+        }
+        if let Some(cost) = &self.cost {
+            cost.put(&mut v);
         }
         if let Some(reports) = &self.reports {
             v["reports"] = reports.clone();

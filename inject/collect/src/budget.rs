@@ -149,6 +149,19 @@ impl Keeper {
     }
 }
 
+/// Returns the time that the hook has taken for so many recorded events, in all threads. It is measured if
+/// [`flags::COSTS`](prof_trace::shared::flags::COSTS) is set and the clock is the processor's counter; else it is estimated
+/// from the number of events.
+pub(crate) fn hook_time(shared: &Shared, clock: Clock, events: u64) -> Duration {
+    let each = |ns: u64| Duration::from_nanos(events.saturating_mul(ns));
+    if !clock::is_counter(shared.control().clock.load(Relaxed)) {
+        return each(EVENT_NS);
+    }
+    let ticks = shared.used_slots().map(|s| s.spent.load(Relaxed)).fold(0u64, u64::wrapping_add);
+    let ns = u128::from(ticks) * 1_000_000_000 / u128::from(clock.ticks_per_sec().max(1));
+    each(ENTRY_NS) + Duration::from_nanos(ns.min(u64::MAX.into()) as u64)
+}
+
 /// Measures what is spent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meter {
@@ -170,20 +183,10 @@ impl Meter {
     /// Returns all that was spent until now, with so many events; `time` is left out.
     fn total(&self, shared: &Shared, clock: Clock, events: u64) -> Spent {
         let cpu = |id: ClockId| clock_gettime(id).map_or(Duration::ZERO, Into::into);
-        let each = |ns: u64| Duration::from_nanos(events.saturating_mul(ns));
-        let hook = if clock::is_counter(shared.control().clock.load(Relaxed)) {
-            let ticks = shared.used_slots().map(|s| s.spent.load(Relaxed));
-            let ticks = ticks.fold(0u64, u64::wrapping_add);
-            let per_sec = u128::from(clock.ticks_per_sec().max(1));
-            let ns = u128::from(ticks) * 1_000_000_000 / per_sec;
-            each(ENTRY_NS) + Duration::from_nanos(ns.min(u64::MAX.into()) as u64)
-        } else {
-            each(EVENT_NS)
-        };
         Spent {
             time: Duration::ZERO,
             collector: cpu(ClockId::CLOCK_PROCESS_CPUTIME_ID),
-            hook,
+            hook: hook_time(shared, clock, events),
             target: self.target_clock.map_or(Duration::ZERO, cpu),
         }
     }

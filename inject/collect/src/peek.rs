@@ -1,5 +1,6 @@
 //! Reads the state of a process's recording from outside.
 
+use crate::budget;
 use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
 use prof_os::Pid;
@@ -43,6 +44,8 @@ pub struct Peek {
     pub dump_signal: u32,
     /// The hook's counters.
     pub counters: Counters,
+    /// Time that the hook has taken for recorded events in all threads, if there is a budget; else it is not measured.
+    pub hook_time: Option<Duration>,
     /// Number of modules for which, or for whose unwind tables, there was no room.
     pub unknown_modules: u32,
     /// Name and module of the hooked functions.
@@ -102,6 +105,7 @@ impl Peek {
         let mut counters = totals(&shared);
         let (functions, calls) = functions(&shared, &counters.calls);
         counters.calls = calls;
+        let has_budget = c.flags.load(Relaxed) & flags::COSTS != 0;
         let probes = probes(&shared, |at, to| ring.mem().read_exact_at(to, at).is_ok());
         Ok(Some(Self {
             pid,
@@ -126,6 +130,7 @@ impl Peek {
                 .modules_lost
                 .load(Relaxed)
                 .saturating_add(c.tables_lost.load(Relaxed)),
+            hook_time: has_budget.then(|| budget::hook_time(&shared, clock, counters.events)),
             counters,
             functions,
             probes,
