@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub timeout: Duration,
     /// Time after which to detach.
     pub duration: Option<Duration>,
-    /// How the hook gets into the target.
+    /// Way in which the hook gets into the target.
     pub by: By,
 }
 

@@ -10,9 +10,9 @@ use std::process::Command;
 
 /// Figures of glibc's own.
 struct Told {
-    /// Those of `mallinfo2`, by name.
+    /// Figures of `mallinfo2`, by name.
     sums: HashMap<String, u64>,
-    /// Of each arena of `malloc_info`: free blocks in fast bins, other free blocks with the top one, bytes from the kernel.
+    /// Figures of each arena of `malloc_info`: free blocks in fast bins, other free blocks with the top one, bytes from the kernel.
     arenas: Vec<[u64; 3]>,
 }
 

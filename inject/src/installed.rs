@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How the hook gets into a target.
+/// Way in which the hook gets into a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     /// prof maps it, by system calls alone.
@@ -56,7 +56,7 @@ pub struct Options {
     pub timeout: Duration,
     /// Selection of the functions that are hooked.
     pub choice: FunctionChoice,
-    /// How the hook gets into the target.
+    /// Way in which the hook gets into the target.
     pub by: By,
     /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
     /// ring any more.

@@ -51,7 +51,7 @@ pub(crate) struct StatusArgs {
     pub format: Format,
 }
 
-/// If no process is recorded, recordings that ended within this time are listed, up to this number.
+/// Age and number of the ended recordings that are listed if no process is recorded.
 const RECENT: Duration = Duration::from_secs(600);
 const MOST_RECENT: usize = 3;
 /// Part of the recorded events that may be on their way to the file for statements on what the recording misses.

@@ -35,7 +35,7 @@ pub struct Heap {
     pub(crate) sizes: Vec<u64>,
     pub(crate) roots: Vec<Root>,
     pub(crate) of_roots: Vec<RootEdge>,
-    /// Where in `of_roots` the pointers of each root begin, and the last one's end.
+    /// For each root, the index of its first pointer in `of_roots`; at last, the end of the last root's pointers.
     root_starts: Vec<u32>,
 }
 

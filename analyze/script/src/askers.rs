@@ -1,4 +1,4 @@
-//! Who asked for the blocks of a stack.
+//! The function that asked for the blocks of a stack.
 
 use crate::recording::Recording;
 use std::collections::HashMap;

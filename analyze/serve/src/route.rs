@@ -47,7 +47,7 @@ pub(crate) struct Route {
     pub path: &'static str,
     pub about: &'static str,
     pub params: &'static [Param],
-    /// Whether it takes the fields of a filter.
+    /// Whether the path takes the fields of a filter.
     pub filter: bool,
     /// Media type of the answer.
     pub kind: &'static str,

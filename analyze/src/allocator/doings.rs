@@ -50,9 +50,9 @@ pub struct SettingGroupData {
     pub failed: u64,
     /// The value of the last call that did.
     pub last_value: Option<i64>,
-    /// First and last call, in nanoseconds since the start.
+    /// First call, in nanoseconds since the start.
     pub first_ns: u64,
-    /// As above.
+    /// Last call, in nanoseconds since the start.
     pub last_ns: u64,
 }
 
@@ -65,9 +65,9 @@ pub struct DoingData {
     pub count: u64,
     /// Bytes of address space that they were about.
     pub bytes: u64,
-    /// First and last call, in nanoseconds since the start.
+    /// First call, in nanoseconds since the start.
     pub first_ns: u64,
-    /// As above.
+    /// Last call, in nanoseconds since the start.
     pub last_ns: u64,
 }
 

@@ -40,7 +40,7 @@ pub enum OverheadSort {
     /// Bytes beyond what was asked for
     #[default]
     Overhead,
-    /// These as a part of what the blocks take
+    /// Overhead as a part of the bytes that the blocks take
     Part,
     /// Bytes that the blocks take
     Taken,

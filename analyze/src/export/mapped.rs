@@ -22,7 +22,7 @@ pub(super) struct MapRow<'a> {
     pub unmap_stack: Option<u32>,
     pub unmap_thread: Option<u32>,
     pub kind: &'static str,
-    /// As in `/proc/PID/maps`.
+    /// Permissions in the form of `/proc/PID/maps`.
     pub permissions: String,
     pub name: &'a str,
     /// Whether the mapping is from before the recording.

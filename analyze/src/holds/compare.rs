@@ -17,7 +17,7 @@ use std::fmt::{self, Write};
 /// Stacks that are shown below a root.
 const STACKS: usize = 5;
 
-/// What a holder has at two moments.
+/// Memory of a holder at two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Course {
     /// At the earlier moment.

@@ -1,4 +1,4 @@
-//! Who holds the live blocks, and how much would go with whom: the answers of `prof holds`.
+//! The answers of `prof holds`: the holders of live blocks, and the memory that would be unreachable without each.
 //!
 //! * [`Holders`]: the blocks and pointers of a moment, with the names of roots and classes;
 //! * [`read()`]: makes them of a scan that is in a recording; [`find`] tells which one is meant;
@@ -31,12 +31,12 @@ use prof_os::Pid;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The number of the stack of all blocks from before the attach: nobody saw them being allocated.
+/// Number of the stack of all blocks from before the attach, whose allocations are not recorded.
 pub const BEFORE: u32 = u32::MAX - 1;
-/// What stands in the place of their stack.
+/// Label that stands for their stack.
 pub const LABEL: &str = "(before the attach)";
 
-/// What the memory itself says, beside the pointers.
+/// Memory of the process, from which names are read.
 pub trait Memory {
     /// Returns the mangled name of the class of a table of virtual functions.
     fn class(&self, table: u64) -> Option<String>;
@@ -72,13 +72,13 @@ pub struct Holders<M = Classes> {
     pub saved: Option<SavedData>,
     /// Blocks and pointers.
     pub heap: Heap,
-    /// What each holder retains.
+    /// Blocks and bytes that each holder retains.
     pub held: Held,
     /// The nodes below each node of `held`.
     pub tree: Tree,
     /// Names of the roots. Roots with the same name are one.
     pub roots: HashMap<Root, RootData>,
-    /// What the scan has cost, and what it may not have seen.
+    /// Cost of the scan, and pointers that it may have missed.
     pub scan: ScanData,
     /// The memory.
     pub memory: M,

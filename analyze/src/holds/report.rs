@@ -1,4 +1,4 @@
-//! What `prof holds` says: roots and stacks with what they retain, and chains of pointers.
+//! The report of `prof holds`: roots and stacks with the blocks that they retain, and chains of pointers.
 
 use super::roots::RootData;
 use super::scan::ScanData;
@@ -52,13 +52,13 @@ pub struct NodeData {
     /// The number of blocks that begin with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_blocks: Option<u64>,
-    /// These blocks.
+    /// Number and bytes of these blocks.
     pub own: SumData,
-    /// These blocks, and all that only they hold.
+    /// Sum of these blocks and of all that only they hold.
     pub retained: SumData,
-    /// What they hold, by stack.
+    /// The blocks that they hold, by stack.
     pub holds: Vec<NodeData>,
-    /// What they hold that is not shown.
+    /// Sum of the held blocks that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more: Option<SumData>,
 }
@@ -69,11 +69,11 @@ pub struct RootReport {
     /// The root.
     #[serde(flatten)]
     pub root: RootData,
-    /// What would be unreachable without it.
+    /// Sum of the blocks that would be unreachable without the root.
     pub retained: SumData,
-    /// What hangs on it, by stack.
+    /// The blocks that hang on it, by stack.
     pub holds: Vec<NodeData>,
-    /// What hangs on it that is not shown.
+    /// Sum of the blocks on it that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub more: Option<SumData>,
 }
@@ -86,9 +86,9 @@ pub struct StackReport {
     /// The C++ class that most of the blocks begin with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// Its blocks that are reached.
+    /// Sum of the stack's reachable blocks.
     pub own: SumData,
-    /// What would be unreachable if all its blocks were gone, with those.
+    /// Sum of these blocks and of all that would be unreachable without them.
     pub retained: SumData,
     /// There may be more that only several of its blocks hold together.
     pub at_least: bool,
@@ -163,7 +163,7 @@ pub struct HoldsData {
     pub live: SumData,
     /// Live blocks that no root leads to.
     pub unreachable: SumData,
-    /// What the scan has cost, and what it may not have seen.
+    /// Cost of the scan, and pointers that it may have missed.
     pub scan: ScanData,
     /// Pointers for which there was no room: what only they lead to counts as unreachable.
     pub pointers_left_out: u64,
@@ -171,7 +171,7 @@ pub struct HoldsData {
     pub roots: u64,
     /// The roots that retain most.
     pub top_roots: Vec<RootReport>,
-    /// What hangs on several roots, each of which leads to it.
+    /// Blocks that several roots lead to, so that none retains them alone.
     pub shared: Option<RootReport>,
     /// The stacks that retain most.
     pub top_stacks: Vec<StackReport>,
@@ -179,7 +179,7 @@ pub struct HoldsData {
     pub paths: Vec<PathData>,
 }
 
-/// What a chain of pointers shall lead to.
+/// Destination of a chain of pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A block, by an address in it.
@@ -199,7 +199,7 @@ impl Wanted {
     }
 }
 
-/// How the report is made.
+/// Options of the report.
 #[derive(Clone, Copy, Debug)]
 pub struct HoldsOptions<'a> {
     /// List roots.
@@ -216,7 +216,7 @@ pub struct HoldsOptions<'a> {
     pub style: Style,
 }
 
-/// What parts of a report are made of.
+/// Makes the parts of a report.
 struct Maker<'a, M> {
     of: &'a Holders<M>,
     names: &'a Names,

@@ -1,4 +1,4 @@
-//! What a scan of a process has cost, and what it may not have seen.
+//! The cost of a scan of a process, and the pointers that it may have missed.
 
 use crate::load::Meta;
 use prof_trace::records::ScanFigures;
@@ -7,7 +7,7 @@ use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 use std::fmt::{self, Write};
 
-/// What may hide pointers, and what the scan has cost.
+/// Cost of a scan, and circumstances that may hide pointers.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScanData {
     /// Number of passes.

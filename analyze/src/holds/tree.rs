@@ -48,9 +48,9 @@ impl Tree {
 pub struct StackSums {
     /// Number of the stack in the recording, or [`BEFORE`](super::BEFORE).
     pub stack: u32,
-    /// Its blocks that are reached.
+    /// Sum of the stack's reachable blocks.
     pub own: Sum,
-    /// What would go with them.
+    /// Sum of these blocks and of all that would be unreachable without them.
     pub retained: Sum,
     /// There may be more that only several of its blocks hold together.
     pub at_least: bool,

@@ -16,7 +16,7 @@ const SAME: f64 = 0.15;
 const SAME_EACH: f64 = 0.35;
 /// A verdict stays as it is if at least this part of the growth is left.
 const MOSTLY: f64 = 0.6;
-/// If no more than this part of the growth is left, that may be a coincidence.
+/// Part of the growth up to which what is left may be a coincidence.
 const LITTLE: f64 = 0.1;
 /// Least growth in bytes that has to show in the resident set.
 const SHOWS: f64 = 4.0 * (1 << 20) as f64;

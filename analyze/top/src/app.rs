@@ -142,11 +142,11 @@ pub struct Format {
 /// The timeline's form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeline {
-    /// As there is room.
+    /// A chart if there is room, else one line.
     Auto,
-    /// In one line.
+    /// One line.
     Line,
-    /// As a chart.
+    /// A chart.
     Chart,
     /// Not at all.
     Off,

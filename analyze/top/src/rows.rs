@@ -118,7 +118,7 @@ pub struct Row {
     pub frame: Option<u32>,
     /// Depth of the row in a tree; 0 in a table.
     pub depth: u16,
-    /// Whether it is open; `None` if there is nothing to open.
+    /// Whether the row is open; `None` if there is nothing to open.
     pub open: Option<bool>,
 }
 

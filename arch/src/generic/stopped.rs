@@ -166,7 +166,7 @@ pub trait StoppedRegs: Copy + Eq + Default {
     #[must_use]
     fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self;
 
-    /// How a remote call of a function keeps its result; `None`: this architecture has no such calls.
+    /// Way in which a remote call of a function keeps its result; `None`: this architecture has no such calls.
     const KEEPER: Option<Keeper> = None;
 
     /// Returns the registers with which the thread calls the function at `at`, which returns by the word at `sp`; `None`:

@@ -232,7 +232,7 @@ struct Walk {
     start: u64,
     /// Whether another function starts behind the end of a path that nothing leads past.
     next_starts: bool,
-    /// Whether it may start here.
+    /// Whether the function may start here.
     may_start: bool,
     /// Whether no branch and no call has been passed yet.
     straight: bool,

@@ -78,7 +78,7 @@ pub(crate) enum Flow {
 pub(crate) struct Instruction {
     /// Length, in bytes.
     pub len: u64,
-    /// Whether it does nothing unless a condition holds.
+    /// Whether the instruction does nothing unless a condition holds.
     pub conditional: bool,
     /// Number of instructions behind it that do nothing unless a condition holds.
     pub block: u32,

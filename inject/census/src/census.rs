@@ -265,7 +265,7 @@ fn stopped(
     })
 }
 
-/// What nothing leads to, so that all memory is searched for it.
+/// Memory to which no list of glibc leads, so that all mappings are searched for it.
 struct Found {
     /// Blocks with mappings of their own.
     own: Vec<Own>,

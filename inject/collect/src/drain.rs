@@ -14,7 +14,7 @@ use prof_trace::shared::{SEGMENT_SIZE, Shared};
 use prof_trace::size::CodedSize;
 use prof_trace::ticks::Ticks;
 
-/// If more than one of this many parts of the segments waits to be read, events are not compressed.
+/// Events are not compressed while more than one in this many segments waits to be read.
 const HURRY: usize = 2;
 /// Number of segments that are given back at once, also if nearly nothing is in them.
 const GIVE_BACK: usize = 256;

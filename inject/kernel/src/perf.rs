@@ -92,7 +92,7 @@ pub(crate) struct Wanted {
     pub id: u64,
     /// Number of events for each that is reported.
     pub period: u64,
-    /// Whether it comes with the kernel's stack.
+    /// Whether each event comes with the kernel's stack.
     pub stack: bool,
 }
 

@@ -119,7 +119,7 @@ pub(crate) struct Tracepoint {
     pub id: u64,
     /// Kind of memory.
     pub kind: Kind,
-    /// Whether it reports allocations rather than frees.
+    /// Whether the tracepoint reports allocations rather than frees.
     pub is_alloc: bool,
     /// The address, or the number of the page.
     pub address: Field,

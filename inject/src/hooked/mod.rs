@@ -1,4 +1,4 @@
-//! Which functions are hooked, and how each is patched.
+//! The functions that are hooked, and the way in which each is patched.
 
 pub mod calls;
 pub(crate) mod found;

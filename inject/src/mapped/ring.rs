@@ -144,7 +144,7 @@ fn open_new(pid: Pid, path: &Path) -> Result<File> {
     Err(exchanged(pid, &format!("{} is", link.display())))
 }
 
-/// Whether it is a file without a name in any folder.
+/// Returns whether a file has no name in any folder.
 fn is_memory(meta: &Metadata) -> bool {
     meta.is_file() && meta.nlink() == 0
 }

@@ -49,7 +49,7 @@ pub trait Sieve: core::fmt::Debug + Send {
 pub enum Figures {
     /// Figures that replace earlier ones.
     Whole(Stripped),
-    /// What has changed since earlier ones.
+    /// Changes since the figures before.
     Step(Step),
 }
 

@@ -1,4 +1,4 @@
-//! What `prof holds` reports on: blocks, pointers and names, of a process as it is now or of a scan in its recording.
+//! The source of `prof holds`: blocks, pointers and names, of a process as it is now or of a scan in its recording.
 
 use super::roots::Roots;
 use crate::commands::holds::{HoldsArgs, Live};

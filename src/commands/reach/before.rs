@@ -1,8 +1,8 @@
-//! Blocks from before the attach, by a census: nobody saw them being allocated, but their frees are recorded.
+//! Blocks from before the attach, by a census: their allocations are not recorded, but their frees are.
 
 pub(crate) use prof_analyze::holds::{BEFORE, LABEL};
 
-/// These blocks: 16 bytes each, and a bit.
+/// The blocks from before the attach. Each takes 16 bytes and a bit.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
     /// Addresses and sizes, in order.

@@ -1,4 +1,4 @@
-//! Who holds the live blocks: the scans of a recording, which `prof holds PID --save` puts there.
+//! The scans of a recording, which `prof holds PID --save` writes: the holders of the live blocks.
 
 use super::reports::MOST_ROWS;
 use crate::ask::Ask;

@@ -26,7 +26,7 @@ record! {
         left_out: int,
         /// 1: blocks from before the attach are among the blocks, and not roots.
         census: int,
-        /// What the scan has cost, and what it may not have seen; see [`ScanFigures`].
+        /// Cost of the scan, and pointers that it may have missed; see [`ScanFigures`].
         figures: ints,
         /// Names of the C++ classes that blocks begin with, as the Itanium C++ ABI mangles them. They are numbered from 1
         /// on.
@@ -34,7 +34,7 @@ record! {
     }
 }
 
-/// What a scan has cost, and what may hide pointers: the entries of [`Scan::figures`].
+/// Cost of a scan, and circumstances that may hide pointers: the entries of [`Scan::figures`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanFigures {
     /// Bytes of memory that were read.

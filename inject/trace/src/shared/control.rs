@@ -215,7 +215,7 @@ pub struct Control {
     pub scans_done: AtomicU64,
     /// The file that holds the scan, as chunks of a recording: process id in the upper half, descriptor in the lower one.
     pub scan_from: AtomicU64,
-    /// What became of the last scan, see [`scan_answer`].
+    /// Outcome of the last scan, see [`scan_answer`].
     pub scan_answer: AtomicU64,
     /// Number of dump signals that have come.
     pub dumps_asked: AtomicU64,

@@ -30,7 +30,7 @@ pub struct Slot {
     pub state: AtomicU32,
     /// Serial number, unique within the recording; the thread's number in the file.
     pub serial: AtomicU32,
-    /// If the sampling distance adapts: in the low 8 bits the exponent of the mean with which [`Slot::distance`] was
+    /// Sampling distances, if they adapt: in the low 8 bits the exponent of the mean with which [`Slot::distance`] was
     /// drawn, above them that of the distance before, which led to the last sampled block.
     pub drawn: AtomicU32,
     /// Stack pointer at entry to the hook while the hook's own code runs; else 0.
