@@ -72,9 +72,18 @@ static void begin(void) {
     for (int i = 0; i < 3; i++) memset(malloc(300000 + i * 4096), 1, 300000);
     void *aligned = NULL;
     if (posix_memalign(&aligned, 256, 700000) == 0) memset(aligned, 1, 700000);
+    /* Aligned ones whose size has changed: only the first header of the mapping still has the old one. The plain block
+     * takes the memory that the second gives back. */
+    static char *resized[2];
+    for (int i = 0; i < 2; i++) {
+        resized[i] = aligned_alloc(512, 400384);
+        memset(resized[i], 1, 400384);
+        resized[i] = realloc(resized[i], i == 0 ? 600000 : 200000);
+    }
+    memset(malloc(200000 - 24), 1, 100000);
     if (malloc(64 << 20) == NULL) abort();
     /* Somebody else's memory between that of the heap. */
-    int live = 5;
+    int live = 8;
     for (int who = 0; who <= THREADS; who++)
         for (int i = 0; i < BLOCKS; i++) live += blocks[who][i] != NULL;
     if (getenv("CENSUS_HEAPS") != NULL) live += MANY;

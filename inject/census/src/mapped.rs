@@ -68,32 +68,44 @@ pub(crate) fn is_there(view: &mut View<'_>, own: &Own) -> bool {
     block(view, mapping.start, mapping.end) == Some((own.chunk, mapping.end))
 }
 
+/// Returns the block whose header is at `from`, in a mapping that begins at `at`, and where that mapping ends; `None` if the
+/// two words are no header.
+///
+/// Since glibc 2.43 the size is that of the program's memory, without the header.
+fn of_header(at: u64, from: u64, limit: u64, [before, size]: [u64; 2]) -> Option<(Chunk, u64)> {
+    let page = page_size();
+    let (len, flags) = (size & !7, size & 7);
+    let ends = [0, HEADER].into_iter().filter_map(|header| from.checked_add(len + header));
+    let end = ends.into_iter().find(|end| end.is_multiple_of(page) && *end <= limit)?;
+    (flags == MAPPED && before == from - at && len > ALIGN && len.is_multiple_of(ALIGN))
+        .then(|| (Chunk::new(from, end - from, State::InUse), end))
+}
+
 /// Returns the block whose mapping begins at an address, and where that ends.
 ///
-/// An aligned block begins later in its mapping, and notes how much; the header at the beginning is left over, or was never
-/// written. Since glibc 2.43 the size is that of the program's memory, without the header.
+/// An aligned block begins later in its mapping, and notes how much. The header at the beginning is left over from before
+/// the block was aligned, or was never written: `realloc` changes only the size in the block's own header.
 fn block(view: &mut View<'_>, at: u64, limit: u64) -> Option<(Chunk, u64)> {
-    let page = page_size();
-    let fits = |from: u64, [before, size]: [u64; 2]| {
-        let (len, flags) = (size & !7, size & 7);
-        let ends = [0, HEADER].into_iter().filter_map(|header| from.checked_add(len + header));
-        let end = ends.into_iter().find(|end| end.is_multiple_of(page) && *end <= limit)?;
-        (flags == MAPPED && before == from - at && len > ALIGN && len.is_multiple_of(ALIGN))
-            .then(|| (Chunk::new(from, end - from, State::InUse), end))
-    };
     let header = view.words(at)?;
-    let plain = fits(at, header);
-    if plain.is_none() && header != [0, 0] {
+    // A left-over size may be beyond the end of a mapping that has shrunk.
+    let told = of_header(at, at, u64::MAX, header);
+    if told.is_none() && header != [0, 0] {
         return None;
     }
-    let end = plain.as_ref().map_or(limit, |p| p.1);
-    let first = view.all(at..(at + page).min(end));
+    let plain = told.filter(|p| p.1 <= limit);
+    let first = view.all(at..(at + page_size()).min(limit));
     let first: Vec<u64> = words(&first).collect();
-    let aligned =
-        first.chunks_exact((ALIGN / WORD) as usize).enumerate().skip(1).find_map(|(k, w)| {
-            let from = at + k as u64 * ALIGN;
-            // Most of it is the program's memory, which may look like anything: only the right distance makes it a header.
-            fits(from, [w[0], w[1]]).filter(|(_, e)| plain.is_none() || *e == end)
-        });
-    aligned.or(plain)
+    let later = first.chunks_exact((ALIGN / WORD) as usize).enumerate().skip(1);
+    for (k, w) in later {
+        let from = at + k as u64 * ALIGN;
+        // Most of it is the program's memory, which may look like anything: only the right distance makes it a header. If
+        // the sizes differ, its mapping must also end where the memory does, or where another block begins.
+        let Some((chunk, end)) = of_header(at, from, limit, [w[0], w[1]]) else { continue };
+        let is_alike = plain.as_ref().is_none_or(|p| p.1 == end);
+        let mut begins = |at| view.words(at).is_some_and(|w| of_header(at, at, limit, w).is_some());
+        if is_alike || end == limit || begins(end) {
+            return Some((chunk, end));
+        }
+    }
+    plain
 }
