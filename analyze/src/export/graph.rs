@@ -1,9 +1,9 @@
 //! Writes who points to whom: the nodes of a graph (roots and blocks), and the pointers between them.
 
+#[cfg(feature = "parquet")]
 use super::{ExportError, parquet};
 #[cfg(feature = "parquet")]
 use crate::Analysis;
-#[cfg(feature = "parquet")]
 use serde::Serialize;
 use std::io::{self, Write};
 
