@@ -103,24 +103,39 @@ struct Loaded {
     bias: u64,
 }
 
-/// Finds the library with this number in the linker's list, which must not change meanwhile.
-fn find(mem: &RemoteMemory, modules: &[Module], number: u64) -> Option<Loaded> {
-    let word = WORD as u64;
-    let mut at = mem.word(RemoteAddr(elf::r_debug(mem, modules)).plus(word)).ok()?;
+/// Result of a search in the dynamic linker's list.
+enum Listed {
+    Yes(Loaded),
+    /// The whole list was read, and the library is not in it.
+    No,
+    /// A part of the list can't be read, or it has too many entries.
+    Unknown,
+}
+
+/// Searches the linker's list, which must not change meanwhile, for the library with this number.
+fn find(mem: &RemoteMemory, modules: &[Module], number: u64) -> Listed {
+    let first = mem.word(RemoteAddr(elf::r_debug(mem, modules)).plus(WORD as u64));
+    first.map_or(Listed::Unknown, |first| find_from(mem, first, number))
+}
+
+/// Searches from the list's first entry on, which is the program: a list without any is not the linker's.
+fn find_from(mem: &RemoteMemory, first: u64, number: u64) -> Listed {
+    let mut at = first;
     for _ in 0..MOST {
         if at == 0 {
-            break;
+            return if first == 0 { Listed::Unknown } else { Listed::No };
         }
         // The entry begins with `l_addr`, `l_name`, `l_ld` and `l_next`.
-        let [bias, name, _, next] = [0, 1, 2, 3].map(|k| mem.word(RemoteAddr(at).plus(k * word)));
-        let name = mem.read_some(RemoteAddr(name.ok()?), MESSAGE);
+        let field = |k: u64| mem.word(RemoteAddr(at).plus(k * WORD as u64));
+        let [Ok(bias), Ok(name), Ok(next)] = [0, 1, 3].map(field) else { return Listed::Unknown };
+        let name = mem.read_some(RemoteAddr(name), MESSAGE);
         let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
         if library_file::is_path(&name[..end], number) {
-            return Some(Loaded { handle: at, bias: bias.ok()? });
+            return Listed::Yes(Loaded { handle: at, bias });
         }
-        at = next.ok()?;
+        at = next;
     }
-    None
+    Listed::Unknown
 }
 
 /// Returns whether the library with this number is mapped.
@@ -167,6 +182,10 @@ impl<'a> Site<'a> {
                 let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
                 c.call_function(&functions.open, [stack.addr, flags], stack, late)?;
                 let found = find(mem, &modules, number);
+                let found = match found {
+                    Listed::Yes(loaded) => Some(loaded),
+                    Listed::No | Listed::Unknown => None,
+                };
                 let said = match found {
                     Some(_) => None,
                     None => c.call_function(&functions.error, [0; 2], stack, late)?,
@@ -315,12 +334,20 @@ impl<'a> Site<'a> {
         let functions = functions(pid, mem, &modules)?;
         let search = self.search(Deed::Unload);
         search.run(self.stops, |c, late| {
-            let Some(loaded) = find(mem, &modules, number) else {
-                // Where the linker could not map all of the library, glibc leaves the rest of it, and knows it no more.
-                for p in maps::of(pid)?.iter().filter(|p| library_file::is_of(p, number)) {
-                    unmap_at(c, Area { addr: p.start.0, len: p.len() })?;
+            let loaded = match find(mem, &modules, number) {
+                Listed::Yes(loaded) => loaded,
+                // glibc forgets a library that the kernel did not let it map whole, and leaves the part that is mapped. A
+                // library that it still knows must not lose its pages: glibc runs its functions when the program ends.
+                Listed::No => {
+                    for p in maps::of(pid)?.iter().filter(|p| library_file::is_of(p, number)) {
+                        unmap_at(c, Area { addr: p.start.0, len: p.len() })?;
+                    }
+                    return Ok(true);
                 }
-                return Ok(true);
+                Listed::Unknown => {
+                    let what = "the dynamic linker's list of modules can't be read, so the hook's library stays loaded";
+                    return Err(Error::Nonsense { pid, what: what.into() });
+                }
             };
             if again::are_back(mem, hooked) {
                 return Ok(false);
@@ -371,4 +398,40 @@ fn is_on(pid: Pid, tid: Pid, stack: &Range<u64>, end: Instant) -> Result<bool> {
     let sp = t.regs()?.sp();
     t.detach();
     Ok(stack.contains(&sp))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a list whose entries have these names, and whose last one has this successor. Returns its first entry.
+    fn list(names: &[&std::ffi::CStr], last: u64) -> u64 {
+        let mut next = last;
+        for name in names.iter().rev() {
+            let entry = [1, name.as_ptr() as usize, 0, next as usize];
+            next = Box::leak(Box::new(entry)).as_ptr() as u64;
+        }
+        next
+    }
+
+    #[test]
+    fn only_a_list_that_was_read_whole_lacks_the_library() {
+        let mem = RemoteMemory::open(Pid::this()).expect("own memory");
+        let found = |first| match find_from(&mem, first, 0x1234) {
+            Listed::Yes(loaded) => Some(loaded.handle),
+            Listed::No => Some(0),
+            Listed::Unknown => None,
+        };
+        let (libc, ours) = (c"/lib/libc.so.6", c"/tmp/prof-hook-0000000000001234/libprof_hook.so");
+        let whole = list(&[c"", libc], 0);
+        assert_eq!(found(whole), Some(0));
+        let with = list(&[ours], 8);
+        assert_eq!(found(list(&[c"", libc], with)), Some(with));
+        // Nothing is known of the rest of a list that leads nowhere, nor of one that never ends or has no entry.
+        assert_eq!(found(list(&[c"", libc], 8)), None);
+        let round = Box::leak(Box::new([1usize, c"".as_ptr() as usize, 0, 0]));
+        round[3] = round.as_ptr() as usize;
+        assert_eq!(found(round.as_ptr() as u64), None);
+        assert_eq!(found(0), None);
+    }
 }
