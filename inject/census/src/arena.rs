@@ -100,7 +100,7 @@ impl Arenas {
             // The top chunk may have been another one.
             let limit = p.end.max(top.saturating_add(1));
             let Some(end) = pieces::end_of(view, p.start, limit, top) else { continue };
-            // Where it begins was not known.
+            // The piece replaces the region that was guessed to end at the top chunk.
             self.regions.retain(|r| !(r.main && r.end == end && end == top));
             self.regions.push(Region { arena: 0, start: p.start, end, main: true });
         }

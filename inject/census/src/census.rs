@@ -366,7 +366,7 @@ fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
         |r| match maps.iter().find(|m| m.start.0 <= r.start && r.start < m.end.0) {
             Some(m) if m.name != b"[heap]" && r.end == arenas.all[0].top.0 => {
                 let top = arenas.all[0].top;
-                r.start..(top.0 + top.1).clamp(r.start, m.end.0)
+                r.start..top.0.saturating_add(top.1).clamp(r.start, m.end.0)
             }
             _ => r.start..r.end,
         },

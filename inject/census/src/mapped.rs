@@ -75,7 +75,8 @@ pub(crate) fn is_there(view: &mut View<'_>, own: &Own) -> bool {
 fn of_header(at: u64, from: u64, limit: u64, [before, size]: [u64; 2]) -> Option<(Chunk, u64)> {
     let page = page_size();
     let (len, flags) = (size & !7, size & 7);
-    let ends = [0, HEADER].into_iter().filter_map(|header| from.checked_add(len + header));
+    let ends =
+        [0, HEADER].into_iter().filter_map(|header| from.checked_add(len)?.checked_add(header));
     let end = ends.into_iter().find(|end| end.is_multiple_of(page) && *end <= limit)?;
     (flags == MAPPED && before == from - at && len > ALIGN && len.is_multiple_of(ALIGN))
         .then(|| (Chunk::new(from, end - from, State::InUse), end))

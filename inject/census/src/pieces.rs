@@ -48,7 +48,11 @@ fn find_in(view: &mut View<'_>, part: Range<u64>, top: (u64, u64), found: &mut V
             let end = end_of(view, at, part.end, top.0);
             found.extend(end.map(|end| at..end));
             at = match end {
-                Some(end) if end == top.0 => (top.0 + top.1).next_multiple_of(page_size()),
+                Some(end) if end == top.0 => top
+                    .0
+                    .saturating_add(top.1)
+                    .checked_next_multiple_of(page_size())
+                    .unwrap_or(part.end),
                 Some(end) => end,
                 None => at + page_size(),
             };
@@ -71,7 +75,7 @@ pub(crate) fn end_of(view: &mut View<'_>, start: u64, limit: u64, top: u64) -> O
             let end = ends.into_iter().find(|end| end.is_multiple_of(page_size()))?;
             return (at > start && end <= limit).then_some(end);
         }
-        // What is in front of the first chunk can't be free.
+        // The first chunk has the flag of a predecessor in use, as glibc has no free chunk in front of it.
         if !size.is_sane() || (at == start && !size.before_in_use()) {
             return None;
         }

@@ -18,7 +18,7 @@ impl Cost {
     /// Reads the cost; `None` if the collector is gone.
     pub(super) fn of(peek: &Peek) -> Option<Self> {
         let stat = Stat::of(peek.collector.0).filter(|_| peek.collector_alive)?;
-        // Its number may be another process's by now.
+        // A collector in another PID namespace has another pid here, which may be that of another process.
         let is_it = stat.start() == Some(peek.collector.1);
         is_it
             .then(|| Self { collector: Duration::from_millis(stat.cpu_ms()), hook: peek.hook_time })
