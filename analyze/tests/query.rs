@@ -148,6 +148,12 @@ impl<'a> Truth<'a> {
                 let (from, to) = text.split_once(',').unwrap();
                 (self.mark(from)..self.mark(to)).contains(&b.begin)
             }
+            "marker" => {
+                let passed =
+                    common::world::marks(self.middle).iter().filter(|m| m.0 <= b.begin).count();
+                passed as u64 == number()
+            }
+            "jemalloc" => text == "no",
             "freed-from" => b.end.is_some_and(|e| ns(e.0) >= self.time(text)),
             "freed-to" => b.end.is_some_and(|e| ns(e.0) <= self.time(text)),
             "held-until" => b.end.is_none_or(|e| ns(e.0) >= self.time(text)),
@@ -249,7 +255,8 @@ fn value(r: &mut Random, w: &World, name: &str, kind: &str, runtime: u64) -> Str
                 [r.below(6) as usize]
                 .into()
         }
-        ("mmapped", _) => ["yes", "no"][r.below(2) as usize].into(),
+        ("marker", _) => r.below(4).to_string(),
+        ("mmapped" | "jemalloc", _) => ["yes", "no"][r.below(2) as usize].into(),
         ("arena", _) => ["main", "non-main"][r.below(2) as usize].into(),
         ("module" | "not-module", _) => ["one", "two", "^/lib/", "x"][r.below(4) as usize].into(),
         (_, "MARK") => ["#1", "deployed", "warm"][r.below(3) as usize].into(),

@@ -90,6 +90,11 @@ impl AllocationList {
         self.filter.given()
     }
 
+    /// Returns the number of marks of the recording.
+    pub(crate) fn marks(&self) -> usize {
+        self.of.analysis().meta().marks.len()
+    }
+
     /// Returns the blocks of the list that meet a condition, which is that of the command line's filter.
     pub(crate) fn filtered(&self, field: &str, text: &str) -> Result<Self, Fault> {
         let mut made = Self {

@@ -393,13 +393,10 @@ pub(crate) fn register_all(r: &mut Registry, shared: &Rc<Shared>) {
 
 const NO_JEMALLOC: &str = "recordings do not say which allocator a block is of: only_jemalloc decides by its stack, \
      and keeps blocks that a function of jemalloc made";
-const NO_MARKERS: &str =
-    "prof sets no markers: each block has the marker 0, as in bytehound until a program sets one";
+const NO_MARKERS: &str = "the recording has no marks, which `prof mark PID` sets: each block has the marker 0, as in \
+     bytehound until a program sets one";
 
-/// A regular expression for the functions of jemalloc.
-const JEMALLOC: &str = "^(_rjem_|je_|jemalloc)";
-
-/// Registers the methods on blocks whose conditions recordings don't hold.
+/// Registers the methods on blocks whose conditions bytehound decides by what recordings don't hold.
 fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
     r.of("AllocationList");
     let own = shared.clone();
@@ -410,7 +407,7 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
         "println(allocations().only_jemalloc().len());",
         move |l: &mut AllocationList| {
             own.tell(NO_JEMALLOC);
-            l.filtered("function", JEMALLOC)
+            l.filtered("jemalloc", "yes")
         },
     )
     .note("bytehound knows jemalloc's blocks by the hook that caught them.");
@@ -422,7 +419,7 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
         "println(allocations().only_not_jemalloc().len());",
         move |l: &mut AllocationList| {
             own.tell(NO_JEMALLOC);
-            l.filtered("not-function", JEMALLOC)
+            l.filtered("jemalloc", "no")
         },
     )
     .note("bytehound knows jemalloc's blocks by the hook that caught them.");
@@ -430,14 +427,20 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
     r.def(
         "only_with_marker",
         "(marker: Integer) -> AllocationList",
-        "Keeps those made while this marker was set; that of all blocks is 0.",
+        "Keeps those made after the mark of this number, and before the next one; 0: before the first mark.",
         "println(allocations().only_with_marker(0).len());",
         move |l: &mut AllocationList, marker: i64| {
-            own.tell(NO_MARKERS);
-            if marker == 0 { Ok(l.clone()) } else { l.none() }
+            let marks = l.marks();
+            if marks == 0 {
+                own.tell(NO_MARKERS);
+            }
+            match usize::try_from(marker) {
+                Ok(number) if number <= marks => l.filtered("marker", &number.to_string()),
+                _ => l.none(),
+            }
         },
     )
-    .note("prof sets no markers.");
+    .note("bytehound's markers are numbers that the program sets; prof's are the marks that `prof mark` sets.");
     let [own, of_maps] = [(); 2].map(|()| shared.clone());
     r.def(
         "only",

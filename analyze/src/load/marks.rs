@@ -36,6 +36,24 @@ impl Meta {
         Err(format!("no mark is called {name:?}; there are {more}{}", all[from..].join(", ")))
     }
 
+    /// Returns the first and the last tick at which the mark of a number was the latest one. The first mark is 1; 0 is the
+    /// time before it. Where a mark follows within the same tick, the first tick is greater than the last.
+    ///
+    /// # Errors
+    /// As [`Meta::mark`], if there are not so many marks.
+    pub fn after_mark(&self, number: u64) -> Result<(Ticks, Ticks), String> {
+        let from = match number {
+            0 => Ticks::ZERO,
+            _ => self.mark(&format!("#{number}"))?,
+        };
+        let next = usize::try_from(number).ok().and_then(|n| self.marks.get(n));
+        Ok(match next.map(|m| m.ticks.0.checked_sub(1)) {
+            None => (from, Ticks::MAX),
+            Some(Some(last)) => (from, Ticks(last)),
+            Some(None) => (Ticks::MAX, Ticks::ZERO),
+        })
+    }
+
     /// Returns the ticks of two marks that are given as `A,B`.
     ///
     /// # Errors
@@ -65,11 +83,16 @@ mod tests {
         assert_eq!(m.mark("one"), Ok(Ticks(12)), "the last of that name");
         assert_eq!((m.mark("#1"), m.mark("#2")), (Ok(Ticks(5)), Ok(Ticks(7))));
         assert_eq!(m.marks_of("#1, two"), Ok((Ticks(5), Ticks(9))));
+        assert_eq!(m.after_mark(0), Ok((Ticks(0), Ticks(4))));
+        assert_eq!(m.after_mark(3), Ok((Ticks(9), Ticks(11))));
+        assert_eq!(m.after_mark(4), Ok((Ticks(12), Ticks::MAX)));
+        assert!(m.after_mark(5).is_err_and(|e| e.contains("#4 one")));
         assert!(m.marks_of("two,#1").is_err_and(|e| e.contains("before")));
         for none in ["", "#0", "#5", "three", "#"] {
             let e = m.mark(none).expect_err("no mark");
             assert!(e.contains("#3 two at") && !e.contains('\n'), "{e}");
         }
+        assert_eq!(Meta::default().after_mark(0), Ok((Ticks(0), Ticks::MAX)));
         let e = Meta::default().mark("#1").expect_err("no marks");
         assert!(e.contains("prof mark"), "{e}");
     }

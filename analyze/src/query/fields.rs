@@ -129,10 +129,12 @@ pub const FIELDS: &[Field] = &[
         .or(&["usable-size-min"]),
     field("max-usable-size", "SIZE", "glibc has made at most so many bytes of it usable")
         .or(&["usable-size-max"]),
-    field("jemalloc", "yes|no", "Of jemalloc")
-        .refused("recordings don't hold which allocator a block is of"),
-    field("marker", "N", "Allocated while this marker was set")
-        .refused("marks have names here: `prof mark PID NAME` sets one, and --since NAME or --between A,B takes it"),
+    field("jemalloc", "yes|no", "Allocated by a function of jemalloc, by the names in the stack"),
+    field(
+        "marker",
+        "N",
+        "Allocated after the mark of this number, before the next one; 0: before the first",
+    ),
     field("from-map", "ID,...", "In one of these mappings, by the ids of prof maps"),
     field("min-peak-rss", "SIZE", "Of mappings: once resident with so much")
         .or(&["peak-rss-min"])

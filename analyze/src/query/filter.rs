@@ -8,6 +8,9 @@ use prof_trace::values::parse::{self as value, Amount, Time};
 use regex::Regex;
 use std::sync::Arc;
 
+/// Matches the functions of jemalloc: those of the Rust crate, and those of builds with a prefix.
+const JEMALLOC: &str = "^(_rjem_|je_|jemalloc)";
+
 /// A kind of lifetime that blocks are selected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
@@ -67,6 +70,7 @@ pub struct Filter {
     pub(super) to: Vec<Time>,
     pub(super) since: Vec<String>,
     pub(super) between: Vec<String>,
+    pub(super) markers: Vec<u64>,
     pub(super) freed_from: Vec<Time>,
     pub(super) freed_to: Vec<Time>,
     pub(super) held_until: Vec<Time>,
@@ -227,6 +231,7 @@ impl Filter {
             "to" => self.to.push(value::time(text)?),
             "since" => self.since.push(text.to_owned()),
             "between" => self.between.push(value::marks(text)?),
+            "marker" => self.markers.push(value::number(text)?),
             "freed-from" => self.freed_from.push(value::time(text)?),
             "freed-to" => self.freed_to.push(value::time(text)?),
             "held-until" => self.held_until.push(value::time(text)?),
@@ -243,6 +248,8 @@ impl Filter {
             "part" => self.parts.push(value::number(text)?),
             "function" => self.functions.push(regex(text)?),
             "not-function" => self.not_functions.push(regex(text)?),
+            "jemalloc" if one_of(text, "yes", "no")? => self.functions.push(regex(JEMALLOC)?),
+            "jemalloc" => self.not_functions.push(regex(JEMALLOC)?),
             "source" => self.sources.push(regex(text)?),
             "not-source" => self.not_sources.push(regex(text)?),
             "module" => self.modules.push(regex(text)?),
@@ -431,17 +438,14 @@ mod tests {
             ("max-address", "here"),
             ("mmapped", "maybe"),
             ("arena", "3"),
+            ("marker", "deployed"),
+            ("jemalloc", "maybe"),
         ] {
             let e = f.set(name, value).expect_err("nonsense").to_string();
             assert!(e.starts_with(&format!("--{name}: ")) && !e.contains('\n'), "{e}");
         }
         let e = f.set("colour", "red").expect_err("unknown").to_string();
         assert!(e.contains("colour"), "{e}");
-        let e = f.set("marker", "1").expect_err("refused").to_string();
-        assert_eq!(
-            e,
-            "--marker can't be used: marks have names here: `prof mark PID NAME` sets one, and --since NAME or --between A,B takes it"
-        );
         assert!(f.is_empty());
     }
 

@@ -210,6 +210,11 @@ impl<'a> Query<'a> {
                 None => self.ranges.push((Column::Begin, u64::MAX, 0)),
             }
         }
+        for number in &filter.markers {
+            let (from, to) =
+                analysis.meta().after_mark(*number).map_err(|e| missing("--marker", &e))?;
+            self.ranges.push((Column::Begin, from.0, to.0));
+        }
         // A live block's end is `u64::MAX`.
         const FREED: u64 = u64::MAX - 1;
         for t in &filter.freed_from {

@@ -340,8 +340,12 @@ fn case(b: &Bench, t: &Truth, r: &mut Random, name: &str) -> Option<(String, Vec
         }
         "jemalloc" => (String::new(), Vec::new()),
         "not_jemalloc" => (String::new(), b.selected(|_| true)),
-        "with_marker" if r.below(2) == 0 => ("0".into(), b.selected(|_| true)),
-        "with_marker" => ("3".into(), Vec::new()),
+        "with_marker" => {
+            let [first, second, third] = b.marks();
+            let times = [0..first, first..second, second..third, third..u64::MAX, 0..0];
+            let number = r.below(times.len() as u64);
+            (number.to_string(), b.selected(|b| times[number as usize].contains(&b.begin)))
+        }
         _ => return None,
     })
 }

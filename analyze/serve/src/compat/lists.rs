@@ -26,7 +26,7 @@ pub(super) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failu
         _ => None,
     };
     let all: Vec<Value> = shared.recordings().iter().filter_map(metadata).collect();
-    Ok(Answer::json(&all)?.with(NOT_RECORDED, "markers, jemalloc"))
+    Ok(Answer::json(&all)?.with(NOT_RECORDED, "jemalloc"))
 }
 
 /// Returns a command line in one text: arguments with blanks in quotes, and without the empty rest that programs leave

@@ -185,7 +185,8 @@ fn unknown_and_refused_parameters_are_named() {
     let s = Served::new(6);
     for (path, part) in [
         ("head?colour=red", "colour"),
-        ("head?marker=1", "prof mark PID NAME"),
+        ("head?readable=yes", "property of mappings"),
+        ("head?marker=99", "the recording has no marks"),
         ("timeline?series=nonsense", "nonsense"),
         ("groups?sort=nonsense", "nonsense"),
         ("groups?group-by=nonsense", "nonsense"),
