@@ -352,7 +352,7 @@ pub enum Error {
     Replaced(Pid),
     /// A thread of the target did not stop in time.
     #[error(
-        "thread {tid} of pid {pid} did not stop within {} (is it stuck in the kernel, in state D?); nothing was changed; try again, or wait longer with --timeout", time(*waited)
+        "thread {tid} of pid {pid} did not stop within {} (is it stuck in the kernel, in state D, or does it wait for a child of vfork?); nothing was changed; try again, or wait longer with --timeout", time(*waited)
     )]
     NotStopping {
         /// Process id.

@@ -204,7 +204,7 @@ impl<'a> Site<'a> {
                     return Err(refused(
                         pid,
                         format!(
-                            "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}"
+                            "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}; --by map needs no such moment, which never comes in a process that was forked within a signal handler"
                         ),
                     ));
                 }
