@@ -236,6 +236,30 @@ fn use_is_of_the_mapping_and_summed_up() {
 }
 
 #[test]
+fn use_that_is_counted_before_the_list_shows_the_mapping_is_kept() {
+    let first = first(&[], &[line(0x1000, 0x3000, RW, 0)]);
+    let both = &[(0x1000, 0x3000, 0x1000), (0x8000, 0xa000, 0x2000)];
+    let early = using(20, USAGE_ANEW, both);
+    let listed = look(30, &[], &[], &[line(0x8000, 0xa000, RW, 0)]);
+    let usage = |maps: &Maps, i: usize| -> Vec<_> {
+        all(maps)[i].usage.iter().map(|u| (u.ticks.0 - START, u.rss)).collect()
+    };
+    let kept = maps(&[first.clone(), early.clone(), listed.clone()]);
+    assert_eq!(usage(&kept, 1), [(30, 0x2000)]);
+    // The collector writes it again, as it can't know whether its reader has kept it.
+    let again = using(31, 0, &both[1..]);
+    let again = maps(&[first.clone(), early.clone(), listed, again]);
+    assert_eq!(usage(&again, 1), [(30, 0x2000)]);
+    // The mapping has gone before any list showed it.
+    let gone = maps(&[first.clone(), early.clone(), using(40, 0, &[(0x1000, 0x3000, 0x800)])]);
+    assert_eq!(gone.totals().last().map(|t| t.rss), Some(0x800));
+    // The list was read after the use was counted, though it was written before.
+    let later = look(50, &[], &[0x1000], &[]);
+    let stale = maps(&[first, later, Mappings { begun: Ticks(START + 30), ..early }]);
+    assert_eq!(stale.totals().last().map(|t| t.rss), Some(0));
+}
+
+#[test]
 fn filters_select_mappings() {
     let exec = perms::READ | perms::EXECUTE;
     let code = MappingLine { inode: 3, ..line(0x1000, 0x9000, exec, 2) };

@@ -24,10 +24,13 @@ pub(super) struct Looks<'a> {
     /// Mappings that have ended.
     past: Past<Map>,
     names: Vec<Arc<str>>,
-    /// The kernel's list, by start.
+    /// The kernel's list, by start, and when its last reading began.
     lines: BTreeMap<u64, MappingLine>,
+    listed: Ticks,
     /// The use of address ranges, by start.
     used: BTreeMap<u64, (u64, MappingUse)>,
+    /// Used address ranges that were not in the list when their use was counted.
+    early: Vec<(u64, u64)>,
     ours: Vec<(u64, u64)>,
     /// prof's ranges as the chunk before the last list had them: a detach takes them from the list in the same look
     /// in which they end.
@@ -86,7 +89,9 @@ impl<'a> Looks<'a> {
             past: Past::default(),
             names: vec!["".into()],
             lines: BTreeMap::new(),
+            listed: Ticks::ZERO,
             used: BTreeMap::new(),
+            early: Vec::new(),
             ours: Vec::new(),
             ours_before: Vec::new(),
             stacks: Vec::new(),
@@ -241,6 +246,8 @@ impl<'a> Looks<'a> {
             at = at.max(end);
         }
         self.open = late;
+        self.listed = m.begun;
+        self.note_early(m.ticks);
         self.put_away();
         if first {
             let seen = self.table.maps.iter_mut().filter(|m| !m.is_caught());
@@ -330,6 +337,17 @@ impl<'a> Looks<'a> {
         }
     }
 
+    /// Notes the use of mappings that was counted before the list showed them.
+    fn note_early(&mut self, ticks: Ticks) {
+        let mut changed = BTreeSet::new();
+        for (start, end) in std::mem::take(&mut self.early) {
+            self.touch(start, end, &mut changed);
+        }
+        for id in changed {
+            self.note(id, ticks);
+        }
+    }
+
     /// Takes the changes of use.
     fn count(&mut self, m: &Mappings) {
         // The sums begin when use is known: until then nothing seems to be resident.
@@ -340,6 +358,11 @@ impl<'a> Looks<'a> {
         if m.flags & USAGE_ANEW != 0 {
             self.used.clear();
             changed.extend(self.table.live.values().map(|l| l.map));
+        }
+        // A list that was read later knows better which mappings there are; else those that it lacks have begun since.
+        let is_listed_later = self.listed > m.usage_ticks;
+        if !is_listed_later {
+            self.drop_unlisted();
         }
         // Ranges that are not used any more come first: others may have taken their place.
         let none = MappingUse::default();
@@ -359,14 +382,21 @@ impl<'a> Looks<'a> {
             }
             self.touch(start, end, &mut changed);
         }
-        // Ranges that the list does not have any more are not used.
-        let lines = &self.lines;
-        self.used
-            .retain(|s, (e, _)| lines.range(..*e).next_back().is_some_and(|(_, l)| l.end > *s));
+        if is_listed_later {
+            self.drop_unlisted();
+        }
+        let early = self.used.iter().filter(|(s, (e, _))| !is_listed(&self.lines, **s, *e));
+        self.early = early.map(|(s, (e, _))| (*s, *e)).collect();
         for id in changed {
             self.note(id, m.usage_ticks);
         }
         self.total(m.usage_ticks);
+    }
+
+    /// Drops the use of ranges that the list does not have.
+    fn drop_unlisted(&mut self) {
+        let lines = &self.lines;
+        self.used.retain(|s, (e, _)| is_listed(lines, *s, *e));
     }
 
     fn touch(&self, start: u64, end: u64, to: &mut BTreeSet<u32>) {
@@ -442,6 +472,11 @@ impl<'a> Looks<'a> {
         }
         Maps { live, past, past_regions, count, code, totals: course.finish(), looks }
     }
+}
+
+/// Returns whether a list, by start, has a mapping in a range.
+fn is_listed(lines: &BTreeMap<u64, MappingLine>, start: u64, end: u64) -> bool {
+    lines.range(..end).next_back().is_some_and(|(_, l)| l.end > start)
 }
 
 /// Number of calls after which ranges that adjoin are joined.

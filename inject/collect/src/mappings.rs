@@ -29,6 +29,9 @@ pub(crate) struct Mapped {
     lines: Vec<MappingLine>,
     names: HashMap<Vec<u8>, u64>,
     used: Vec<Used>,
+    /// Starts of used ranges that were not in the list when their use was written, in the order of addresses. A reader may
+    /// have dropped their use, so it is written again.
+    unlisted: Vec<u64>,
     ours: Vec<(u64, u64)>,
     stacks: Vec<(u64, u64, u64)>,
     /// Whether nothing has been written yet.
@@ -43,6 +46,7 @@ impl Mapped {
             lines: Vec::new(),
             names: HashMap::new(),
             used: Vec::new(),
+            unlisted: Vec::new(),
             ours: Vec::new(),
             stacks: Vec::new(),
             new: true,
@@ -123,7 +127,7 @@ impl Mapped {
         for u in used.iter().filter(|u| u.of != none) {
             while old.next_if(|o| o.end <= u.start).is_some() {}
             let same = old.peek().is_some_and(|o| *o == u);
-            if !same {
+            if !same || self.unlisted.binary_search(&u.start).is_ok() {
                 out.put_usage(u.start, u.end, &u.of, &mut last);
             }
         }
@@ -142,12 +146,20 @@ impl Mapped {
             zeroes.usage[0] = zeroes.usage[0].wrapping_sub(last);
             out.usage.append(&mut zeroes.usage);
         }
+        let unlisted = used.iter().filter(|u| u.of != none && !self.is_listed(u));
+        self.unlisted = unlisted.map(|u| u.start).collect();
         self.used = used;
         if self.stacks != stacks {
             out.stacks = stacks.iter().flat_map(|s| [s.0, s.1, s.2]).collect();
             self.stacks = stacks;
         }
         out
+    }
+
+    /// Returns whether the last list has a mapping in a range. One that was made since is known only from its use.
+    fn is_listed(&self, u: &Used) -> bool {
+        let i = self.lines.partition_point(|l| l.end <= u.start);
+        self.lines.get(i).is_some_and(|l| l.start < u.end)
     }
 }
 
@@ -242,6 +254,8 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
             Used { start, end: start + 0x1000, of }
         };
         let mut m = Mapped::new();
+        let all = parse(b"1000-6000 rw-p 00000000 00:00 0 \n");
+        m.look(&all, &[], Ticks(0), Ticks(0));
         let first = m.count(
             vec![used(0x1000, 5), used(0x3000, 0), used(0x5000, 7)],
             vec![(1, 2, 3)],
@@ -263,5 +277,18 @@ f000-10000 rw-p 00000000 00:00 0 [anon:a]
         // A mapping that is gone needs no zero: the list says that it is gone.
         let third = m.count(vec![used(0x1000, 5)], vec![], Ticks(5), Ticks(6));
         assert_eq!(of(&third), []);
+    }
+
+    #[test]
+    fn use_of_a_mapping_that_is_not_listed_yet_is_written_again() {
+        let of = MappingUse { rss: 5, ..MappingUse::default() };
+        let used = || vec![Used { start: 0x8000, end: 0x9000, of }];
+        let mut m = Mapped::new();
+        m.look(&parse(FIRST.as_bytes()), &[], Ticks(1), Ticks(1));
+        m.look(&parse(b"1000-3000 r-xp 00001000 fe:01 1234 /opt/x\n"), &[], Ticks(2), Ticks(2));
+        let count = |m: &mut Mapped| m.count(used(), vec![], Ticks(3), Ticks(4)).uses().count();
+        assert_eq!((count(&mut m), count(&mut m)), (1, 1));
+        m.look(&parse(FIRST.as_bytes()), &[], Ticks(5), Ticks(6));
+        assert_eq!((count(&mut m), count(&mut m)), (1, 0));
     }
 }
