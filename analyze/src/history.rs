@@ -58,6 +58,11 @@ impl Step {
         self.has(flags::IMPLIED)
     }
 
+    /// Returns whether the block is from before the recording, and was found by a census.
+    pub(crate) fn found(&self) -> bool {
+        self.has(flags::FOUND)
+    }
+
     /// Returns whether the block was temporary.
     pub(crate) fn temporary(&self) -> bool {
         self.has(flags::TEMPORARY)

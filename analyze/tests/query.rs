@@ -241,6 +241,7 @@ fn figures(blocks: &[Block], at: u64) -> BlockStats {
         reallocations: again,
         allocated_bytes: until.iter().map(|b| b.size).sum(),
         temporary: until.iter().filter(|b| b.temporary && b.end.is_some()).count() as u64,
+        ..BlockStats::default()
     }
 }
 

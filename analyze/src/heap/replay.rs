@@ -10,7 +10,8 @@ use prof_trace::capture::Capture;
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
-/// The figures of a whole recording. `live_count = allocations - frees + unknown_frees - implied_frees` always holds.
+/// The figures of a whole recording. `live_count = allocations + found - frees + unknown_frees - implied_frees` always
+/// holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// The figures that groups have, too.
@@ -101,6 +102,9 @@ pub trait Watch {
     #[inline(always)]
     fn starts(&mut self, _group: u32, _op: &Op) {}
 
+    /// Called when a block from before the recording is found, with the index of its group. It is noted as others are.
+    fn found(&mut self, group: u32, op: &Op);
+
     /// Called when a block ends.
     fn end(&mut self, addr: u64, block: &Block, end: End);
 
@@ -120,6 +124,8 @@ impl Watch for () {
 
     #[inline(always)]
     fn begin(&mut self, _: &Op) {}
+
+    fn found(&mut self, _: u32, _: &Op) {}
 
     #[inline(always)]
     fn end(&mut self, _: u64, _: &Block, _: End) {}
@@ -301,9 +307,9 @@ impl<W: Watch> Replay<W> {
             allocations: f.allocations,
             reallocations: f.reallocations,
             frees: self.freed,
-            ends: f.allocations + f.reallocations - f.live_count,
+            ends: f.begun().wrapping_sub(f.live_count),
             allocated_bytes: f.allocated_bytes,
-            freed_bytes: f.allocated_bytes.wrapping_sub(f.live_bytes),
+            freed_bytes: f.begun_bytes().wrapping_sub(f.live_bytes),
             temporary: if self.partial { 0 } else { f.temporary },
             ..Counts::default()
         }
@@ -362,7 +368,28 @@ impl<W: Watch> Replay<W> {
                 self.end(op);
             }
             OpKind::ReallocOld => self.end(op),
+            OpKind::Found => self.find(op),
         }
+    }
+
+    /// Takes a block from before the recording. Where not all blocks are recorded, their frees are not known either.
+    #[cold]
+    fn find(&mut self, op: &Op) {
+        if op.addr == 0 || self.partial || self.live.get(op.addr).is_some() {
+            self.totals.nonsense += u64::from(op.addr == 0);
+            return;
+        }
+        let group = self.group(op.node, op.time);
+        self.live.insert(op.addr, Block::new(op, group, self.watch.notes(op)));
+        self.watch.found(group, op);
+        if self.figures[group as usize].find(op.size) {
+            self.times[group as usize].peak = op.time;
+        }
+        if self.totals.figures.find(op.size) {
+            self.totals.peak_ticks = op.time;
+        }
+        let (bytes, blocks) = self.now();
+        self.course.rise(bytes, blocks);
     }
 
     #[inline(always)]

@@ -24,14 +24,44 @@ pub struct BlockStats {
     /// Number of blocks whose free was the next event of the thread that allocated them. It is 0 if not all blocks are
     /// recorded, as the next event is not known then.
     pub temporary: u64,
+    /// Number of blocks from before the recording that a census has found. They are no allocations.
+    pub found: u64,
+    /// Bytes of these blocks, as far as the program can use them.
+    pub found_bytes: u64,
 }
 
 impl BlockStats {
+    /// Returns the number of all blocks there ever were.
+    #[inline(always)]
+    #[must_use]
+    pub fn begun(&self) -> u64 {
+        self.allocations.wrapping_add(self.reallocations).wrapping_add(self.found)
+    }
+
+    /// Returns the bytes of all blocks there ever were.
+    #[inline(always)]
+    #[must_use]
+    pub fn begun_bytes(&self) -> u64 {
+        self.allocated_bytes.wrapping_add(self.found_bytes)
+    }
+
     /// Adds a block. Returns whether the live bytes have reached a new peak.
     // A made-up recording can have sizes up to 2^56, so sums wrap.
     #[inline(always)]
     pub(crate) fn gain(&mut self, size: u64) -> bool {
         self.allocated_bytes = self.allocated_bytes.wrapping_add(size);
+        self.rise(size)
+    }
+
+    /// Adds a block from before the recording.
+    pub(crate) fn find(&mut self, size: u64) -> bool {
+        self.found += 1;
+        self.found_bytes = self.found_bytes.wrapping_add(size);
+        self.rise(size)
+    }
+
+    #[inline(always)]
+    fn rise(&mut self, size: u64) -> bool {
         self.live_count += 1;
         self.live_bytes = self.live_bytes.wrapping_add(size);
         self.peak_count = self.peak_count.max(self.live_count);

@@ -26,6 +26,7 @@ pub(crate) fn figures(f: &BlockStats) -> [u64; FIGURES] {
         reallocations,
         allocated_bytes,
         temporary,
+        ..
     } = *f;
     [
         live_count,
@@ -60,6 +61,7 @@ pub(crate) fn to_figures(n: &[u64; FIGURES]) -> BlockStats {
         reallocations,
         allocated_bytes,
         temporary,
+        ..BlockStats::default()
     }
 }
 
@@ -160,7 +162,11 @@ pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) ->
 /// Replaces the figures of the remaining blocks by those of all blocks. Groups without remaining blocks come last.
 pub(crate) fn restore(s: &Stripped, totals: &mut Totals, groups: &mut Vec<Group>) {
     let Some(all) = to_totals(&s.totals) else { return };
+    // The blocks of a census are all there, and count as they do.
+    let found = |f: &BlockStats| (f.found, f.found_bytes);
+    let of_all = found(&totals.figures);
     *totals = all;
+    (totals.figures.found, totals.figures.found_bytes) = of_all;
     let mut places: HashMap<u32, usize> =
         groups.iter().enumerate().map(|(i, g)| (g.node, i)).collect();
     for n in s.groups.as_chunks::<GROUP>().0 {
@@ -174,7 +180,8 @@ pub(crate) fn restore(s: &Stripped, totals: &mut Totals, groups: &mut Vec<Group>
             groups.push(Group { node, ..Group::default() });
         }
         let oldest = groups[at].oldest;
-        let (figures, errors) = (to_figures(f), to_errors(e));
+        let (mut figures, errors) = (to_figures(f), to_errors(e));
+        (figures.found, figures.found_bytes) = found(&groups[at].figures);
         let [first, last, peak_ticks] = [n[1], n[2], n[3]];
         groups[at] = Group {
             node,

@@ -27,14 +27,11 @@ pub use roots::{RootData, RootKind};
 pub use scan::ScanData;
 pub use tree::{StackSums, Tree};
 
+pub use crate::load::{BEFORE, LABEL};
+
 use prof_os::Pid;
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// Number of the stack of all blocks from before the attach, whose allocations are not recorded.
-pub const BEFORE: u32 = u32::MAX - 1;
-/// Label that stands for their stack.
-pub const LABEL: &str = "(before the attach)";
 
 /// Memory of the process, from which names are read.
 pub trait Memory {

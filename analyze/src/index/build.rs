@@ -41,6 +41,8 @@ struct Rows {
     old_links: Vec<Link>,
     chains: u32,
     before: Before,
+    /// Thread index of the blocks that a census has found; `u32::MAX`: there are none.
+    finder: u32,
 }
 
 impl Rows {
@@ -78,7 +80,8 @@ impl Rows {
                     Fate::Freed => 0,
                     Fate::Implied => flags::IMPLIED,
                     Fate::Reallocated => flags::CONTINUED,
-                },
+                }
+                | if b.thread_index == self.finder { flags::FOUND } else { 0 },
         });
     }
 }
@@ -96,8 +99,16 @@ impl Watch for Rows {
         self.links.insert(op.addr, link);
     }
 
+    fn found(&mut self, _: u32, op: &Op) {
+        self.finder = op.thread_index;
+    }
+
     #[inline(always)]
     fn end(&mut self, addr: u64, b: &Block, end: End) {
+        if b.thread_index == self.finder {
+            // What old blocks make room for is judged by this list, whether their sizes are known or not.
+            self.before.push(end.time, addr);
+        }
         let mut link = self.link(addr, b);
         if end.fate == Fate::Reallocated {
             if link.chain == 0 && self.chains < u32::MAX {
@@ -324,6 +335,7 @@ fn begin(to: Feed<Row, Vec<Row>>) -> Replay<Rows> {
         old_links: Vec::new(),
         chains: 0,
         before: Before::default(),
+        finder: u32::MAX,
     })
 }
 

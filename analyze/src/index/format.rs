@@ -24,7 +24,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 /// Version of the format. An index of another version is made anew.
-pub(super) const VERSION: u64 = 9;
+pub(super) const VERSION: u64 = 10;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
 /// Number of bytes at both ends of a recording that are part of its identity.
@@ -72,7 +72,7 @@ pub(super) struct Summary {
     pub course: Course,
 }
 
-const FIGURES: usize = 8;
+const FIGURES: usize = 10;
 
 fn figures_words(f: &BlockStats) -> [u64; FIGURES] {
     [
@@ -84,6 +84,8 @@ fn figures_words(f: &BlockStats) -> [u64; FIGURES] {
         f.reallocations,
         f.allocated_bytes,
         f.temporary,
+        f.found,
+        f.found_bytes,
     ]
 }
 
@@ -97,6 +99,8 @@ fn figures_of(w: &[u64; FIGURES]) -> BlockStats {
         reallocations,
         allocated_bytes,
         temporary,
+        found,
+        found_bytes,
     ] = *w;
     BlockStats {
         live_count,
@@ -107,6 +111,8 @@ fn figures_of(w: &[u64; FIGURES]) -> BlockStats {
         reallocations,
         allocated_bytes,
         temporary,
+        found,
+        found_bytes,
     }
 }
 

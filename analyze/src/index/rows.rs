@@ -111,6 +111,8 @@ pub mod flags {
     pub const IMPLIED: u64 = 8;
     /// The block is live at the end of the recording.
     pub const LIVE: u64 = 16;
+    /// The block is from before the recording, and a census has found it: nothing is known of its allocation.
+    pub const FOUND: u64 = 32;
 }
 
 /// The storage of an index.

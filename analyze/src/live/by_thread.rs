@@ -61,6 +61,15 @@ impl Watch for StatsByThread {
         f.peak_bytes = f.peak_bytes.max(f.live_bytes);
     }
 
+    fn found(&mut self, _: u32, op: &Op) {
+        // Only recordings that have all blocks have these.
+        let (f, blocks) = self.of(op.thread_index);
+        *blocks += 1;
+        f.live_count += 1.0;
+        f.live_bytes += op.size as f64;
+        f.peak_bytes = f.peak_bytes.max(f.live_bytes);
+    }
+
     fn end(&mut self, _: u64, block: &Block, _: End) {
         let weight = weight(&self.capture, block.size(), block.rate());
         let (f, blocks) = self.of(block.thread_index);

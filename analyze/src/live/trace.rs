@@ -4,7 +4,7 @@ use super::{Names, Only};
 use crate::Error;
 use crate::analysis::{Follower, Progress, Seen};
 use crate::heap::Block;
-use crate::load::OpKind;
+use crate::load::{BEFORE, OpKind};
 use crate::report::{AskedData, FrameData, frame_lines};
 use crate::style::{Style, base, printable};
 use prof_trace::records::Call;
@@ -256,17 +256,20 @@ fn event(seen: Seen<'_>, old_blocks: &mut OldBlocks) -> Option<(Event, Option<u3
         allocated: 0,
     };
     let size = |b: &Option<(Block, u32)>| b.map(|(b, _)| b.size());
+    let since = |(b, node): (Block, u32)| (node != BEFORE).then_some(b.time);
     let event = match op.kind {
         OpKind::ReallocOld => {
             old_blocks.insert(op.thread_index, (op.addr, block));
             return None;
         }
+        // Nobody saw who has allocated it, and when.
+        OpKind::Found => return None,
         OpKind::Alloc => new,
         OpKind::Free => Event {
             what: What::Free,
             function: "free",
             size: size(&block),
-            since: block.map(|(b, _)| b.time),
+            since: block.and_then(since),
             allocated: block.map_or(0, |(_, node)| node),
             ..new
         },
@@ -275,7 +278,7 @@ fn event(seen: Seen<'_>, old_blocks: &mut OldBlocks) -> Option<(Event, Option<u3
             Event {
                 what: What::Realloc,
                 function: "realloc",
-                since: old.and_then(|(_, b)| b).map(|(b, _)| b.time),
+                since: old.and_then(|(_, b)| b).and_then(since),
                 old: old.map(|(addr, b)| (addr, size(&b))),
                 ..new
             }

@@ -1,8 +1,10 @@
 //! Holds events that wait for their turn, in memory or to be read again from the file.
 
+use super::SymbolsAt;
+use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Event, Visit};
 use prof_trace::pack::{Packed, Unpacker};
-use prof_trace::records::Events;
+use prof_trace::records::{Census, CensusBlocks, Events};
 use prof_trace::size::CodedSize;
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
@@ -31,6 +33,8 @@ pub(crate) enum Waiting {
         /// The events, or the chunk that holds only them.
         place: Payload,
     },
+    /// Blocks from before the recording.
+    Census(SymbolsAt),
     /// A run of a packed chunk.
     Run {
         /// Key of the chunk in [`Pending`].
@@ -56,6 +60,8 @@ pub(crate) enum Source {
     },
     /// Events of an unpacked run.
     Unpacked(std::vec::IntoIter<Event>),
+    /// Blocks from before the recording, and the ticks when they were found.
+    Census(Ticks, CensusBlocks),
 }
 
 impl Default for Source {
@@ -91,6 +97,8 @@ impl Source {
                 *damaged += (bytes.len() - *pos) as u64;
                 (*left, *pos) = (0, bytes.len());
             }
+            // Those are no events: the caller has taken them.
+            Source::Census(_, blocks) => *damaged += blocks.damaged(),
         }
     }
 }
@@ -132,6 +140,13 @@ impl<V: Visit<Node = u32>> Visit for Counted<'_, V> {
     #[inline(always)]
     fn goes_on(&self) -> bool {
         self.left > 0 && self.v.goes_on()
+    }
+}
+
+fn census_of(payload: &[u8], zipped: bool) -> Option<Census> {
+    match zipped {
+        true => Census::decode(&Zipped::decode(payload)?.unzip()?),
+        false => Census::decode(payload),
     }
 }
 
@@ -206,6 +221,13 @@ impl Pending {
                     }
                 };
                 Source::Plain { bytes: bytes.unwrap_or_default(), pos: 0, left: count, codec }
+            }
+            Waiting::Census(place) => {
+                let census = load(place.at, place.len).and_then(|p| census_of(&p, place.zipped));
+                // It was whole when it was read first.
+                *damaged += if census.is_none() { place.len as u64 } else { 0 };
+                let census = census.unwrap_or_default();
+                Source::Census(census.ticks, census.into_blocks())
             }
             Waiting::Run { chunk, run } => {
                 let events = self.take_run(chunk, run, load, damaged);

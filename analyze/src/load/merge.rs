@@ -4,8 +4,10 @@
 //! pass `k + 1` begins in the file, all events from before the start of pass `k` have been read, and their order is
 //! final. Later events wait.
 
+use super::before::BEFORE;
 use super::held::{Load, Pending, Source, Waiting};
 use prof_trace::event::Visit;
+use prof_trace::records::CensusBlocks;
 use prof_trace::size::{CodedSize, Header};
 use prof_trace::ticks::Ticks;
 use std::cmp::Reverse;
@@ -22,6 +24,8 @@ pub enum OpKind {
     ReallocOld,
     /// The block was returned by `realloc`.
     ReallocNew,
+    /// The block is from before the recording, and is found by a census.
+    Found,
 }
 
 /// Upper limit of sizes: larger ones, of made-up recordings, are reduced to this.
@@ -52,7 +56,7 @@ impl Op {
     /// Returns the sort key: time, and at the same time frees before allocations.
     #[inline(always)]
     fn key(&self) -> u64 {
-        key(self.time) | matches!(self.kind, OpKind::Alloc | OpKind::ReallocNew) as u64
+        key(self.time) | !matches!(self.kind, OpKind::Free | OpKind::ReallocOld) as u64
     }
 }
 
@@ -121,7 +125,8 @@ struct Run<'a, F> {
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     threads: Vec<ThreadQueue>,
-    by_number: HashMap<u32, u32>,
+    /// Indices of the threads by number. Blocks of a census have one of their own, whatever the events say.
+    by_number: HashMap<(u32, bool), u32>,
     numbers: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// Waiting packed chunks, and the memory of all waiting events.
@@ -145,8 +150,9 @@ impl Merge {
 
     /// Adds events of a thread.
     pub(crate) fn push(&mut self, thread: u32, waiting: Waiting, load: Load<'_>) {
+        let is_census = matches!(waiting, Waiting::Census(_));
         let next = self.threads.len() as u32;
-        let thread_index = *self.by_number.entry(thread).or_insert(next);
+        let thread_index = *self.by_number.entry((thread, is_census)).or_insert(next);
         if thread_index == next {
             self.threads.push(ThreadQueue::default());
             self.numbers.push(thread);
@@ -180,7 +186,12 @@ impl Merge {
             let carried = queue.carried;
             let mut run =
                 Run { carried, thread_index, turn, out, events: 0, head: None, second: None };
-            queue.source.pass(&mut run, &mut self.damaged_bytes);
+            if let Source::Census(ticks, blocks) = &mut queue.source {
+                run.found(*ticks, blocks);
+            }
+            if run.goes_on() {
+                queue.source.pass(&mut run, &mut self.damaged_bytes);
+            }
             self.events += run.events;
             queue.carried = run.carried;
             if let Some(op) = run.head {
@@ -249,6 +260,18 @@ impl<F: FnMut(Op)> Run<'_, F> {
             (self.out)(op);
         } else {
             self.head = Some(op);
+        }
+    }
+
+    /// Gives blocks from before the recording.
+    fn found(&mut self, ticks: Ticks, blocks: &mut CensusBlocks) {
+        let (thread_index, node, kind, rate) = (self.thread_index, BEFORE, OpKind::Found, 0);
+        while self.goes_on()
+            && let Some(b) = blocks.next()
+        {
+            let time = self.carried.time(ticks);
+            let (addr, size, header) = (b.address, b.size.min(MAX_SIZE), b.header.code());
+            self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
         }
     }
 

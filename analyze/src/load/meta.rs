@@ -1,5 +1,6 @@
 //! Collects everything in a recording except its events.
 
+use super::before::{BEFORE, CensusSeen};
 use super::process::ProcessSeen;
 use super::resident::Resident;
 use super::scans::{ScanAt, is_scan_part};
@@ -8,9 +9,9 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Allocators, Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, MARKS, Mappings,
-    Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Scan,
-    Step, Stripped, Symbols, Target, Thread, Toggle, kind,
+    Allocators, Call, CallFile, Calls, Census, Counters, Distance, End, Epoch, Hooks, MARKS,
+    Mappings, Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes,
+    Scan, Step, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use prof_trace::ticks::Ticks;
@@ -48,6 +49,10 @@ pub struct Pc {
     /// The address is that of an interrupted instruction, not of one behind a call.
     pub exact: bool,
 }
+
+/// The only frame of the stack of blocks from before the recording. No code lies there: it is next to the mark of a stack
+/// that was cut.
+pub(crate) const BEFORE_PC: Pc = Pc { address: 2, module: 0, exact: false };
 
 /// The target's memory as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,6 +175,10 @@ pub struct Meta {
     pub(super) new_calls: Vec<(u32, Call)>,
     /// Ticks of the pass before the one that was read last.
     pass_before: Ticks,
+    /// The blocks from before the recording, if a census has found them.
+    pub census: Option<CensusSeen>,
+    /// Location of parts of the census that were read and not yet passed on.
+    pub(super) new_census: Vec<SymbolsAt>,
 }
 
 /// Location of a chunk of calls.
@@ -271,6 +280,7 @@ impl Meta {
             }),
             kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
             kind::CALLS => Calls::decode(payload).map(|c| self.add_calls(c, place)),
+            kind::CENSUS => Census::decode(payload).map(|c| self.add_census(&c, place)),
             kind::CALL_FILE => CallFile::decode(payload).map(|f| {
                 self.call_files.insert(f.id, Arc::new(f));
             }),
@@ -442,6 +452,9 @@ impl Meta {
 
     /// Returns whether a stack was cut short.
     pub fn is_cut(&self, node: u32) -> bool {
+        if node == BEFORE {
+            return false;
+        }
         let mut at = node;
         for _ in 0..=DEEPEST {
             let Some((parent, pc)) = self.nodes.get(at).filter(|_| at != 0) else { return false };
@@ -457,6 +470,10 @@ impl Meta {
     /// missing.
     pub fn stack(&self, node: u32) -> Vec<Pc> {
         let mut out = Vec::new();
+        if node == BEFORE {
+            out.push(BEFORE_PC);
+            return out;
+        }
         let (mut at, mut interrupted) = (node, false);
         while let Some((parent, pc)) = self.nodes.get(at)
             && at != 0

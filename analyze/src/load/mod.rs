@@ -1,6 +1,7 @@
 //! Reads a recording: whole chunks from the front, its records about the target, and the events of all threads in one
 //! order of time.
 
+mod before;
 mod calls;
 mod clock;
 mod file;
@@ -15,6 +16,8 @@ mod scans;
 mod stream;
 mod stripped;
 
+pub(crate) use before::BEFORE_THREAD;
+pub use before::{BEFORE, CensusSeen, LABEL};
 pub(crate) use calls::CallReader;
 pub use calls::{MapEvent, calls};
 pub use clock::Clock;
@@ -24,6 +27,7 @@ pub(crate) use held::{Payload, Waiting};
 pub use ids::IdMap;
 pub(crate) use merge::Merge;
 pub use merge::{Op, OpKind};
+pub(crate) use meta::BEFORE_PC;
 pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
 pub use process::{ProcessSeen, Sample, WorkerSeen};
 pub use resident::{Reading, Resident};

@@ -1,7 +1,9 @@
-//! Notes where the scans of a recording are, which are read when somebody asks for them.
+//! Notes where the scans of a recording are, which are read when somebody asks for them, and the parts of its census, which
+//! are read once more when their turn comes.
 
+use super::before::{BEFORE_THREAD, CensusSeen, LABEL};
 use super::meta::{Meta, SymbolsAt};
-use prof_trace::records::{Scan, kind};
+use prof_trace::records::{Census, Scan, Thread, kind};
 use prof_trace::ticks::Ticks;
 
 /// A scan of the target's memory.
@@ -49,5 +51,27 @@ impl Meta {
         if let Some(scan) = self.scans.last_mut() {
             scan.parts.push((kind, place));
         }
+    }
+}
+
+impl Meta {
+    /// Takes a part of a census; `at` is its location.
+    pub(super) fn add_census(&mut self, c: &Census, at: SymbolsAt) {
+        let seen = self.census.get_or_insert_with(|| {
+            let name = LABEL.to_owned();
+            self.threads.insert(BEFORE_THREAD, Thread { number: BEFORE_THREAD, tid: 0, name });
+            CensusSeen { ticks: c.ticks, ..CensusSeen::default() }
+        });
+        seen.blocks = seen.blocks.saturating_add(c.count);
+        seen.stop_ns = seen.stop_ns.max(c.stop_ns);
+        if self.passes_calls_on {
+            self.new_census.push(at);
+        }
+    }
+
+    /// Returns the number of threads that the recording has seen.
+    #[must_use]
+    pub fn thread_count(&self) -> usize {
+        self.threads.len() - usize::from(self.threads.contains_key(&BEFORE_THREAD))
     }
 }

@@ -3,7 +3,7 @@
 use super::file::{ChunkFile, Item};
 use super::held::{Payload, Waiting};
 use super::merge::Merge;
-use super::{MapEvent, Meta, Op, calls};
+use super::{BEFORE_THREAD, MapEvent, Meta, Op, calls};
 use crate::Error;
 use crate::progress::Step;
 use prof_trace::capture::Capture;
@@ -136,6 +136,7 @@ impl Stream {
         }
         all.file.set_sparse(false);
         all.meta.new_calls.clear();
+        all.meta.new_census.clear();
         Ok(all)
     }
 
@@ -250,6 +251,7 @@ impl Stream {
                 Item::Chunk(kind, payload, at) => {
                     let pass = self.meta.take(kind, payload, at);
                     self.calls.add(&mut self.meta.new_calls);
+                    self.hold_census();
                     if kind == kind::TARGET {
                         let target = &self.meta.target;
                         sink.begin(&target.capture(), target.early);
@@ -321,6 +323,14 @@ impl Stream {
         let (file, failed) = (&self.file, &mut self.reread_failed);
         for (run, thread) in threads.into_iter().enumerate() {
             self.merge.push(thread, Waiting::Run { chunk, run }, &mut reader(file, failed));
+        }
+    }
+
+    /// Has the parts of a census wait in the file, as they are read but once.
+    fn hold_census(&mut self) {
+        let (file, failed) = (&self.file, &mut self.reread_failed);
+        for place in self.meta.new_census.drain(..) {
+            self.merge.push(BEFORE_THREAD, Waiting::Census(place), &mut reader(file, failed));
         }
     }
 

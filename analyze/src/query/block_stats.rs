@@ -28,6 +28,8 @@ pub(super) const NOTHING: Sum = Sum {
         reallocations: 0,
         allocated_bytes: 0,
         temporary: 0,
+        found: 0,
+        found_bytes: 0,
     },
     frees: 0,
     implied: 0,
@@ -46,10 +48,15 @@ struct State {
 impl Sum {
     fn row(&mut self, begin: u64, end: u64, size: u64, flag: u64, until: Ticks) {
         let f = &mut self.figures;
-        let again = u64::from(flag & flags::REALLOCATED != 0);
-        f.allocations += 1 - again;
-        f.reallocations += again;
-        f.allocated_bytes = f.allocated_bytes.wrapping_add(size);
+        if flag & flags::FOUND != 0 {
+            f.found += 1;
+            f.found_bytes = f.found_bytes.wrapping_add(size);
+        } else {
+            let again = u64::from(flag & flags::REALLOCATED != 0);
+            f.allocations += 1 - again;
+            f.reallocations += again;
+            f.allocated_bytes = f.allocated_bytes.wrapping_add(size);
+        }
         self.first = self.first.min(Ticks(begin));
         self.last = self.last.max(Ticks(begin));
         if end > until.0 {
@@ -66,7 +73,7 @@ impl Sum {
     /// Adds what a recording without blocks knows of a group. Each reallocation has ended a block, of this stack or another.
     pub(super) fn group(&mut self, g: &Group) {
         let f = g.figures;
-        let begun = f.allocations.wrapping_add(f.reallocations);
+        let begun = f.begun();
         let frees = begun.wrapping_sub(f.live_count).saturating_sub(f.reallocations);
         let (first, last) = (g.first, g.last);
         self.add(&Self { figures: f, frees, first, last, ..NOTHING });
@@ -80,6 +87,8 @@ impl Sum {
         f.live_count += o.live_count;
         f.live_bytes = f.live_bytes.wrapping_add(o.live_bytes);
         f.temporary += o.temporary;
+        f.found += o.found;
+        f.found_bytes = f.found_bytes.wrapping_add(o.found_bytes);
         self.frees += other.frees;
         self.implied += other.implied;
         self.first = self.first.min(other.first);
@@ -187,7 +196,7 @@ impl Classes {
     /// Returns a class as a group whose node is the number of the class; `None` if it never had a block.
     fn group(&self, i: usize, partial: bool) -> Option<Group> {
         let (s, level) = (self.sums.get(i)?, self.levels.get(i)?);
-        if s.figures.allocations + s.figures.reallocations == 0 {
+        if s.figures.begun() == 0 {
             return None;
         }
         let mut figures = with_peak(s.figures, level);
@@ -341,7 +350,7 @@ impl Query<'_> {
                         join(sum, g, class as u32);
                     }
                 }
-                let used = |g: &Group| g.figures.allocations + g.figures.reallocations > 0;
+                let used = |g: &Group| g.figures.begun() > 0;
                 Some(all.into_iter().filter(used).collect())
             }
         }
@@ -430,13 +439,15 @@ impl Query<'_> {
 /// Adds the sums of a group to those of a class.
 pub(crate) fn join(sum: &mut Group, g: &Group, class: u32) {
     let (f, o) = (&mut sum.figures, &g.figures);
-    let first = f.allocations + f.reallocations == 0;
+    let first = f.begun() == 0;
     f.allocations += o.allocations;
     f.reallocations += o.reallocations;
     f.allocated_bytes = f.allocated_bytes.wrapping_add(o.allocated_bytes);
     f.live_count += o.live_count;
     f.live_bytes = f.live_bytes.wrapping_add(o.live_bytes);
     f.temporary += o.temporary;
+    f.found += o.found;
+    f.found_bytes = f.found_bytes.wrapping_add(o.found_bytes);
     sum.node = class;
     sum.first = if first { g.first } else { sum.first.min(g.first) };
     sum.last = sum.last.max(g.last);

@@ -16,6 +16,9 @@ pub(super) struct Sums<N> {
     pub temporary: N,
     pub leaked_bytes: N,
     pub leaked_blocks: N,
+    /// Blocks from before the recording, and their bytes.
+    pub found: N,
+    pub found_bytes: N,
 }
 
 /// The type of sums: whole numbers, or estimates.
@@ -74,6 +77,8 @@ impl<N: Number> Sums<N> {
             (&mut self.temporary, o.temporary),
             (&mut self.leaked_bytes, o.leaked_bytes),
             (&mut self.leaked_blocks, o.leaked_blocks),
+            (&mut self.found, o.found),
+            (&mut self.found_bytes, o.found_bytes),
         ];
         for (a, b) in pairs {
             *a = a.plus(b);

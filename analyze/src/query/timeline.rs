@@ -95,7 +95,8 @@ pub struct Timeline {
     pub reallocations: Vec<u64>,
     /// Number of recorded frees of known blocks.
     pub frees: Vec<u64>,
-    /// Number of blocks that ended in any way. Live blocks change by allocations and reallocations less these.
+    /// Number of blocks that ended in any way. Live blocks change by allocations and reallocations less these, and by those
+    /// that a census has found.
     pub ends: Vec<u64>,
     /// Bytes allocated.
     pub allocated_bytes: Vec<u64>,
@@ -251,10 +252,15 @@ impl Query<'_> {
                 let d = &mut s.steps[step];
                 *d = [d[0].plus(bytes), d[1].plus(one)];
                 let sum = &mut s.sums[column];
-                let again = flag & flags::REALLOCATED != 0;
-                let count = if again { &mut sum.reallocations } else { &mut sum.allocations };
-                *count = count.plus(one);
-                sum.allocated_bytes = sum.allocated_bytes.plus(bytes);
+                if flag & flags::FOUND != 0 {
+                    sum.found = sum.found.plus(one);
+                    sum.found_bytes = sum.found_bytes.plus(bytes);
+                } else {
+                    let again = flag & flags::REALLOCATED != 0;
+                    let count = if again { &mut sum.reallocations } else { &mut sum.allocations };
+                    *count = count.plus(one);
+                    sum.allocated_bytes = sum.allocated_bytes.plus(bytes);
+                }
                 if never {
                     sum.leaked_bytes = sum.leaked_bytes.plus(bytes);
                     sum.leaked_blocks = sum.leaked_blocks.plus(one);
@@ -395,8 +401,9 @@ fn total<N: Number>(all: &Adding<N>, steps: &Steps<'_>, capture: Capture) -> Tim
     let mut before = sum;
     for (column, s) in all.sums.iter().enumerate().take(width) {
         let start = level[1].map(N::rounded);
-        level[1][0] = level[1][0].plus(s.allocated_bytes).minus(s.freed_bytes);
-        let begun = s.allocations.plus(s.reallocations);
+        let bytes = s.allocated_bytes.plus(s.found_bytes);
+        level[1][0] = level[1][0].plus(bytes).minus(s.freed_bytes);
+        let begun = s.allocations.plus(s.reallocations).plus(s.found);
         level[1][1] = level[1][1].plus(begun).minus(s.ends);
         let last = level[1].map(N::rounded);
         let of = |k: usize| Extent {

@@ -44,6 +44,14 @@ pub struct BlockStatsData {
     pub allocated_bytes_stderr: Option<u64>,
     /// Number of temporary blocks; `None` if not all blocks are recorded.
     pub temporary: Option<u64>,
+    /// Number of blocks from before the attach, which are no allocations, and older than they seem.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub before_attach: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// The figures that can be summed over sets of blocks.
@@ -98,6 +106,7 @@ impl BlockStatsData {
             allocated_bytes: f.allocated_bytes,
             allocated_bytes_stderr: error(|e| e.allocated_bytes),
             temporary: capture.is_everything().then_some(f.temporary),
+            before_attach: f.found,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The data about the recording that every report begins with.
 
+use super::before::BeforeData;
 use super::block_stats::SumData;
 use crate::Analysis;
 use crate::analysis::Rule;
@@ -247,6 +248,9 @@ pub struct TotalsData {
     pub temporary: Option<u64>,
     /// Number of stacks.
     pub groups: u64,
+    /// Blocks from before the recording, which are no allocations; `None`: no census has counted them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_attach: Option<BeforeData>,
 }
 
 /// The target's memory as the kernel counts it.
@@ -463,7 +467,7 @@ impl RecordingData {
             mismatched_stacks: meta.counters.mismatches,
             end_reason: meta.end.as_ref().map(|e| printable(&e.reason)),
             started_unix_ns: meta.target.wall_ns,
-            threads: meta.threads.len() as u64,
+            threads: meta.thread_count() as u64,
             hooks: hooks.collect(),
             not_hooked: not_hooked.collect(),
             notes: analysis.notes().iter().map(ToString::to_string).collect(),
@@ -497,6 +501,7 @@ impl TotalsData {
             peak_at_ns: analysis.peak_at_ns(),
             temporary: capture.is_everything().then_some(f.temporary),
             groups: analysis.groups().len() as u64,
+            before_attach: BeforeData::new(analysis),
         }
     }
 }

@@ -92,6 +92,9 @@ impl HeadText<'_> {
         self.capture()?;
         let (b, n) = (t.live_bytes, t.live_count);
         self.line("live", &live("in", b, t.live_bytes_stderr, n, t.live_count_stderr))?;
+        if let Some(before) = &t.before_attach {
+            self.line("before", &before.text())?;
+        }
         let peak = about_bytes(t.peak_bytes, t.peak_bytes_stderr);
         self.line("peak", &format!("{peak} at {}", duration(t.peak_at_ns)))?;
         let allocated = about_bytes(t.allocated_bytes, t.allocated_bytes_stderr);

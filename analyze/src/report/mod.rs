@@ -3,6 +3,7 @@
 //! A [`Report`] holds every figure; [`Report::json`] and [`Report::text`] only format them, so both have the same
 //! numbers.
 
+mod before;
 mod block_stats;
 mod data;
 mod frames;
@@ -28,6 +29,7 @@ pub mod units {
 
 pub use crate::style::Style;
 pub use crate::table::Table;
+pub use before::BeforeData;
 pub(crate) use block_stats::Adder;
 pub use block_stats::{BlockStatsData, SumData};
 pub use data::{GroupData, Report, ReportOptions, RestData};

@@ -134,7 +134,7 @@ impl Row {
 
     pub(crate) fn is_empty(&self) -> bool {
         let f = &self.group.figures;
-        f.allocations + f.reallocations == 0
+        f.begun() == 0
     }
 }
 

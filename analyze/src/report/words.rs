@@ -35,7 +35,8 @@ pub(super) fn figures_text(f: &BlockStatsData, t: Times, sort: SortKey) -> Strin
     );
     let time = |t: Option<u64>| t.map_or("-".to_owned(), duration);
     // Writing to a string can't fail.
-    let _ = write!(text, " [age: {}]", time(t.age));
+    let more = if f.before_attach > 0 && t.age.is_some() { "more than " } else { "" };
+    let _ = write!(text, " [age: {more}{}]", time(t.age));
     let _ = match sort {
         SortKey::Allocated => {
             let n = about_bytes(f.allocated_bytes, f.allocated_bytes_stderr);

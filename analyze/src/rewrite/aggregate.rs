@@ -341,6 +341,18 @@ impl Watch for Histograms {
         *is_changed |= (peak_bytes, peak_count) != (f.peak_bytes, f.peak_count);
     }
 
+    fn found(&mut self, group: u32, op: &Op) {
+        let class = size_class(op.size);
+        let [count, bytes, ..] = self.of(group).size(class);
+        *count = count.wrapping_add(1);
+        *bytes = bytes.wrapping_add(op.size);
+        let (f, at, is_changed) = &mut self.sizes[class];
+        if f.find(op.size) {
+            *at = op.time.0;
+        }
+        *is_changed = true;
+    }
+
     #[inline(always)]
     fn end(&mut self, _: u64, b: &Block, end: End) {
         let (size, class) = (b.size(), size_class(b.size()));

@@ -464,6 +464,9 @@ impl Watch for Queue {
         }
     }
 
+    /// The collector has written these by now: they are no events.
+    fn found(&mut self, _: u32, _: &Op) {}
+
     fn end(&mut self, addr: u64, b: &Block, end: End) {
         let entry = self.undecided(addr, b);
         let chain = entry.map_or((Ticks::ZERO, Ticks::ZERO), |at| self.slab[at as usize].chain);

@@ -13,14 +13,17 @@ use crate::Analysis;
 use crate::analysis::{Source, read_all};
 use crate::heap::Totals;
 use crate::load::open_file;
-use crate::load::{ChunkFile, Clock, Item, LoadOptions, Meta, Op, OpKind, Pc, Sink, Stream};
+use crate::load::{
+    BEFORE_THREAD, ChunkFile, Clock, Item, LoadOptions, Meta, Op, OpKind, Pc, Sink, Stream,
+};
 use crate::symbols::{SymbolOptions, Symbolizer};
 use prof_trace::derived::{Frames, NamedAddress, NamedFrame};
 use prof_trace::event::Event;
 use prof_trace::records::{
-    Counters, End, Hook, Hooks, Mark, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Runtimes,
-    Symbols, Target, Thread, kind,
+    Census, CensusBlock, Counters, End, Hook, Hooks, Mark, Module, Nodes, PC_IS_TRAMPOLINE, Pass,
+    Pcs, Runtimes, Symbols, Target, Thread, kind,
 };
+use prof_trace::size::Header;
 use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
@@ -213,12 +216,17 @@ impl<'a, 'b> Joiner<'a, 'b> {
             shift: shift(&self.first, target),
             last: Ticks::ZERO,
             failed: None,
+            found: Census::default(),
+            found_end: 0,
         };
         let shift = events.shift;
         read_all(&mut stream, &mut events)?;
         events.finish()?;
         let (count, last) = (events.states.len() as u32, events.last);
         for thread_index in 0..count {
+            if stream.thread_of(thread_index) == Some(BEFORE_THREAD) {
+                continue;
+            }
             let old = stream.thread_of(thread_index).and_then(|n| stream.meta().threads.get(&n));
             let number = self.threads + thread_index + 1;
             let thread = Thread { number, ..old.cloned().unwrap_or_default() };
@@ -496,6 +504,9 @@ struct Joining<'a, 'b> {
     shift: u64,
     last: Ticks,
     failed: Option<io::Error>,
+    /// Blocks of a census that are to be written, and where the last one ends.
+    found: Census,
+    found_end: u64,
 }
 
 impl Sink for Joining<'_, '_> {
@@ -515,6 +526,16 @@ impl Joining<'_, '_> {
         let node = if op.node == 0 { 0 } else { self.nodes.wrapping_add(op.node) };
         let addr = if op.addr == 0 { 0 } else { op.addr.wrapping_add(self.base) };
         let event = match op.kind {
+            OpKind::Found => {
+                let header = Header::from_code(op.header);
+                let block = CensusBlock { address: addr, size: op.size, header };
+                self.found.ticks = time;
+                self.found.put(&mut self.found_end, &block);
+                if self.found.count as usize >= Census::PART {
+                    self.write_found();
+                }
+                return;
+            }
             OpKind::Free => Event::Free { time, addr, node },
             OpKind::ReallocOld => {
                 state.old_block = Some((time, addr));
@@ -534,6 +555,17 @@ impl Joining<'_, '_> {
         self.batch.push((op.thread_index, event));
         if self.batch.len() >= BATCH {
             self.write();
+        }
+    }
+
+    /// Writes the blocks that a census has found.
+    fn write_found(&mut self) {
+        let part = std::mem::take(&mut self.found);
+        self.found_end = 0;
+        if part.count > 0
+            && let Err(e) = self.to.put_zipped(kind::CENSUS, &part.encode())
+        {
+            self.failed.get_or_insert(e);
         }
     }
 
@@ -557,6 +589,7 @@ impl Joining<'_, '_> {
                 self.batch.push((thread_index, Event::Free { time, addr, node: 0 }));
             }
         }
+        self.write_found();
         self.write();
         self.failed.take().map_or(Ok(()), Err)
     }

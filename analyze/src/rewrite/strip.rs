@@ -11,14 +11,14 @@ use super::out::{Out, Passes};
 use crate::Index;
 use crate::heap::to_records;
 use crate::history::{self, Step};
-use crate::index::Block;
+use crate::index::{Block, Column, flags};
 use crate::load::{ChunkFile, Item};
 use crate::progress::Step as Progress;
 use crate::query::{Filter, FilterError, Query, Select, Selection};
 use prof_trace::event::Event;
 use prof_trace::records::{Pass, kind};
 use prof_trace::ticks::Ticks;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 
 /// Result of stripping.
@@ -51,12 +51,14 @@ pub fn strip(
         let mut rows = std::mem::take(&mut s.rows);
         live.select(block, s)?;
         rows.append(&mut s.rows);
+        rows.extend(found(block)?);
         rows.sort_unstable();
         rows.dedup();
         s.rows = rows;
         Some(())
     };
     let (kept_rows, kept_bytes, all_bytes) = sizes(index, select)?;
+    let lone = lone_chains(index, &long, &live)?;
     let mut to = Out::new(out)?;
     let (passes, last) = describe(index, &mut to)?;
     let mut w = Writer {
@@ -66,6 +68,7 @@ pub fn strip(
         kept: Kept::default(),
         old_blocks: HashMap::new(),
         unseen: Vec::new(),
+        lone,
     };
     history::steps(index, select, Ticks::MAX, |s| w.step(s))?;
     w.finish()?;
@@ -117,6 +120,40 @@ fn sizes(index: &Index, select: impl Select) -> Result<(u64, u64, u64), RewriteE
     Ok((sum(0), sum(1), sum(2)))
 }
 
+/// Returns the rows of blocks that a census has found. Its chunks are copied, so the ends of all of them must be there.
+fn found(block: &mut Block<'_>) -> Option<Vec<u32>> {
+    if block.range(Column::Flags).1 & flags::FOUND == 0 {
+        return Some(Vec::new());
+    }
+    let mut flag = Vec::new();
+    block.read(Column::Flags, &mut flag)?;
+    let rows = (0..).zip(&flag).filter(|(_, f)| **f & flags::FOUND != 0);
+    Some(rows.map(|(row, _)| row).collect())
+}
+
+/// Returns the chains that go, but for the block at their beginning, which a census has found.
+fn lone_chains(
+    index: &Index,
+    long: &Query<'_>,
+    live: &Query<'_>,
+) -> Result<HashSet<u32>, RewriteError> {
+    let state = || (Selection::default(), Vec::new(), HashSet::new());
+    let states = index.scan(state, |(selection, chains, lone), block| {
+        let mut rows = found(block)?;
+        if rows.is_empty() {
+            return Some(());
+        }
+        for query in [long, live] {
+            query.select(block, selection)?;
+            rows.retain(|row| selection.rows.binary_search(row).is_err());
+        }
+        block.read(Column::Chain, chains)?;
+        lone.extend(rows.iter().map(|row| chains[*row as usize] as u32));
+        Some(())
+    })?;
+    Ok(states.into_iter().flat_map(|s| s.2).collect())
+}
+
 /// Payloads of the collector's passes, with their ticks.
 type Passing = Vec<(Ticks, Vec<u8>)>;
 /// Kinds and payloads of chunks.
@@ -163,12 +200,17 @@ struct Writer<'a, 'b, P: Iterator<Item = (Ticks, Vec<u8>)>> {
     old_blocks: HashMap<u32, (u64, Ticks, bool)>,
     /// Blocks whose free was not recorded: time of the end, address and thread index.
     unseen: Vec<(Ticks, u64, u32)>,
+    /// See [`lone_chains`].
+    lone: HashSet<u32>,
 }
 
 impl<P: Iterator<Item = (Ticks, Vec<u8>)>> Writer<'_, '_, P> {
     fn step(&mut self, s: &Step) -> Result<(), RewriteError> {
         let (time, addr, thread_index) = (s.time(), s.addr, s.thread_index);
         self.end_unseen(s)?;
+        if s.begins() && s.found() {
+            return Ok(());
+        }
         if s.begins() {
             let groups = self.index.analysis().groups();
             let node = groups.get(s.group as usize).map_or(0, |g| g.node);
@@ -186,7 +228,7 @@ impl<P: Iterator<Item = (Ticks, Vec<u8>)>> Writer<'_, '_, P> {
             self.unseen.push((time, addr, thread_index));
             return Ok(());
         }
-        if s.continues() && s.chain != 0 {
+        if s.continues() && s.chain != 0 && !self.lone.contains(&s.chain) {
             self.old_blocks.insert(s.chain, (addr, time, s.temporary()));
             return Ok(());
         }

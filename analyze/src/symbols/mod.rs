@@ -20,7 +20,7 @@ mod unpack;
 mod variables;
 
 use crate::Analysis;
-use crate::load::Pc;
+use crate::load::{BEFORE_PC, LABEL, Pc};
 use names::Names;
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -157,6 +157,10 @@ impl<'a> Symbolizer<'a> {
 
 /// Returns a frame outside of modules.
 fn made(pc: Pc, jit: &jit::Jit, names: &mut Names) -> Frame {
+    if pc == BEFORE_PC {
+        let function = Some(names.function(LABEL));
+        return Frame { address: pc.address, function, ..Frame::default() };
+    }
     let call = pc.address.wrapping_sub(u64::from(!pc.exact));
     match jit.find(call) {
         None => Frame { address: pc.address, ..Frame::default() },

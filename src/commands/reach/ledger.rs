@@ -65,6 +65,10 @@ impl Watch for Noted {
         self.change(op.addr, op.size);
     }
 
+    fn found(&mut self, _: u32, op: &Op) {
+        self.change(op.addr, op.size);
+    }
+
     fn end(&mut self, addr: u64, block: &prof_analyze::heap::Block, _: End) {
         self.freed.add(addr, block.size());
         self.change(addr, block.size());
@@ -347,8 +351,12 @@ impl Blocks for Ledger {
 
     fn get(&self, address: u64) -> Option<Block> {
         let recorded = self.follower.block_at(address);
-        let recorded =
-            recorded.map(|b| Block { address, size: b.size(), time: b.time, group: b.group });
+        let recorded = recorded.map(|b| {
+            // The recording may have a census of its own.
+            let is_before = self.follower.node_of(b.group) == BEFORE;
+            let group = if is_before { BEFORE } else { b.group };
+            Block { address, size: b.size(), time: b.time, group }
+        });
         let start = self.follower.meta().target.start_ticks;
         let before = || self.before()?.get(address);
         recorded

@@ -34,8 +34,9 @@ pub const SCAN_ROOTS: u16 = 30;
 pub const SCAN_BLOCKS: u16 = 31;
 pub const SCAN_POINTERS: u16 = 32;
 pub const STEP: u16 = 33;
+pub const CENSUS: u16 = 34;
 
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "target",
     "pass",
     "events",
@@ -69,6 +70,7 @@ const NAMES: [&str; 33] = [
     "scan blocks",
     "scan pointers",
     "step",
+    "census",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

@@ -6,6 +6,7 @@ mod define; // first: the modules below use its macro
 mod added;
 mod allocators;
 mod calls;
+mod census;
 mod events;
 mod hooks;
 pub mod kind;
@@ -20,6 +21,7 @@ pub use crate::call::CallKind;
 pub use added::*;
 pub use allocators::*;
 pub use calls::*;
+pub use census::*;
 pub use events::*;
 pub use hooks::*;
 pub use mappings::*;

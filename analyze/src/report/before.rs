@@ -1,0 +1,53 @@
+//! What a census has found: blocks from before the recording.
+
+use crate::Analysis;
+use crate::load::BEFORE;
+use prof_trace::values::text::{bytes, count, duration};
+use serde::Serialize;
+
+/// Blocks that were live before the recording began, as far as they are selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BeforeData {
+    /// Number of blocks.
+    pub count: u64,
+    /// Bytes of these that the program can use.
+    pub bytes: u64,
+    /// Number of those that are live at the moment of the figures.
+    pub live_count: u64,
+    /// Bytes of these.
+    pub live_bytes: u64,
+    /// The moment of the census, in nanoseconds since the start.
+    pub at_ns: u64,
+    /// Time for which the process was stopped for it, in nanoseconds.
+    pub stop_ns: u64,
+}
+
+impl BeforeData {
+    /// Returns what is known; `None` if no census was taken.
+    pub(super) fn new(analysis: &Analysis) -> Option<Self> {
+        let census = analysis.meta().census?;
+        let all = analysis.totals().figures;
+        let group = analysis.groups().iter().find(|g| g.node == BEFORE);
+        let live = group.map(|g| g.figures).unwrap_or_default();
+        Some(Self {
+            count: all.found,
+            bytes: all.found_bytes,
+            live_count: live.live_count,
+            live_bytes: live.live_bytes,
+            at_ns: analysis.meta().clock.ns(census.ticks),
+            stop_ns: census.stop_ns,
+        })
+    }
+
+    /// Returns it as a line of text.
+    pub(super) fn text(&self) -> String {
+        format!(
+            "{} in {} from before the attach, by a census that stopped the process for {}; {} in {} are live",
+            bytes(self.bytes),
+            count(self.count, "block", "blocks"),
+            duration(self.stop_ns),
+            bytes(self.live_bytes),
+            count(self.live_count, "block", "blocks"),
+        )
+    }
+}

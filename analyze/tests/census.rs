@@ -1,0 +1,214 @@
+//! Blocks from before the recording, as a census has found them: what counts them, what does not, and what keeps them.
+
+mod common;
+
+use common::remade::open;
+use common::{Maker, START, Temp, alloc, free, realloc};
+use prof_analyze::export::{Cost, Format, Source};
+use prof_analyze::heap::BlockStats;
+use prof_analyze::index::{Column, flags};
+use prof_analyze::load::{BEFORE, LABEL};
+use prof_analyze::query::{Filter, Query, Span};
+use prof_analyze::report::{Report, ReportOptions, Style};
+use prof_analyze::rewrite::{Anonymize, JoinOptions, PackOptions, join, pack, strip};
+use prof_analyze::{Analysis, Index};
+use prof_trace::derived::Zipped;
+use prof_trace::records::{Census, CensusBlock, Target, kind};
+use prof_trace::size::Header;
+use prof_trace::ticks::Ticks;
+
+/// Addresses and sizes of the blocks that were there: 600 of 56 bytes, and one of a mapping.
+fn found() -> Vec<(u64, u64)> {
+    (0..600).map(|i| (0x10010 + i * 64, 56)).chain([(0x7f00_0000_0010, 1 << 20)]).collect()
+}
+
+fn census(blocks: &[(u64, u64)]) -> Census {
+    let mut c = Census { ticks: Ticks(START + 50), stop_ns: 7_000_000, ..Census::default() };
+    let mut end = 0;
+    for (address, size) in blocks {
+        let mapped = *address > 1 << 40;
+        let header = Header { arena: u8::from(!mapped), mapped, extra: 0 };
+        c.put(&mut end, &CensusBlock { address: *address, size: *size, header });
+    }
+    c
+}
+
+/// A recording in which of the blocks from before one is freed, one is reallocated twice, one is freed at once and its
+/// address is used again, and others stay.
+fn recording() -> Maker {
+    let (all, mut m) = (found(), Maker::new());
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x500, 0]]).thread(1, 1, "main").toggle(START + 50, 1);
+    // Two parts, one of which is compressed.
+    m.put(kind::CENSUS, &census(&all[..100]).encode());
+    let zipped = Zipped::encode(kind::CENSUS, &census(&all[100..]).encode()).expect("shorter");
+    m.put(kind::ZIPPED, &zipped).pass(START + 60);
+    m.events(
+        1,
+        &[
+            free(START + 100, all[0].0),
+            realloc(START + 110, START + 120, all[1].0, 0x900000, 300, 1),
+            realloc(START + 130, START + 140, 0x900000, 0x901000, 400, 1),
+            free(START + 150, all[2].0),
+            alloc(START + 160, all[2].0, 40, 1),
+            alloc(START + 170, 0x902000, 1000, 1),
+            free(START + 180, 0x902000),
+        ],
+    );
+    m.pass(START + 10_000).end(START + 20_000);
+    m
+}
+
+/// What counts each block that was found as what it is.
+fn check(analysis: &Analysis) {
+    let all = found();
+    let t = analysis.totals();
+    let f = t.figures;
+    let bytes: u64 = all.iter().map(|b| b.1).sum();
+    assert_eq!((f.found, f.found_bytes), (601, bytes));
+    assert_eq!((f.allocations, f.reallocations, f.allocated_bytes), (2, 2, 40 + 1000 + 700));
+    assert_eq!((t.frees, t.unknown_frees, t.implied_frees), (3, 0, 0));
+    assert_eq!(f.live_count, 601 - 3 + 2);
+    assert_eq!(f.live_bytes, bytes - 3 * 56 + 400 + 40);
+    assert_eq!(f.peak_bytes, bytes - 3 * 56 + 400 + 40 + 1000);
+    let group = analysis.groups().iter().find(|g| g.node == BEFORE).expect("their group");
+    let expected = BlockStats {
+        live_count: 598,
+        live_bytes: bytes - 3 * 56,
+        peak_count: 601,
+        peak_bytes: bytes,
+        found: 601,
+        found_bytes: bytes,
+        ..BlockStats::default()
+    };
+    assert_eq!(group.figures, expected);
+    assert_eq!(group.oldest, Some(Ticks(START + 50)));
+    assert_eq!(analysis.meta().census.map(|c| (c.blocks, c.stop_ns)), Some((601, 7_000_000)));
+    assert_eq!(analysis.meta().thread_count(), 1);
+}
+
+#[test]
+fn they_count_as_blocks_and_not_as_allocations() {
+    let m = recording();
+    check(&m.analysis());
+    let file = m.file();
+    let index = open(&file);
+    check(index.analysis());
+    // The frees of blocks that were there are what a growing stack is set off against.
+    let before: Vec<u64> = index.before().frees().iter().map(|f| f.1).collect();
+    assert_eq!(before.len(), 3);
+    let mut kinds = (0, 0);
+    let scanned = index.scan(Vec::new, |columns: &mut Vec<u64>, block| {
+        block.read(Column::Flags, columns)?;
+        Some(())
+    });
+    for flag in scanned.expect("rows").into_iter().flatten() {
+        match flag & flags::FOUND {
+            0 => kinds.1 += 1,
+            _ => kinds.0 += 1,
+        }
+    }
+    assert_eq!(kinds, (601, 4));
+    // By a pass over the rows as by the replay.
+    let large = filtered(&index, "min-size", "50");
+    assert_eq!((large.found, large.allocations, large.reallocations), (601, 1, 2));
+    assert_eq!(large.live_count, 598 + 1);
+    let old = filtered(&index, "thread", LABEL);
+    assert_eq!((old.found, old.begun()), (601, 601));
+    let spans = Span::whole(&index, 8);
+    let mut some = Filter::default();
+    some.set("min-size", "1").expect("a filter");
+    for (filter, exact) in [(Filter::default(), false), (some.clone(), false), (some, true)] {
+        let query = Query::new(&index, &filter).expect("a query");
+        let t = query.timeline(&spans, exact).expect("a timeline");
+        assert_eq!(t.live_blocks.last.last(), Some(&600), "{exact}");
+        assert_eq!(t.allocations.iter().sum::<u64>(), 2, "{exact}");
+        assert_eq!(t.ends.iter().sum::<u64>(), 5, "{exact}");
+    }
+}
+
+fn filtered(index: &Index, name: &'static str, value: &str) -> BlockStats {
+    let mut filter = Filter::default();
+    filter.set(name, value).expect("a filter");
+    let query = Query::new(index, &filter).expect("a query");
+    query.analysis(None).expect("figures").totals().figures
+}
+
+#[test]
+fn they_have_a_name_wherever_stacks_are_shown() {
+    let file = recording().file();
+    let index = open(&file);
+    let text = Report::new(index.analysis(), &ReportOptions::default()).text(Style::default());
+    assert!(text.contains(LABEL) && text.contains("601 blocks from before the attach"), "{text}");
+    assert!(text.contains("[age: more than "), "{text}");
+    let query = Query::new(&index, &Filter::default()).expect("no filter");
+    for format in [Format::Folded, Format::Html, Format::Speedscope, Format::Json] {
+        let (cost, filter, mut out) = (Cost::Live, Vec::new(), Vec::new());
+        let source = Source { index: &index, query: &query, at: None, cost, filter, held: None };
+        source.write(format, &mut out).expect("written");
+        assert!(String::from_utf8_lossy(&out).contains(LABEL), "{format:?}");
+    }
+}
+
+#[test]
+fn recordings_made_of_a_recording_have_them() {
+    let file = recording().file();
+    let index = open(&file);
+    for threshold in [0, 35, 1 << 40] {
+        let mut out = Vec::new();
+        strip(&index, threshold, &mut out).expect("stripped");
+        let stripped = Temp::new(&out);
+        let stripped = open(&stripped);
+        check(stripped.analysis());
+        // What is live at the end is live in the events, too, and not only by the figures that were kept.
+        let live = filtered(&stripped, "lifetime", "leaked");
+        assert_eq!((live.live_count, live.live_bytes), {
+            let f = index.analysis().totals().figures;
+            (f.live_count, f.live_bytes)
+        });
+    }
+    let mut out = Vec::new();
+    let options = PackOptions { anonymize: Anonymize::Full, ..PackOptions::default() };
+    pack(index.analysis(), &options, &mut out).expect("packed");
+    let packed = Temp::new(&out);
+    check(open(&packed).analysis());
+    let mut out = Vec::new();
+    let options = JoinOptions {
+        name: "two".into(),
+        path: "/two".into(),
+        symbols: prof_analyze::symbols::SymbolOptions::default(),
+    };
+    let other = recording().file();
+    join(&[file.0.clone(), other.0.clone()], &options, &mut out).expect("joined");
+    let joined = Temp::new(&out);
+    let both = open(&joined);
+    let both = both.analysis();
+    let (f, one) = (both.totals().figures, index.analysis().totals().figures);
+    assert_eq!(
+        (f.found, f.live_count, f.live_bytes),
+        (1202, 2 * one.live_count, 2 * one.live_bytes)
+    );
+    assert_eq!((f.allocations, both.totals().unknown_frees), (4, 0));
+}
+
+#[test]
+fn a_hostile_census_does_no_harm() {
+    let mut m = Maker::of(&Target { sample_bytes: 512, ..common::target() });
+    m.put(kind::CENSUS, &census(&found()).encode()).pass(START + 60);
+    m.events(1, &[free(START + 100, found()[0].0)]).end(START + 200);
+    let sampled = m.analysis();
+    // Of a sample nobody knows which of them are freed, so they do not count.
+    assert_eq!((sampled.totals().figures.found, sampled.totals().figures.live_count), (0, 0));
+    let mut m = Maker::new();
+    let twice = [(0x1000, 8), (0x1000, 16), (0, 5), (0x2000, u64::MAX >> 2)];
+    let mut bad = census(&twice);
+    bad.count = u64::MAX;
+    m.pass(START).events(u32::MAX, &[alloc(START + 10, 0x2000, 16, BEFORE), free(START + 90, 1)]);
+    m.put(kind::CENSUS, &bad.encode()).put(kind::CENSUS, &[0xff; 40]);
+    m.pass(START + 100).pass(START + 200).end(START + 300);
+    let a = m.analysis();
+    let f = a.totals().figures;
+    assert_eq!((f.found, f.allocations, f.live_count, a.totals().nonsense), (1, 1, 2, 1));
+    assert!(a.notes().iter().any(|n| n.to_string().contains("damaged")), "{:?}", a.notes());
+    let file = m.file();
+    assert_eq!(open(&file).analysis().totals().figures, f);
+}
