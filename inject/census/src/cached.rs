@@ -35,8 +35,9 @@ impl Layout {
     }
 }
 
-/// Marks the chunks in the caches of threads. Returns the number of links that make no sense.
-pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked) -> u64 {
+/// Marks the chunks in the caches of threads. Returns the number of links that make no sense, and adds the addresses of
+/// the caches themselves, which are blocks that no program has asked for, to `caches`.
+pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked, caches: &mut Vec<u64>) -> u64 {
     let is_one = |size: u64| LAYOUTS.iter().any(|l| l.chunk() == size);
     let chunks = all.chunks.iter();
     let found: Vec<(u64, u64)> = chunks
@@ -51,6 +52,7 @@ pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked) -> u64 {
             // There may be millions of blocks of this size, so a window serves many.
             lists.extend((0..layout.lists).map_while(|k| view.word(from + k * WORD, u64::MAX)));
             if are_lists(all, &lists, *layout) {
+                caches.push(user);
                 let heads = lists.iter().enumerate().filter(|(_, head)| **head != 0);
                 for (_, head) in heads {
                     broken += mark_list(view, all, *head, State::Cached);

@@ -1,26 +1,20 @@
 //! The census: all chunks with their states, and what follows from them.
 
 use crate::arena::{Arena, Arenas};
-use crate::cached::{mark_cached, mark_fast};
 use crate::chunk::{HEADER, LEAST, State};
 use crate::error::Error;
-use crate::mapped::{self, Own};
-use crate::pieces;
-use crate::view::View;
+use crate::mapped::Own;
+use crate::moment::Walk;
 use crate::walk::Walked;
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::Pid;
-use prof_os::maps::{self, Map};
+use prof_os::maps::Map;
 use prof_os::memory::Reader;
 use prof_os::page_size;
-use prof_os::stat::Stat;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
-
-/// Bytes of a heap that are walked in a second at least, to tell beforehand how long a stop would be.
-const RATE: u64 = 512 << 20;
 
 /// Whether all threads are stopped for the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,147 +190,63 @@ impl Census {
 /// If the process has ended or can't be read, or a thread does not stop that has to.
 pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
     let began = Instant::now();
-    let gone = |e| match prof_os::process::has_ended(pid) {
-        true => Error::Ended(pid),
-        false => Error::Memory(pid, e),
-    };
-    let reader = Reader::open(pid).map_err(gone)?;
-    let maps = maps::of(pid).map_err(|_| Error::Ended(pid))?;
-    if maps.is_empty() {
-        return Err(Error::Ended(pid));
-    }
-    let until = began + options.timeout;
-    let mut view = View::new(&reader, until);
-    let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
-    // To look for these takes long in a process with much memory of other kinds, so that is not done while it is stopped.
-    let pieces = pieces::find(&mut view, &arenas, &maps);
-    arenas.add_pieces(&mut view, &pieces);
-    let own = own_mappings(&mut view, &arenas, &maps);
-    let found = Found { own, pieces };
-    let (before, late) = (view.bytes, view.is_late());
+    let walk = Walk::prepare(pid, options.timeout)?;
     let stop = match options.snapshot {
         Snapshot::Never => false,
         Snapshot::Always => true,
-        Snapshot::Within(most) => {
-            let system = arenas.all.iter().fold(0u64, |sum, a| sum.saturating_add(a.system));
-            Duration::from_secs_f64(system as f64 / RATE as f64) <= most
-        }
+        Snapshot::Within(most) => walk.estimate() <= most,
     };
     // A heap whose own figures lie must not make the stop much longer than it was to be.
     let limit = match options.snapshot {
         Snapshot::Within(most) => most * 4,
         _ => options.timeout,
     };
-    let stopped = stop.then(|| stopped(pid, &reader, options.patience, (until, limit), &found));
-    let raw = match stopped {
-        None => Raw::read(pid, &reader, maps, until, &found)?,
+    let raw = match stop.then(|| stopped(&walk, options.patience, limit)) {
+        None => walk.raw(walk.until)?,
         Some(Ok(raw)) => raw,
         // The census is taken without a stop instead.
         Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
-            Raw::read(pid, &reader, maps, until, &found)?
+            walk.raw(walk.until)?
         }
         Some(Err(e)) => return Err(e),
     };
-    let raw = Raw { bytes: raw.bytes + before, late: raw.late || late, ..raw };
-    Ok(Census { took: began.elapsed(), ..raw.census(&reader) })
+    let raw = Raw { bytes: raw.bytes + walk.bytes, late: raw.late || walk.late, ..raw };
+    Ok(Census { took: began.elapsed(), ..raw.census(&walk.reader) })
 }
 
-fn start_brk(pid: Pid) -> u64 {
-    Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
-}
-
-/// Reads while all threads are stopped, up to a moment, and for a limited time.
-fn stopped(
-    pid: Pid,
-    reader: &Reader,
-    patience: Duration,
-    (until, limit): (Instant, Duration),
-    found: &Found,
-) -> Result<Raw, Error> {
+/// Reads while all threads are stopped, for a limited time.
+fn stopped(walk: &Walk, patience: Duration, limit: Duration) -> Result<Raw, Error> {
     isolated(|| {
-        let stopped = stop_all(pid, patience)?;
-        let until = until.min(Instant::now() + limit);
-        let done = maps::of(pid)
-            .map_err(|_| Error::Ended(pid))
-            .and_then(|maps| Raw::read(pid, reader, maps, until, found));
+        let stopped = stop_all(walk.pid, patience)?;
+        let done = walk.raw(walk.until.min(Instant::now() + limit));
         let mut times = StopTimes::default();
         stopped.resume(&mut times);
         done.map(|raw| Raw { stop: Some(times.longest), ..raw })
     })
 }
 
-/// Memory to which no list of glibc leads, so that all mappings are searched for it.
-struct Found {
-    /// Blocks with mappings of their own.
-    own: Vec<Own>,
-    /// Memory of the main arena.
-    pieces: Vec<Range<u64>>,
-}
-
-/// Looks for blocks that have mappings of their own.
-fn own_mappings(view: &mut View<'_>, arenas: &Arenas, maps: &[Map]) -> Vec<Own> {
-    // A process that has no arena has another allocator, whose memory may look like anything.
-    if arenas.all.is_empty() {
-        return Vec::new();
-    }
-    let taken = taken(arenas, maps);
-    let maps = maps.iter().filter(|m| mapped::may_have(m));
-    maps.flat_map(|m| mapped::find(view, m, &taken)).collect()
-}
-
 /// All that has to be of one moment.
-struct Raw {
-    maps: Vec<Map>,
-    arenas: Arenas,
-    walked: Walked,
+pub(crate) struct Raw {
+    pub maps: Vec<Map>,
+    pub arenas: Arenas,
+    pub walked: Walked,
+    /// Caches of threads, by the addresses of their blocks, in order.
+    pub caches: Vec<u64>,
     /// Links of lists that make no sense.
-    links: u64,
-    own: Vec<Own>,
+    pub links: u64,
+    pub own: Vec<Own>,
     /// Memory of arenas, in order.
-    taken: Vec<Range<u64>>,
-    bytes: u64,
+    pub taken: Vec<Range<u64>>,
+    pub bytes: u64,
     /// Time was up before the end.
-    late: bool,
-    stop: Option<Duration>,
+    pub late: bool,
+    pub stop: Option<Duration>,
 }
 
 impl Raw {
-    /// Reads the heap. Of what was found before, that counts which is still there.
-    fn read(
-        pid: Pid,
-        reader: &Reader,
-        maps: Vec<Map>,
-        until: Instant,
-        found: &Found,
-    ) -> Result<Self, Error> {
-        let mut view = View::new(reader, until);
-        let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
-        arenas.add_pieces(&mut view, &found.pieces);
-        let mut walked = Walked::of(&mut view, &arenas.regions);
-        let mut links = mark_cached(&mut view, &mut walked);
-        for a in &arenas.all {
-            links += mark_fast(&mut view, &mut walked, &a.fast);
-        }
-        let taken = taken(&arenas, &maps);
-        let own = found.own.iter().copied().filter(|o| mapped::is_there(&mut view, o)).collect();
-        if prof_os::process::has_ended(pid) {
-            return Err(Error::Ended(pid));
-        }
-        let (bytes, late) = (view.bytes, view.is_late());
-        Ok(Self { maps, arenas, walked, links, own, taken, bytes, late, stop: None })
-    }
-
     /// Computes the census from the memory that was read.
     fn census(self, reader: &Reader) -> Census {
-        let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
-        let missing = self.arenas.missing();
-        let lost = Lost {
-            bytes: behind.clone().map(|r| r.end - r.start).sum::<u64>() + missing,
-            places: behind.count() as u64 + u64::from(missing > 0),
-            links: self.links,
-            others: self.walked.gaps,
-            late: self.late,
-        };
+        let lost = self.lost();
         let mut mapped = Sum::default();
         for range in self.own.iter().map(Own::mapping) {
             mapped.add(range.end - range.start);
@@ -355,10 +265,23 @@ impl Raw {
             blocks: self.own,
         }
     }
+
+    /// Returns what could not be followed.
+    pub(crate) fn lost(&self) -> Lost {
+        let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
+        let missing = self.arenas.missing();
+        Lost {
+            bytes: behind.clone().map(|r| r.end - r.start).sum::<u64>() + missing,
+            places: behind.count() as u64 + u64::from(missing > 0),
+            links: self.links,
+            others: self.walked.gaps,
+            late: self.late,
+        }
+    }
 }
 
 /// Returns the memory of arenas, in order.
-fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
+pub(crate) fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = arenas.all.iter().flat_map(|a| a.heaps.clone()).collect();
     // The newest region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
     let main = arenas.regions.iter().filter(|r| r.main);

@@ -5,7 +5,8 @@
 //! arenas by the ring that they form, and every chunk begins behind the one before. What is in a thread's cache or in a
 //! fast bin looks as if it were in use, so these lists are followed as well. What no walk explains is counted by mapping.
 //!
-//! * [`take`] takes the census; [`Census`] is what it found.
+//! * [`take`] takes the census; [`Census`] is what it found;
+//! * [`Walk`] prepares one that somebody else stops the process for; [`Taken`] is what that found.
 //!
 //! The target's memory is only read, and none of its code runs. Whatever stands there may be wrong: sizes, lists and
 //! arenas are bounded by what has been walked, and a walk that makes no sense ends with a count of what it lost.
@@ -16,9 +17,11 @@ mod census;
 mod chunk;
 mod error;
 mod mapped;
+mod moment;
 mod pieces;
 mod view;
 mod walk;
 
 pub use census::{ArenaStats, Block, Census, Lost, Options, SizeClass, Snapshot, Sum, Trim, take};
 pub use error::Error;
+pub use moment::{Placed, Taken, Walk};

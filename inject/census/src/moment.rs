@@ -1,0 +1,201 @@
+//! A walk of the heap in one moment: what takes long and need not be of that moment is done before.
+
+use crate::arena::Arenas;
+use crate::cached::{mark_cached, mark_fast};
+use crate::census::{Lost, Raw, taken};
+use crate::chunk::{HEADER, State};
+use crate::error::Error;
+use crate::mapped::{self, Own};
+use crate::pieces;
+use crate::view::View;
+use crate::walk::Walked;
+use prof_os::Pid;
+use prof_os::maps::{self, Map};
+use prof_os::memory::Reader;
+use prof_os::stat::Stat;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Bytes of a heap that are walked in a second at least, to tell beforehand how long a stop would be.
+const RATE: u64 = 512 << 20;
+
+/// A walk that is prepared: memory to which no list of glibc leads, so that all mappings have to be searched for it, is
+/// found while the process runs.
+pub struct Walk {
+    pub(crate) pid: Pid,
+    pub(crate) reader: Reader,
+    pub(crate) until: Instant,
+    /// Bytes that were read so far.
+    pub(crate) bytes: u64,
+    /// Time was up before all was searched.
+    pub(crate) late: bool,
+    /// Mappings in which blocks with mappings of their own may lie, in order.
+    searched: Vec<Range<u64>>,
+    /// Blocks with mappings of their own, in order.
+    own: Vec<Own>,
+    /// Memory of the main arena.
+    pieces: Vec<Range<u64>>,
+    arenas: usize,
+    /// Bytes that all arenas have from the kernel.
+    system: u64,
+}
+
+/// The blocks of a moment.
+pub struct Taken {
+    raw: Raw,
+}
+
+/// A block, and where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Placed {
+    /// The address that the program has.
+    pub address: u64,
+    /// Bytes that the program can use.
+    pub size: u64,
+    /// Whether it lies in the main arena.
+    pub main: bool,
+    /// Whether it has a mapping of its own.
+    pub mapped: bool,
+}
+
+fn start_brk(pid: Pid) -> u64 {
+    Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
+}
+
+impl Walk {
+    /// Searches the memory of a process. `timeout` is for this and for the walk together.
+    ///
+    /// # Errors
+    /// If the process has ended or can't be read.
+    pub fn prepare(pid: Pid, timeout: Duration) -> Result<Self, Error> {
+        let until = Instant::now() + timeout;
+        let gone = |e| match prof_os::process::has_ended(pid) {
+            true => Error::Ended(pid),
+            false => Error::Memory(pid, e),
+        };
+        let reader = Reader::open(pid).map_err(gone)?;
+        let maps = maps::of(pid).map_err(|_| Error::Ended(pid))?;
+        if maps.is_empty() {
+            return Err(Error::Ended(pid));
+        }
+        let mut view = View::new(&reader, until);
+        let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
+        let pieces = pieces::find(&mut view, &arenas, &maps);
+        arenas.add_pieces(&mut view, &pieces);
+        let searched: Vec<&Map> = maps.iter().filter(|m| mapped::may_have(m)).collect();
+        let mut own = Vec::new();
+        // A process that has no arena has another allocator, whose memory may look like anything.
+        if !arenas.all.is_empty() {
+            let taken = taken(&arenas, &maps);
+            own.extend(searched.iter().flat_map(|m| mapped::find(&mut view, m, &taken)));
+        }
+        let (bytes, late) = (view.bytes, view.is_late());
+        let system = arenas.all.iter().fold(0u64, |sum, a| sum.saturating_add(a.system));
+        let searched = searched.iter().map(|m| m.start.0..m.end.0).collect();
+        let arenas = arenas.all.len();
+        Ok(Self { pid, reader, until, bytes, late, searched, own, pieces, arenas, system })
+    }
+
+    /// Returns whether there is a heap of glibc's.
+    #[must_use]
+    pub fn has_heap(&self) -> bool {
+        self.arenas > 0
+    }
+
+    /// Returns how long the walk takes at most, as far as the size of the heap tells.
+    #[must_use]
+    pub fn estimate(&self) -> Duration {
+        Duration::from_secs_f64(self.system as f64 / RATE as f64)
+    }
+
+    /// Returns the bytes that the heap has from the kernel.
+    #[must_use]
+    pub fn heap_bytes(&self) -> u64 {
+        self.system
+    }
+
+    /// Walks the heap, for at most this time. If no thread runs meanwhile, the blocks are exactly those of the moment.
+    ///
+    /// # Errors
+    /// If the process has ended.
+    pub fn read(&self, limit: Duration) -> Result<Taken, Error> {
+        let raw = self.raw(self.until.min(Instant::now() + limit))?;
+        Ok(Taken { raw: Raw { late: raw.late || self.late, ..raw } })
+    }
+
+    pub(crate) fn raw(&self, until: Instant) -> Result<Raw, Error> {
+        let maps = maps::of(self.pid).map_err(|_| Error::Ended(self.pid))?;
+        let mut view = View::new(&self.reader, until);
+        let mut arenas = Arenas::find(&mut view, &maps, start_brk(self.pid));
+        arenas.add_pieces(&mut view, &self.pieces);
+        let mut walked = Walked::of(&mut view, &arenas.regions);
+        let mut caches = Vec::new();
+        let mut links = mark_cached(&mut view, &mut walked, &mut caches);
+        for a in &arenas.all {
+            links += mark_fast(&mut view, &mut walked, &a.fast);
+        }
+        let taken = taken(&arenas, &maps);
+        let own = match arenas.all.is_empty() {
+            true => Vec::new(),
+            false => self.own(&mut view, &maps, &taken),
+        };
+        if prof_os::process::has_ended(self.pid) {
+            return Err(Error::Ended(self.pid));
+        }
+        let (bytes, late) = (view.bytes, view.is_late());
+        Ok(Raw { maps, arenas, walked, caches, links, own, taken, bytes, late, stop: None })
+    }
+
+    /// Returns the blocks that have mappings of their own: those that were found before, and what is in mappings that
+    /// have changed since.
+    fn own(&self, view: &mut View<'_>, maps: &[Map], taken: &[Range<u64>]) -> Vec<Own> {
+        let mut all = Vec::new();
+        for m in maps.iter().filter(|m| mapped::may_have(m)) {
+            let range = m.start.0..m.end.0;
+            let from = self.own.partition_point(|o| o.start < range.start);
+            let known = self.own[from..].iter().take_while(|o| o.start < range.end);
+            let at = self.searched.partition_point(|s| s.start < range.start);
+            let is_same = self.searched.get(at) == Some(&range);
+            if is_same && known.clone().all(|o| mapped::is_there(view, o)) {
+                all.extend(known);
+            } else {
+                all.extend(mapped::find(view, m, taken));
+            }
+        }
+        all
+    }
+}
+
+impl Taken {
+    /// Returns what could not be followed.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        self.raw.lost()
+    }
+
+    /// Returns the blocks that the program has, in the order of their addresses. The caches of threads, which glibc
+    /// makes and frees without a call of `malloc` or `free`, are none of them.
+    #[must_use]
+    pub fn blocks(&self) -> Vec<Placed> {
+        let Raw { arenas, walked, caches, own, .. } = &self.raw;
+        let caches: HashSet<u64> = caches.iter().copied().collect();
+        let mut all = Vec::new();
+        for (arena, chunks) in &walked.regions {
+            let main = *arena == 0;
+            let in_use = walked.chunks[chunks.clone()].iter().filter(|c| c.state() == State::InUse);
+            let placed =
+                in_use.map(|c| Placed { address: c.user(), size: c.usable(), main, mapped: false });
+            all.extend(placed.filter(|p| !caches.contains(&p.address)));
+        }
+        debug_assert!(!arenas.all.is_empty() || all.is_empty());
+        all.extend(own.iter().map(|o| o.chunk).map(|c| Placed {
+            address: c.user(),
+            size: c.size() - HEADER,
+            main: false,
+            mapped: true,
+        }));
+        all.sort_unstable();
+        all
+    }
+}
