@@ -35,6 +35,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+mod hold;
 mod memory_stats;
 mod requests;
 mod scans;
@@ -126,6 +127,8 @@ pub struct Collector<'a> {
     dumped: Option<Instant>,
     /// A scan that is being taken into the recording.
     incoming: Option<scans::Incoming>,
+    /// The process that is to hand over a census before events are read, and its start time.
+    awaits: Option<(Pid, u64)>,
 }
 
 /// A function to be called once.
@@ -211,6 +214,7 @@ impl<'a> Collector<'a> {
             looked: None,
             dumped: None,
             incoming: None,
+            awaits: None,
         };
         all.filters = all.most_filters();
         all.look_at_maps();
@@ -291,6 +295,7 @@ impl<'a> Collector<'a> {
     /// Collects until the target has ended, prof has detached, or `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) -> Ended {
         self.look_at_memory(false);
+        self.hold(stop);
         loop {
             let state = self.shared.control().state.load(Acquire);
             let mut busy = self.pass(false);

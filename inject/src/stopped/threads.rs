@@ -188,6 +188,34 @@ fn seize_new(sharers: &Sharers, seen: &mut HashSet<Pid>, threads: &mut Vec<Trace
 }
 
 impl Stopped {
+    /// Lets some of the threads run for a while, and stops them again. Returns `false` if one of them has not stopped soon,
+    /// or the process has other threads by then: then some thread runs.
+    ///
+    /// # Errors
+    /// If one of them may not be traced any more.
+    pub(crate) fn let_run(&mut self, pid: Pid, which: &[Pid], time: Duration) -> Result<bool> {
+        let all = std::mem::take(&mut self.threads);
+        let (run, stay): (Vec<_>, Vec<_>) = all.into_iter().partition(|t| which.contains(&t.tid));
+        self.threads = stay;
+        let ids: Vec<(Pid, Pid)> = run.iter().map(|t| (t.pid, t.tid)).collect();
+        wait_stopped_again(Tracee::detach_all(run));
+        std::thread::sleep(time);
+        let mut again = Vec::new();
+        for (pid, tid) in ids {
+            again.extend(Tracee::seize(pid, tid)?);
+        }
+        again.iter_mut().for_each(Tracee::interrupt);
+        let waited = wait_for(&mut again, (FIRST_TRY, Instant::now() + FIRST_TRY));
+        again.retain(|t| !t.is_gone());
+        self.threads.extend(again);
+        match waited {
+            Err(Error::NotStopping { .. }) => return Ok(false),
+            waited => waited?,
+        }
+        let known: HashSet<Pid> = self.threads.iter().map(|t| t.tid).collect();
+        Ok(process::threads(pid)?.iter().all(|tid| known.contains(tid)))
+    }
+
     /// Lets all threads go, and counts the stop.
     pub fn resume(self, stops: &mut StopTimes) {
         let group_stopped = Tracee::detach_all(self.threads);

@@ -1,4 +1,5 @@
-//! Takes a scan of the target's memory, which `prof holds --save` has made, into the recording.
+//! Takes a scan of the target's memory, which `prof holds --save` has made, into the recording, or the census of an
+//! attach.
 
 use super::Collector;
 use prof_os::Pid;
@@ -22,12 +23,14 @@ pub(super) struct Incoming {
     len: u64,
     /// Number of the request.
     number: u64,
+    /// It is a census, and no scan.
+    is_census: bool,
 }
 
 impl Incoming {
     /// Opens the file that the control page names. The target can write into this page, so the file has to be one of
     /// another prof of this build and user: what any other process has open stays its own.
-    fn open(from: u64, number: u64) -> io::Result<Self> {
+    fn open(from: u64, number: u64, is_census: bool) -> io::Result<Self> {
         let (pid, fd) = (Pid::from_u32((from >> 32) as u32), from as u32);
         let (theirs, ours) = (format!("/proc/{pid}"), "/proc/self");
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino()));
@@ -44,10 +47,10 @@ impl Incoming {
         if !meta.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Self { file, at: 0, len: meta.len(), number })
+        Ok(Self { file, at: 0, len: meta.len(), number, is_census })
     }
 
-    /// Reads the next chunk. Returns `None` if it is not one of a scan.
+    /// Reads the next chunk. Returns `None` if it is not one of what is taken in.
     fn next(&mut self, bytes: &mut Vec<u8>) -> Option<(u16, usize)> {
         let mut head = [0; CHUNK_HEADER];
         self.file.read_exact_at(&mut head, self.at).ok()?;
@@ -63,7 +66,11 @@ impl Incoming {
             kind => kind,
         };
         self.at += n as u64;
-        (kind::SCAN..=kind::SCAN_POINTERS).contains(&of).then_some((kind, n))
+        let wanted = match self.is_census {
+            true => of == kind::CENSUS,
+            false => (kind::SCAN..=kind::SCAN_POINTERS).contains(&of),
+        };
+        wanted.then_some((kind, n))
     }
 }
 
@@ -76,7 +83,7 @@ impl Collector<'_> {
             if asked == c.scans_done.load(Relaxed) {
                 return false;
             }
-            match Incoming::open(c.scan_from.load(Relaxed), asked) {
+            match Incoming::open(c.scan_from.load(Relaxed), asked, self.awaits.is_some()) {
                 Ok(scan) if scan.len > self.out.room() => {
                     self.answer_scan(asked, scan_answer::NO_ROOM);
                 }
