@@ -8,6 +8,7 @@
 
 mod attach_messages;
 mod audit;
+mod census;
 mod cleaner;
 mod cli;
 mod commands;

@@ -64,6 +64,8 @@ pub(crate) struct How {
     pub audit: Audit,
     /// Path of the note for the end of the recording.
     pub note: Option<PathBuf>,
+    /// Whether this process hands over a census before events are read.
+    pub census: bool,
 }
 
 /// Starts the collector of a recording in a session of its own, and waits until it collects: for `timeout`, or for
@@ -87,6 +89,9 @@ pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Sta
     how.writing.tell(&mut command);
     if let Some(d) = duration {
         command.args(["--duration-ms", &d.as_millis().to_string()]);
+    }
+    if how.census {
+        command.args(["--census-from", &Pid::this().to_string()]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     if let Some(note) = &how.note {
@@ -265,6 +270,9 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         reporter
     });
     collector.on_failure(|| raise(FAILED));
+    if let Some(from) = args.census_from {
+        collector.await_census(from);
+    }
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
     let note = args.note.as_deref().and_then(notes::Open::of);

@@ -2,6 +2,7 @@
 
 use crate::attach_messages;
 use crate::audit::Audit;
+use crate::census;
 use crate::cleaner::Cleaner;
 use crate::commands::bounds::BoundArgs;
 use crate::commands::collect::Writing;
@@ -57,6 +58,8 @@ pub(crate) struct Settings {
     pub duration: Option<Duration>,
     /// Way in which the hook gets into the target.
     pub by: By,
+    /// Longest stop for a census of the blocks from before; `None`: no census is taken.
+    pub census: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -69,6 +72,7 @@ impl Default for Settings {
             timeout: Duration::from_secs(5),
             duration: None,
             by: By::Map,
+            census: None,
         }
     }
 }
@@ -106,6 +110,7 @@ const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 /// Begins to record a process. After an error nothing is left in it.
 pub(crate) fn attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Result<Attached> {
     record.check().map_err(usage)?;
+    census::check(record, settings.census.is_some(), settings.on).map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
     let (mut last, mut waited) = (None, false);
@@ -279,20 +284,25 @@ pub(crate) fn activate(
     let timeout = installed.options.timeout;
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
-    let how = recorder::How { writing, duration, timeout, audit, note, path };
+    let census = settings.census.is_some();
+    let how = recorder::How { writing, duration, timeout, audit, note, path, census };
     let begun = recorder::start(pid, ring, file, &how);
     let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
-    if let Err(e) = installed.activate() {
-        installed.undo();
-        collector.kill();
-        let _ = collector.wait();
-        notes::forget(how.note.as_deref());
-        return Err(failed(pid, e));
-    }
+    let counted = match census::begin(&mut installed, settings.census) {
+        Ok(counted) => counted,
+        Err(e) => {
+            installed.undo();
+            collector.kill();
+            let _ = collector.wait();
+            notes::forget(how.note.as_deref());
+            return Err(e.downcast().map_or_else(|e| e, |e| failed(pid, e)));
+        }
+    };
     let hooked: Vec<_> =
         installed.hooked.iter().map(|h| (h.function.clone(), h.module.clone())).collect();
     audit.attached(pid, &hooked, &installed.options.path);
-    Ok(Began { collector, messages: attach_messages::describe(&installed), runtimes })
+    let messages = attach_messages::describe(&installed).into_iter().chain(counted).collect();
+    Ok(Began { collector, messages, runtimes })
 }
 
 /// Takes prof out of a process, and waits until its recording is finished.

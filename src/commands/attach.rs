@@ -52,6 +52,13 @@ pub(crate) struct AttachArgs {
     /// Begin with recording off
     #[arg(long)]
     pub paused: bool,
+    /// Count the blocks that the process has, too (glibc): it is stopped while its heap is walked, and all live blocks are
+    /// known from then on. Those from before are shown as `(before the attach)`
+    #[arg(long)]
+    pub census: bool,
+    /// Longest stop for the census; a larger heap is refused
+    #[arg(long, value_name = "TIME", requires = "census", default_value = "1s", value_parser = parse_duration)]
+    pub census_stop: Duration,
     /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
     pub signal: u32,
@@ -110,6 +117,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         timeout: args.timeout,
         duration: args.duration,
         by: args.by.into(),
+        census: args.census.then_some(args.census_stop),
     };
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);

@@ -70,6 +70,9 @@ pub(crate) struct CollectArgs {
     /// Format of the report
     #[arg(long, value_enum, default_value_t = DumpFormat::Text)]
     pub report_format: DumpFormat,
+    /// The process that hands over a census before events are read
+    #[arg(long)]
+    pub census_from: Option<Pid>,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,

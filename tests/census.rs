@@ -1,0 +1,243 @@
+//! `prof attach --census`: live blocks are all known, those from before the attach as well.
+
+mod common;
+
+use common::build::{compile, has_compiler, program_with};
+use common::{Scene, Target, skip, until};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What the program says of its heap.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    /// Blocks that the program has.
+    blocks: u64,
+    /// Bytes that it can use of them.
+    usable: u64,
+    /// Bytes in use by `mallinfo2`, with their headers.
+    in_use: u64,
+    /// Changes that its threads have made at full speed.
+    changes: u64,
+}
+
+fn count(target: &mut Target) -> Counted {
+    target.send("count");
+    let line = target.expect("count ");
+    target.expect("done");
+    let n: Vec<u64> = line.split(' ').skip(1).map(|n| n.parse().expect("a number")).collect();
+    let [blocks, usable, in_use, changes] = n[..] else { panic!("{line}") };
+    Counted { blocks, usable, in_use, changes }
+}
+
+/// Starts the program with its heap. Without caches of threads `mallinfo2` counts as in use what the program has, and no
+/// more.
+fn start(cached: bool) -> Target {
+    let mut command = Command::new(program_with("before.c", &["-O1", "-pthread"]));
+    if !cached {
+        command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    }
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    target.ask("begin");
+    target
+}
+
+/// Returns whether prof has left memory of its own in a process.
+fn has_parts(target: &Target) -> bool {
+    target.proc("maps").contains("prof-ring")
+}
+
+fn json(scene: &Scene, args: &[&str]) -> Value {
+    let out = scene.prof(args).ok("prof");
+    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
+}
+
+fn number(v: &Value) -> u64 {
+    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
+}
+
+fn path(p: &Path) -> &str {
+    p.to_str().expect("UTF-8")
+}
+
+/// Compares a finished recording with what was live at its end: by the program, by `mallinfo2`, and by `prof heap`.
+fn check(scene: &Scene, recording: &Path, told: Counted, heap: &Value, cached: bool) -> Value {
+    let report = json(scene, &["report", path(recording), "--format", "json", "--top", "0"]);
+    let (totals, head) = (&report["totals"], &report["recording"]);
+    let about = format!("{told:?} {totals} {head}");
+    assert_eq!(head["lost_events"], 0, "{about}");
+    assert_eq!((&head["unknown_frees"], &head["implied_frees"]), (&0.into(), &0.into()), "{about}");
+    let live = number(&totals["live_count"]);
+    // The caches of threads are blocks that nobody has asked for.
+    let caches = number(&heap["in_use"]["blocks"]) - live;
+    // Beside the program's blocks there are libc's, such as the thread-local variables of each thread.
+    let others = live - told.blocks;
+    assert!(caches <= 5 && (1..=12).contains(&others), "{caches} {others} {about}");
+    let sizes = json(scene, &["allocator", path(recording), "--format", "json"]);
+    let taken = number(&sizes["overhead"]["live"]["taken_bytes"]);
+    assert_eq!(sizes["overhead"]["live"]["unknown_count"], 0, "{sizes}");
+    if cached {
+        let most = number(&heap["in_use"]["bytes"]);
+        assert!(most - 5 * 1000 <= taken && taken <= most, "{taken} of {most}: {about}");
+    } else {
+        // mallinfo2 counts the arenas' own data and the ends of their heaps as in use.
+        let arenas = heap["arenas"].as_array().expect("arenas");
+        let own: u64 = arenas.iter().map(|a| number(&a["other_bytes"])).sum();
+        assert_eq!((taken + own, caches), (told.in_use, 0), "{about}");
+    }
+    report
+}
+
+/// One recording of a heap that changes at full speed during the attach.
+fn record(scene: &Scene, cached: bool, options: &[&str]) {
+    let mut target = start(cached);
+    target.ask("churn");
+    let busy = count(&mut target);
+    let recording = scene.attach_with(&target, &[&["--census"], options].concat());
+    let began = count(&mut target);
+    assert!(began.changes > busy.changes, "the threads go on");
+    std::thread::sleep(Duration::from_millis(100));
+    target.ask("calm");
+    target.ask("mix");
+    let told = count(&mut target);
+    let heap = json(scene, &["heap", &target.pid.to_string(), "--format", "json"]);
+    scene.detach(&target);
+    let report = check(scene, &recording, told, &heap, cached);
+    let before = &report["totals"]["before_attach"];
+    let (found, live) = (number(&before["count"]), number(&before["live_count"]));
+    // Of five blocks one was free, one stays.
+    assert!(found > 20_000 && (5_000..found - 14_000).contains(&live), "{before}");
+    assert!(number(&before["stop_ns"]) > 0, "{before}");
+    let groups = report["groups"].as_array().expect("groups");
+    let named = |g: &&Value| g["frames"][0]["function"] == "(before the attach)";
+    let group = groups.iter().find(named).expect("their group");
+    let figures = [&group["before_attach"], &group["live_count"], &group["allocations"]];
+    assert_eq!(figures.map(number), [found, live, 0], "{group}");
+    target.quit();
+}
+
+#[test]
+fn live_totals_are_those_of_the_allocator() {
+    let scene = Scene::new("census_exact");
+    record(&scene, false, &[]);
+}
+
+#[test]
+fn live_totals_are_those_of_a_heap_with_caches() {
+    let scene = Scene::new("census_cached");
+    for _ in 0..3 {
+        record(&scene, true, &[]);
+    }
+}
+
+/// A quiet process: what is in the census is what the program has, block by block.
+#[test]
+fn a_quiet_heap_is_known_at_once() {
+    let scene = Scene::new("census_quiet");
+    let mut target = start(false);
+    let told = count(&mut target);
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["attach", &pid, "--census", "-o", "quiet.prof"]).ok("prof attach");
+    assert!(out.stderr.contains("from before the attach, "), "{out:?}");
+    let recording = scene.path("quiet.prof");
+    // Others see the same while it is recorded.
+    let reach = json(&scene, &["reach", &pid, "--format", "json", "--top", "0"]);
+    assert!(number(&reach["judged_blocks"]) >= told.blocks, "{reach}");
+    let heap = json(&scene, &["heap", &pid, "--format", "json"]);
+    scene.detach(&target);
+    let report = check(&scene, &recording, told, &heap, false);
+    assert_eq!(report["totals"]["allocations"], 0, "{}", report["totals"]);
+    let bytes = number(&report["totals"]["live_bytes"]);
+    assert!((told.usable..told.usable + 20_000).contains(&bytes), "{told:?} {bytes}");
+    let text = scene.prof(&["report", "quiet.prof"]).ok("prof report").stdout;
+    assert!(text.contains("(before the attach)") && text.contains("[age: more than "), "{text}");
+    for command in
+        [&["leaks", "quiet.prof"][..], &["info", "quiet.prof"], &["fragmentation", "quiet.prof"]]
+    {
+        scene.prof(command).ok("a command on a recording with a census");
+    }
+    // What becomes of a recording keeps them.
+    for (command, to) in [("strip", "strip.prof"), ("pack", "pack.prof")] {
+        let mut args = vec![command, "quiet.prof", "-o", to];
+        args.extend((command == "strip").then_some("--threshold=1s"));
+        scene.prof(&args).ok(command);
+        let other = json(&scene, &["report", to, "--format", "json"]);
+        assert_eq!(other["totals"], report["totals"], "{command}");
+    }
+    target.quit();
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_leaves_nothing() {
+    let scene = Scene::new("census_refused");
+    let mut target = start(true);
+    let pid = target.pid.to_string();
+    for (options, code, why) in [
+        (&["--sample"][..], 2, "leave --census or"),
+        (&["--min-size=32"], 2, "leave --census or"),
+        (&["--aggregate"], 2, "leave --census or"),
+        (&["--cull=1s"], 2, "leave --census or"),
+        (&["--paused"], 2, "--paused"),
+        (&["--census-stop=1us"], 3, "--census-stop "),
+    ] {
+        let out = scene.prof(&[&["attach", &pid, "--census"], options].concat());
+        assert!(out.code == code && out.stderr.contains(why), "{options:?}: {out:?}");
+    }
+    assert!(!has_parts(&target), "nothing is left");
+    let damaged = Target::start(&program_with("census.c", &["-O1"]), &[]);
+    let mut damaged = damaged;
+    damaged.ask("damage");
+    let out = scene.prof(&["attach", &damaged.pid.to_string(), "--census"]);
+    assert!(out.code == 3 && out.stderr.contains("could not be walked"), "{out:?}");
+    assert!(!has_parts(&damaged) && damaged.alive(), "nothing is left");
+    damaged.kill();
+    let left = std::fs::read_dir(scene.path(".")).expect("a folder");
+    let left: Vec<_> = left
+        .filter_map(|e| e.ok())
+        .filter(|e| e.path().extension().is_some_and(|x| x == "prof"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    count(&mut target);
+    target.quit();
+    if !has_compiler("musl-gcc") {
+        return skip("what_makes_no_sense_is_refused_and_leaves_nothing", "no musl-gcc");
+    }
+    let Ok(demo) = compile("musl-gcc", "toggle.c", &["-O1"]) else { return };
+    let mut other = Target::start(&demo, &[]);
+    let out = scene.prof(&["attach", &other.pid.to_string(), "--census"]);
+    assert!(out.code == 3 && out.stderr.contains("no heap of glibc's"), "{out:?}");
+    other.quit();
+}
+
+#[test]
+fn a_prof_that_is_killed_during_the_census_leaves_the_process_well() {
+    let scene = Scene::new("census_killed");
+    let mut target = start(true);
+    target.ask("churn");
+    let pid = target.pid.to_string();
+    for round in 0..12 {
+        let mut attach = Command::new(Scene::binary());
+        attach.args(["attach", &pid, "--census", "--no-log", "-o"]);
+        attach.arg(scene.path(&format!("{round}.prof")));
+        let mut attach = attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("prof");
+        // From before the stop until after it.
+        std::thread::sleep(Duration::from_millis(20 + 15 * round));
+        let _ = attach.kill();
+        attach.wait().expect("its end");
+        let before = count(&mut target).changes;
+        until("the threads go on", || count(&mut target).changes > before);
+        scene.prof(&["detach", &pid]);
+        until("nothing is left", || !has_parts(&target));
+    }
+    // And it can be recorded as ever.
+    target.ask("calm");
+    let recording = scene.attach_with(&target, &["--census"]);
+    target.ask("mix");
+    let told = count(&mut target);
+    let heap = json(&scene, &["heap", &pid, "--format", "json"]);
+    scene.detach(&target);
+    check(&scene, &recording, told, &heap, true);
+    target.quit();
+}
