@@ -32,9 +32,13 @@ fn figures_alone_are_exact_and_every_command_on_stacks_takes_them() {
     let args = ["leaks", &pid, "--live", "1s", "1", "--combined-only"];
     let live = scene.prof(&args).ok("leaks --live").stdout;
     assert!(live.contains("50000 bytes in 500 allocations"), "{live}");
+    let mark = scene.prof(&["mark", &pid, "deployed"]).ok("mark").stderr;
+    assert!(mark.contains("mark #1") && mark.contains("--base"), "{mark}");
     let reach = scene.prof(&["reach", &pid]);
     assert!(reach.code != 0 && reach.stderr.contains("--aggregate"), "{reach:?}");
     scene.detach(&target);
+    let report = scene.prof(&["report", file, "--top", "1"]).ok("report").stdout;
+    assert!(report.contains("deployed at"), "{report}");
     let r = scene.finished(&recording);
     for (theirs, ours) in [
         ("live_bytes", "live_bytes"),

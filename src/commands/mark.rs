@@ -1,5 +1,6 @@
 //! `prof mark`: gives the present moment of a recording a name.
 
+use super::collect::Told;
 use super::family::WhoArgs;
 use super::pause::wait_for_collector;
 use crate::failure::{refused, usage};
@@ -68,6 +69,7 @@ pub(crate) fn run(args: &MarkArgs) -> Result<ExitCode> {
 fn set(pid: Pid, name: &str) -> Result<String> {
     let peek = session::attached(pid)?;
     let path = peek.path.clone();
+    let aggregated = Told::of(peek.collector.0).is_some_and(|t| t.aggregate.is_some());
     wait_for_collector(peek)?;
     let number = prof_inject::mark(pid, name).map_err(|e| session::failed(pid, e))?;
     let Some(number) = number else {
@@ -77,6 +79,12 @@ fn set(pid: Pid, name: &str) -> Result<String> {
     };
     let called = if name.is_empty() { format!("\'#{number}\'") } else { quoted(name) };
     let path = one_line(&path.to_string_lossy());
+    if aggregated {
+        return Ok(format!(
+            "mark #{number}: `prof report {path}` shows its time, which --at and --base take; --since can't, as the \
+             recording has figures by stack alone (--aggregate)"
+        ));
+    }
     Ok(format!(
         "mark #{number}: `prof report {path} --since {called}` shows what was allocated since"
     ))
