@@ -454,3 +454,32 @@ fn an_export_with_nothing_in_it_says_so() {
     }
     assert_eq!(scene.prof(&["export", "csv", "r.prof"]).ok("prof export").stderr, "");
 }
+
+/// Standard output has several names, and is what the shell has made it: none of them is replaced.
+#[test]
+fn standard_output_has_several_names() {
+    let scene = Scene::new("stdout");
+    record(&scene, "figures.c", &[]);
+    let plain = scene.prof(&["export", "folded", "r.prof"]).ok("prof export").stdout;
+    assert!(plain.contains("large"), "{plain}");
+    let before = std::fs::read_link("/dev/stdout").expect("a link");
+    let (log, link) = (scene.path("log"), scene.path("link"));
+    std::os::unix::fs::symlink("/dev/stdout", &link).expect("a link");
+    std::fs::write(&log, "head\n").expect("written");
+    let mut all = "head\n".to_owned();
+    let names = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link"];
+    for (name, force) in names.into_iter().flat_map(|n| [(n, false), (n, true)]) {
+        let out = std::fs::File::options().append(true).open(&log).expect("open");
+        let mut c = Command::new(Scene::binary());
+        c.current_dir(scene.path(".")).args(["export", "folded", "r.prof", "-o", name]).stdout(out);
+        c.args(force.then_some("--force"));
+        assert!(c.status().expect("started").success(), "{name}");
+        all += &plain;
+        assert_eq!(std::fs::read_to_string(&log).expect("read"), all, "{name} {force}");
+    }
+    assert_eq!(std::fs::read_link("/dev/stdout").expect("a link"), before);
+    assert!(std::fs::symlink_metadata(&link).expect("there").is_symlink());
+    assert!(!scene.path("-").exists());
+    // Devices need not be replaced.
+    scene.prof(&["export", "folded", "r.prof", "-o", "/dev/null"]).ok("prof export");
+}

@@ -30,8 +30,8 @@ pub(crate) struct ExportArgs {
     #[allow(missing_docs)]
     pub input: InputArgs,
 
-    /// The file to write to, compressed if its name ends in .gz or .zst; it must not exist
-    /// [default: standard output]
+    /// The file to write to, compressed if its name ends in .gz or .zst; it must not exist; - and /dev/stdout are
+    /// standard output [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -63,7 +63,10 @@ pub(crate) struct ExportArgs {
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
 pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    if args.kind_is_binary() && args.output.is_none() && std::io::stdout().is_terminal() {
+    // Standard output by any name.
+    let output = args.output.as_deref().filter(|path| *path != Path::new("-"));
+    let shows = output.is_none_or(|path| path == Path::new("/dev/stdout"));
+    if args.kind_is_binary() && shows && std::io::stdout().is_terminal() {
         return Err(usage("this format is not for terminals; give a file with -o"));
     }
     let index = args.input.open(locate)?;
@@ -89,7 +92,7 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         (Format::Json, 1) => Format::JsonObjects,
         (format, _) => format,
     };
-    let written = match &args.output {
+    let written = match output {
         None => source.write(format, &mut BufWriter::new(std::io::stdout().lock())),
         Some(path) => {
             if is_same_file(path, &analysis.path()) {

@@ -1,5 +1,6 @@
 //! The world of a script: where its lines and files go, and what it may read.
 
+use prof_os::files::own_descriptor;
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -135,10 +136,15 @@ impl Native {
             let mut out = BufWriter::new(file);
             write(&mut out).and_then(|()| out.flush().map_err(cannot))
         };
+        if let Some(file) = own_descriptor(to) {
+            return put(file.map_err(cannot)?, write);
+        }
         // Devices and pipes are written to directly; a file gets its name when it is whole.
         if std::fs::metadata(to).is_ok_and(|m| !m.is_file()) {
             return put(options.open(to).map_err(cannot)?, write);
         }
+        // What a link leads to is replaced, and not the link.
+        let to = &std::fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
         let mut part = to.as_os_str().to_owned();
         part.push(format!(".{}.part", std::process::id()));
         let part = PathBuf::from(part);
@@ -183,14 +189,7 @@ impl Host for Native {
         if prof_analyze::load::is_recording(to) {
             return Err(format!("cannot write {path}: it is a recording"));
         }
-        let written = match to.to_str() {
-            // Opened by its path, a file that is standard output would be written to from its start.
-            Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => {
-                let mut out = std::io::stdout().lock();
-                write(&mut out).and_then(|()| out.flush().map_err(cannot))
-            }
-            _ => self.written(to, cannot, write),
-        };
+        let written = self.written(to, cannot, write);
         if written.is_ok() && self.tells_files {
             self.note(&format!("wrote {path}"));
         }
@@ -391,6 +390,31 @@ mod tests {
             Err(format!("{}", files()))
         });
         assert_eq!((ended, within), (Err("1".into()), 2));
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn links_and_descriptors_stay_what_they_are() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::symlink;
+        let dir = std::env::temp_dir().join(format!("prof-script-links-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let (file, link) = (dir.join("a.csv"), dir.join("link"));
+        std::fs::write(&file, "old").expect("written");
+        symlink("a.csv", &link).expect("a link");
+        let write = |path: &Path| {
+            let name = path.to_str().expect("UTF-8");
+            let mut one =
+                |out: &mut dyn std::io::Write| out.write_all(b"1").map_err(|e| e.to_string());
+            Native::default().file(name, FileKind::Csv, None, &mut one)
+        };
+        write(&link).expect("written");
+        assert!(std::fs::symlink_metadata(&link).expect("there").is_symlink());
+        // A descriptor is written to at its place: neither the link that names it nor the file is replaced.
+        let mut behind = OpenOptions::new().append(true).open(&file).expect("open");
+        write(Path::new(&format!("/dev/fd/{}", behind.as_raw_fd()))).expect("written");
+        behind.write_all(b"2").expect("written");
+        assert_eq!(std::fs::read(&file).expect("read"), b"112");
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 

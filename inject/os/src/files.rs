@@ -90,6 +90,42 @@ pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns a copy of the descriptor of this process that a path stands for: `/dev/stdout`, `/dev/stderr`, `/dev/fd/N`,
+/// `/proc/self/fd/N`, or a link to one of these; `None`: the path is of something else.
+///
+/// Opened by such a path, a file is written to from its start; and whoever makes a new file of that name replaces the
+/// link in `/dev`.
+#[must_use]
+pub fn own_descriptor(path: &Path) -> Option<io::Result<File>> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        if let Some(fd) = descriptor_number(&path) {
+            // SAFETY: the descriptor is only copied; `fcntl` says so if it is not open.
+            let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+            if copy < 0 {
+                return Some(Err(Error::last_os_error()));
+            }
+            // SAFETY: the descriptor is new, and nothing else owns it.
+            return Some(Ok(unsafe { File::from_raw_fd(copy) }));
+        }
+        let to = std::fs::read_link(&path).ok()?;
+        path = path.parent()?.join(to);
+    }
+    None
+}
+
+/// Returns the number of the descriptor that a path names.
+fn descriptor_number(path: &Path) -> Option<i32> {
+    match path.to_str()? {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        text => {
+            let number = text.strip_prefix("/dev/fd/").or(text.strip_prefix("/proc/self/fd/"))?;
+            number.parse().ok().filter(|n| *n >= 0)
+        }
+    }
+}
+
 /// Pushes the components of a path onto the stack of those still to be resolved.
 fn push(rest: &mut Vec<OsString>, path: &Path) {
     let names = path.components().rev().filter_map(|c| match c {
