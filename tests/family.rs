@@ -126,6 +126,13 @@ fn processes_are_found_by_their_name_and_are_one_recording() {
     for format in ["folded", "json", "html"] {
         scene.prof(&["export", format, folder]).ok("export");
     }
+    // Users know the recording as the folder, and not as the file that was joined.
+    let code = "println(data().path()); data()";
+    let said = scene.prof(&["script", "-d", folder, "-e", code]).ok("script");
+    let path = std::fs::canonicalize(folder).expect("there").display().to_string();
+    assert_eq!(said.stdout, format!("{path}\nData ({path})\n"), "{said:#?}");
+    let no_scan = scene.prof(&["script", "-d", folder, "-e", "scan(1)"]);
+    assert!(no_scan.stderr.contains(&format!("{path} has no scan")), "{no_scan:#?}");
     let maps = scene.prof(&["maps", folder]);
     assert_eq!(maps.code, 2, "{maps:#?}");
     assert!(maps.stderr.contains("--pid"), "{maps:#?}");

@@ -40,6 +40,7 @@ pub mod holds;
 pub mod index;
 pub mod info;
 mod job;
+mod joined;
 pub mod leaks;
 pub mod live;
 pub mod load;

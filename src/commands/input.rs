@@ -185,7 +185,7 @@ impl IndexArgs {
 
 /// Prints which data are missing in a recording, for commands whose output has no place for that.
 pub(crate) fn say_losses(analysis: &Analysis) {
-    let name = analysis.path().display().to_string();
+    let name = analysis.shown_path().display().to_string();
     for note in analysis.notes() {
         say(&format!("{name}: {note}"));
     }

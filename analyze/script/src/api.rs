@@ -130,9 +130,9 @@ fn register_data(r: &mut Registry) {
         .def(
             "path",
             "() -> String",
-            "Returns the path of the recording's file.",
+            "Returns the path of the recording's file; of a family's recordings that of their folder.",
             "println(data().path().len() > 0);",
-            |d: &mut Data| d.of.analysis().path().to_string_lossy().into_owned(),
+            |d: &mut Data| d.of.analysis().shown_path().to_string_lossy().into_owned(),
         )
         .note("New in prof.");
 }

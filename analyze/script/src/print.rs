@@ -170,7 +170,7 @@ pub(crate) fn shown(value: &Dynamic) -> Result<String, Fault> {
         return Ok(scan.described());
     }
     if let Some(data) = value.read_lock::<crate::api::Data>() {
-        return Ok(format!("Data ({})", data.of.analysis().path().display()));
+        return Ok(format!("Data ({})", data.of.analysis().shown_path().display()));
     }
     if value.is_array() || value.is_map() {
         return Ok(laid_out(value, 0));

@@ -445,6 +445,15 @@ impl Analysis {
         self.source.path.clone()
     }
 
+    /// Returns the path by which users know the recording: of several that were joined the folder that has them.
+    pub fn shown_path(&self) -> PathBuf {
+        let path = &self.source.path;
+        match crate::joined::is_joined(path) {
+            true => PathBuf::from(&self.meta().target.exe),
+            false => path.clone(),
+        }
+    }
+
     /// Returns the records other than events.
     pub fn meta(&self) -> &Meta {
         &self.source.meta

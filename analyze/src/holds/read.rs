@@ -32,7 +32,7 @@ pub enum HoldsError {
 
 /// Returns the path of a recording as a message has it.
 fn path_of(analysis: &Analysis) -> String {
-    printable(&analysis.path().to_string_lossy())
+    printable(&analysis.shown_path().to_string_lossy())
 }
 
 /// Returns the index of the scan of a recording that a user means: by its name, `last`, or its number from 1 on.

@@ -447,10 +447,7 @@ impl RecordingData {
             reason: printable(&h.reason),
         });
         Self {
-            path: match crate::rewrite::is_joined(&analysis.path()) {
-                true => meta.target.exe.clone(),
-                false => analysis.path().to_string_lossy().into_owned(),
-            },
+            path: analysis.shown_path().to_string_lossy().into_owned(),
             parts: parts.collect(),
             marks: marks.collect(),
             duration_ns: analysis.duration_ns(),

@@ -42,15 +42,6 @@ const READINGS: u64 = 64;
 /// Clocks that differ by more than this in seconds are not the same.
 const APART: u64 = 1;
 
-/// Beginning of the names of files with joined recordings. Reports name the path that stands for all recordings in place
-/// of such a file's.
-pub const JOINED: &str = ".joined-";
-
-/// Returns whether a recording was joined from several, by its name.
-pub fn is_joined(path: &Path) -> bool {
-    path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(JOINED.as_bytes()))
-}
-
 /// Describes the joined recording.
 #[derive(Clone, Debug)]
 pub struct JoinOptions {

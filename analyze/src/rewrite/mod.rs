@@ -18,12 +18,13 @@ use crate::index::ScanError;
 use crate::query::QueryError;
 use std::io;
 
+pub use crate::joined::{JOINED, is_joined};
 pub use aggregate::{Aggregate, AggregateOptions};
 pub use anonymous::Anonymize;
 pub use begun::target_of;
 pub use cull::{Cull, CullOptions};
 pub use extract::{ExtractOptions, Extracted, extract};
-pub use join::{JOINED, JoinOptions, Joined, is_joined, join, target};
+pub use join::{JoinOptions, Joined, join, target};
 pub use pack::{PackOptions, Packed, pack};
 pub use strip::{Stripped, strip};
 
