@@ -321,7 +321,8 @@ fn a_filter_of_mappings_as_a_script_lists_the_same_mappings() {
         let code = scene.prof(&[&["maps", "r.prof", "--as-script"], *args].concat()).ok("code");
         let table = scene.prof(&[&["maps", "r.prof"], *args].concat()).ok("prof maps").stdout;
         let table = table.lines().filter(|l| !l.contains("--lifetime all shows"));
-        let table: Vec<&str> = table.collect();
+        let table = table.map(|l| l.replace("(--top 0 shows all)", "(report(0) shows all)"));
+        let table: Vec<String> = table.collect();
         let printed = script(&scene, &code.stdout);
         assert_eq!(printed.lines().collect::<Vec<_>>(), table, "{args:?}\n{}", code.stdout);
         rows += table.len();
@@ -355,6 +356,11 @@ fn errors_arguments_and_exit_codes() {
     assert!(out.stderr.starts_with("prof: -e:1:9: "), "{out:?}");
     let out = run(&["missing.rhai"]);
     assert_eq!(out.code, 2, "{out:?}");
+    // A list is computed when it is printed: what is wrong with it is wrong where it is made.
+    let late = "let n = 5;\n  allocations().only_thread(\"nobody\")";
+    let out = run(&["-e", late, "-d", "r.prof"]);
+    assert_eq!(out.code, 1, "{out:?}");
+    assert!(out.stderr.starts_with("prof: -e:2:3: only_thread nobody: no thread"), "{out:?}");
     // The newest recording of the folder, if none is given; several at once; and one that is loaded.
     let out =
         run(&["-e", "println(data().allocations().len() == load(\"r.prof\").allocations().len())"]);
@@ -481,4 +487,23 @@ fn a_stream_of_scripts_is_answered_in_lines() {
     let bytes: Vec<u8> = serde_json::from_value(lines[2]["data"].clone()).expect("bytes");
     assert!(bytes.starts_with(b"<svg"), "a picture");
     assert_eq!((&lines[4]["line"], &lines[4]["column"]), (&1.into(), &5.into()), "{:?}", lines[4]);
+}
+
+/// A recording of figures has no blocks to count, and a script must not find that there were none.
+#[test]
+fn figures_alone_are_not_taken_for_an_answer() {
+    let scene = Scene::new("script-aggregate");
+    let mut c = Command::new(Scene::binary());
+    c.args(["run", "--aggregate", "-o", "r.prof", "--"]).arg(program("leaks.c")).arg("100");
+    scene.run(c).ok("prof run");
+    for code in ["allocations().len()", "allocations()", "allocations().only_larger(5)"] {
+        let out = scene.prof(&["script", "-d", "r.prof", "-e", code]);
+        assert_eq!((out.code, out.stdout.as_str()), (1, ""), "{code}: {out:?}");
+        assert!(out.stderr.contains("only figures by stack (--aggregate)"), "{code}: {out:?}");
+    }
+    let code = "println(maps().len()); println(allocations().group_by_backtrace().len() > 0)";
+    let out = scene.prof(&["script", "-d", "r.prof", "-e", code]).ok("script");
+    assert_eq!(out.stdout, "0\ntrue\n", "{out:?}");
+    let why = "does not tell of mappings (it has only figures by stack (--aggregate))";
+    assert!(out.stderr.contains(why), "{out:?}");
 }

@@ -9,6 +9,8 @@ pub struct Style {
     pub color: bool,
     /// Width of the terminal in columns; `None`: nothing is shortened.
     pub width: Option<usize>,
+    /// Hints name methods of scripts, and not options of the command line.
+    pub of_script: bool,
 }
 
 /// Titles.
@@ -21,6 +23,17 @@ pub(crate) const WARN: &str = "33";
 pub(crate) const FUNCTION: &str = "36";
 
 impl Style {
+    /// Returns the style of texts that scripts print.
+    #[must_use]
+    pub fn of_script() -> Self {
+        Self { of_script: true, ..Self::default() }
+    }
+
+    /// Returns the words of a hint: options of the command line, or methods of scripts.
+    pub(crate) fn hint(self, options: &'static str, methods: &'static str) -> &'static str {
+        if self.of_script { methods } else { options }
+    }
+
     /// Returns a text in a colour.
     pub(crate) fn paint(self, code: &str, s: &str) -> String {
         if self.color { format!("\x1b[{code}m{s}\x1b[0m") } else { s.to_owned() }
@@ -54,6 +67,21 @@ pub(crate) fn printable(s: &str) -> String {
         .collect()
 }
 
+/// Returns a text whose characters stand for themselves in HTML.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 /// Replaces the middle of a text that is longer than `most`.
 pub(crate) fn shorten(s: &str, most: usize) -> String {
     let n = chars(s);
@@ -84,5 +112,10 @@ mod tests {
         assert_eq!(printable("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(base("/usr/lib/libc.so.6"), "libc.so.6");
         assert_eq!(base("[vdso]"), "[vdso]");
+    }
+
+    #[test]
+    fn names_can_not_end_an_element() {
+        assert_eq!(escaped("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
     }
 }

@@ -16,7 +16,7 @@ use prof_trace::ticks::Ticks;
 use std::collections::BTreeMap;
 
 const RW: u64 = perms::READ | perms::WRITE;
-const PLAIN: Style = Style { color: false, width: Some(100) };
+const PLAIN: Style = Style { color: false, width: Some(100), of_script: false };
 
 fn using(at: u64, flags: u64, used: &[(u64, u64, u64)]) -> Mappings {
     let ticks = START + at;

@@ -82,7 +82,11 @@ fn a_recording_without_looks_says_so() {
     let report = MapsReport::new(&a, &maps, &MapFilter::default(), &MapsOptions::default());
     assert!(
         report
-            .text(prof_analyze::report::Style { color: false, width: Some(100) })
+            .text(prof_analyze::report::Style {
+                color: false,
+                width: Some(100),
+                ..prof_analyze::report::Style::default()
+            })
             .contains("does not tell")
     );
 }
@@ -96,7 +100,11 @@ fn a_recording_of_the_kernel_says_why_it_has_no_mappings() {
     let a = m.pass(START).end(START + 10).analysis();
     let maps = Maps::of(&a).expect("none");
     let report = MapsReport::new(&a, &maps, &MapFilter::default(), &MapsOptions::default());
-    let text = report.text(prof_analyze::report::Style { color: false, width: Some(100) });
+    let text = report.text(prof_analyze::report::Style {
+        color: false,
+        width: Some(100),
+        ..prof_analyze::report::Style::default()
+    });
     assert!(text.contains("of the kernel's own memory, which has no mappings"), "{text}");
 }
 

@@ -75,7 +75,7 @@ fn look(bytes: &[u8]) -> Result<Analysis, Error> {
             &ReportOptions { top: 0, sort, empty: true, ..ReportOptions::default() },
         );
         assert!(!r.json().is_empty());
-        assert!(!r.text(Style { color: true, width: Some(20) }).is_empty());
+        assert!(!r.text(Style { color: true, width: Some(20), ..Style::default() }).is_empty());
     }
     Ok(a)
 }

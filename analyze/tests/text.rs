@@ -160,12 +160,12 @@ fn json_has_the_numbers_of_the_text() {
 #[test]
 fn terminals_get_colour_and_no_line_is_longer_than_they_are() {
     let options = ReportOptions::default();
-    let plain = text(&options, Style { color: false, width: Some(60) });
+    let plain = text(&options, Style { color: false, width: Some(60), ..Style::default() });
     for l in plain.lines().filter(|l| l.contains(" 0x0000")) {
         assert!(l.chars().count() <= 60, "{l}");
     }
     assert!(plain.contains("cach...t)+0x10 (server+0x1110)") || plain.contains("..."), "{plain}");
-    let color = text(&options, Style { color: true, width: None });
+    let color = text(&options, Style { color: true, width: None, ..Style::default() });
     assert!(color.contains("\x1b[36mcache::insert(char const*, int)\x1b[0m+0x10"), "{color}");
     assert!(!text(&options, Style::default()).contains('\x1b'));
 }

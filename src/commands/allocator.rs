@@ -74,7 +74,9 @@ pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> 
         None => recorded(args, locate)?,
     };
     print(&match args.format {
-        Format::Text => report.text(Style { color: term::color(), width: term::width() }),
+        Format::Text => {
+            report.text(Style { color: term::color(), width: term::width(), ..Style::default() })
+        }
         Format::Json => report.json() + "\n",
     })?;
     Ok(ExitCode::SUCCESS)

@@ -96,7 +96,9 @@ pub(crate) fn maps(
 /// If standard output can't be written to.
 pub(crate) fn show(diff: &Diff, format: Format) -> Result<ExitCode> {
     print(&match format {
-        Format::Text => diff.text(Style { color: term::color(), width: term::width() }),
+        Format::Text => {
+            diff.text(Style { color: term::color(), width: term::width(), ..Style::default() })
+        }
         Format::Json => diff.json() + "\n",
     })?;
     Ok(ExitCode::SUCCESS)

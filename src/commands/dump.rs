@@ -145,7 +145,7 @@ impl What<'_> {
         let report = Report::new(&analysis, &options);
         let said = match self.format {
             DumpFormat::Json => report.json() + "\n",
-            _ => report.text(Style { color: false, width: None }),
+            _ => report.text(Style { color: false, width: None, ..Style::default() }),
         };
         Ok(match (self.format, self.signals) {
             (DumpFormat::Json, Some(n)) => {

@@ -65,7 +65,9 @@ pub(crate) fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCo
         FragmentationError::Scan(e) => e.into(),
     })?;
     print(&match args.format {
-        Format::Text => found.text(Style { color: term::color(), width: term::width() }),
+        Format::Text => {
+            found.text(Style { color: term::color(), width: term::width(), ..Style::default() })
+        }
         Format::Json => found.json() + "\n",
     })?;
     Ok(ExitCode::SUCCESS)

@@ -57,7 +57,7 @@ pub(crate) fn run(args: &HeapArgs) -> Result<ExitCode> {
     prof_inject::has_memory(args.pid).map_err(|e| refused(e.to_string()))?;
     let census = take(args.pid, &options).map_err(|e| refused(e.to_string()))?;
     let data = HeapData::new(args.pid, &census);
-    let style = Style { color: term::color(), width: term::width() };
+    let style = Style { color: term::color(), width: term::width(), ..Style::default() };
     print(&match args.format {
         Format::Text => data.text(if args.top == 0 { usize::MAX } else { args.top }, style),
         Format::Json => data.json(),

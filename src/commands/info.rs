@@ -39,7 +39,9 @@ pub(crate) fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
         InfoError::Scan(e) => e.into(),
     })?;
     print(&match args.format {
-        Format::Text => info.text(Style { color: term::color(), width: term::width() }),
+        Format::Text => {
+            info.text(Style { color: term::color(), width: term::width(), ..Style::default() })
+        }
         Format::Json => info.json() + "\n",
     })?;
     Ok(ExitCode::SUCCESS)

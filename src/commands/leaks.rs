@@ -156,7 +156,8 @@ pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
 }
 
 fn text(leaks: &Leaks, scan: Option<&ScanData>) -> String {
-    let mut out = leaks.text(Style { color: term::color(), width: term::width() });
+    let mut out =
+        leaks.text(Style { color: term::color(), width: term::width(), ..Style::default() });
     if let Some(scan) = scan {
         out.push_str("\nthe scan for unreachable blocks:\n");
         // Writing to a string can't fail.

@@ -149,7 +149,9 @@ pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     };
     let report = MapsReport::new(analysis, &maps, &filter, &options);
     print(&match args.format {
-        Format::Text => report.text(Style { color: term::color(), width: term::width() }),
+        Format::Text => {
+            report.text(Style { color: term::color(), width: term::width(), ..Style::default() })
+        }
         Format::Json => report.json() + "\n",
     })?;
     Ok(ExitCode::SUCCESS)

@@ -112,7 +112,7 @@ fn looks(
         }
         if ended || Instant::now() >= due {
             let look = Outstanding::new(&follower, names, options)?;
-            let style = Style { color: term::color(), width: term::width() };
+            let style = Style { color: term::color(), width: term::width(), ..Style::default() };
             print(&match args.format {
                 Format::Text => look.text(&now(), style),
                 Format::Json => look.json() + "\n",

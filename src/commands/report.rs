@@ -212,7 +212,7 @@ pub(crate) fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
-    let style = Style { color: term::color(), width: term::width() };
+    let style = Style { color: term::color(), width: term::width(), ..Style::default() };
     if let Some(view) = args.view() {
         let text = args.show(view, &index, &query, style)?;
         print(&text)?;

@@ -277,7 +277,7 @@ impl Lines<'_> {
 
     /// Writes lines; returns how the trace has ended if it has.
     fn write(&mut self, lines: &[LineData]) -> Result<Option<End>> {
-        let style = Style { color: term::color(), width: None };
+        let style = Style { color: term::color(), width: None, ..Style::default() };
         let mut out = BufWriter::new(std::io::stdout().lock());
         let mut all = || -> std::io::Result<Option<End>> {
             for line in lines {

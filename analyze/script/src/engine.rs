@@ -16,7 +16,7 @@ use rhai::packages::{
     ArithmeticPackage, BasicArrayPackage, BasicFnPackage, BasicIteratorPackage, BasicMapPackage,
     BasicMathPackage, BasicStringPackage, LogicPackage, MoreStringPackage, Package,
 };
-use rhai::{AST, Dynamic, Engine, Scope, Token};
+use rhai::{AST, Dynamic, Engine, Position, Scope, Token};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -110,6 +110,8 @@ pub struct Script {
     limits: Option<Limits>,
     began: Rc<Cell<Instant>>,
     captured: Captured,
+    /// Where the last statement begins, whose value is that of the code.
+    last: Position,
 }
 
 impl Drop for Script {
@@ -181,6 +183,7 @@ impl Script {
             limits,
             began,
             captured: Captured::default(),
+            last: Position::NONE,
         }
     }
 
@@ -240,6 +243,7 @@ impl Script {
 
     fn eval(&mut self, code: &str) -> Result<(Ran, Dynamic), ScriptError> {
         let ast = self.compile(code)?;
+        self.last = ast.statements().last().map_or(Position::NONE, |s| s.position());
         self.functions = self.functions.merge(&ast);
         self.began.set(Instant::now());
         if self.limits.is_some() {
@@ -320,9 +324,17 @@ impl Script {
             self.shared.host.borrow_mut().line(&text).map_err(crate::error::fault)
         });
         match told.map_err(ended) {
-            Err(Ending::Error(e)) => Err(e),
+            Err(Ending::Error(e)) => Err(self.placed(e)),
             _ => Ok(ran),
         }
+    }
+
+    /// Returns an error with the place of the last statement, if it has none: the value of the code was computed late.
+    fn placed(&self, mut e: ScriptError) -> ScriptError {
+        if e.line.is_none() {
+            (e.line, e.column) = (self.last.line(), self.last.position());
+        }
+        e
     }
 
     /// Runs a piece of code whose value is a list of blocks, and returns their rows in the index.
@@ -345,7 +357,7 @@ impl Script {
         };
         let rows = self.job.borrow().clone().run(|| list.rows());
         rows.map(|r| r.set().clone()).map_err(|e| match ended(e) {
-            Ending::Error(e) => e,
+            Ending::Error(e) => self.placed(e),
             Ending::Exit(_) => failed("exit".into()),
         })
     }

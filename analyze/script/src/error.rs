@@ -1,5 +1,6 @@
 //! Errors of scripts.
 
+use crate::words::of_methods;
 use prof_analyze::index::ScanError;
 use prof_analyze::query::QueryError;
 use rhai::{Dynamic, EvalAltResult, Position};
@@ -61,7 +62,7 @@ pub(crate) fn of_scan(e: ScanError) -> Fault {
 pub(crate) fn of_query(e: QueryError) -> Fault {
     match e {
         QueryError::Scan(e) => of_scan(e),
-        e => fault(e.to_string()),
+        QueryError::Missing(text) => fault(of_methods(&text)),
     }
 }
 

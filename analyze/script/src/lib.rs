@@ -39,6 +39,7 @@ mod sort;
 mod stack;
 mod table;
 mod text;
+mod words;
 
 pub use code::{code_of, maps_script, quoted, report_script};
 pub use engine::{Limits, Ran, Script, ScriptOptions, names};

@@ -5,7 +5,7 @@ use crate::error::{Fault, fault, of_query, of_scan};
 use crate::group::AllocationGroupList;
 use crate::recording::{Recording, Rows, Shared};
 use prof_analyze::answers::{BlockRow, BlocksAsk, Cursor};
-use prof_analyze::index::Column;
+use prof_analyze::index::{Column, ScanError};
 use prof_analyze::query::value::time;
 use prof_analyze::query::{By, Filter, Query, RowSet, Selection};
 use std::cell::OnceCell;
@@ -173,7 +173,11 @@ impl AllocationList {
     /// Returns the number of blocks.
     pub(crate) fn count(&self) -> Result<u64, Fault> {
         if self.is_all() {
-            return Ok(self.of.index().rows());
+            // The index of figures alone has no rows, which is not to say that there were no blocks.
+            return match self.of.analysis().meta().is_aggregated() {
+                true => Err(of_scan(ScanError::NoBlocks)),
+                false => Ok(self.of.index().rows()),
+            };
         }
         Ok(self.rows()?.len())
     }

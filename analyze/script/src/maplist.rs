@@ -24,14 +24,13 @@ pub(crate) struct Map {
     pub(crate) id: u32,
 }
 
-const NO_MAPS: &str =
-    "the recording does not tell of mappings, as an earlier prof made it: maps() is empty";
-
 impl MapList {
     pub(crate) fn all(shared: &Rc<Shared>, of: &Arc<Recording>) -> Result<Self, Fault> {
         let maps = of.maps()?;
         if !maps.is_recorded() {
-            shared.tell(NO_MAPS);
+            let why = maps::why_unrecorded(of.analysis().meta());
+            shared
+                .tell(&format!("the recording does not tell of mappings ({why}): maps() is empty"));
         }
         let ids = (0..maps.count()).collect();
         Ok(Self { of: of.clone(), ids: Rc::new(ids) })

@@ -120,7 +120,7 @@ fn report(list: &AllocationList, top: Option<i64>, sort: &str) -> Result<String,
         filter: filter_of(list),
         ..ReportOptions::default()
     };
-    let text = Report::new(&analysis(list)?, &options).text(Style::default());
+    let text = Report::new(&analysis(list)?, &options).text(Style::of_script());
     Ok(text.trim_end().to_owned())
 }
 
@@ -138,7 +138,7 @@ fn maps_report(list: &MapList, top: i64, sort: &str) -> Result<String, Fault> {
     let options = MapsOptions { top, sort: *sort, ..MapsOptions::default() };
     let filter = MapFilter::of_ids(list.ids.to_vec());
     let report = MapsReport::new(list.of.analysis(), list.of.maps()?, &filter, &options);
-    Ok(report.text(Style::default()).trim_end().to_owned())
+    Ok(report.text(Style::of_script()).trim_end().to_owned())
 }
 
 fn figures(list: &AllocationList) -> Result<Dynamic, Fault> {

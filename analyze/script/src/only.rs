@@ -2,9 +2,10 @@
 
 mod table;
 
-pub(crate) use table::ALL;
+pub(crate) use table::{ALL, Arg, On, Only};
 
 use crate::backtrace::Backtrace;
+use crate::code::quoted;
 use crate::duration::Duration;
 use crate::error::{Fault, fault, type_name};
 use crate::group::AllocationGroupList;
@@ -12,57 +13,12 @@ use crate::list::AllocationList;
 use crate::maplist::{Map, MapList};
 use crate::recording::Shared;
 use crate::registry::Registry;
+use crate::words::of_methods;
 use Arg::{Address, Amount, Flag, Maps as OfMaps, Number, Stacks, Text, Time, Times};
 use On::{Blocks, Maps};
 use rhai::{Array, Dynamic, EvalAltResult};
 use std::rc::Rc;
 use table::{NEW, OLD};
-
-/// The argument of a method, and what becomes of it in the text of the field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arg {
-    /// None: the field has this value.
-    Flag(&'static str),
-    /// A number of bytes or items. The number given is increased by the second: `only_larger(n)` is from n + 1 on.
-    Number(i64),
-    /// An address.
-    Address,
-    /// A moment, or a duration.
-    Time,
-    /// A number, or a part of 1.
-    Amount,
-    /// A regular expression, or another text.
-    Text,
-    /// Moments, at each of which a condition holds.
-    Times,
-    /// Stacks: ids, and what has stacks.
-    Stacks,
-    /// Mappings: ids, and what has ids.
-    Maps,
-}
-
-/// The lists that have a method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum On {
-    Blocks,
-    Maps,
-    Both,
-}
-
-/// A method that selects part of a list.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Only {
-    pub name: &'static str,
-    pub on: On,
-    /// The field of the filter.
-    pub field: &'static str,
-    pub arg: Arg,
-    /// The blocks that meet the condition are removed, and the others stay.
-    pub not: bool,
-    /// Description of a block or mapping that stays, to follow "Keeps those".
-    doc: &'static str,
-    note: &'static str,
-}
 
 /// A list that can be filtered.
 pub(crate) trait Filtered: Clone + Sized {
@@ -103,18 +59,26 @@ pub(crate) fn percent(part: f64) -> String {
     format!("{exact}%")
 }
 
+/// Returns the part of a list that meets a condition, which the script asks for as `by`.
+fn asked<L: Filtered>(list: &L, field: &str, text: &str, by: &str) -> Result<L, Fault> {
+    // The conditions are the command line's, and so are their messages.
+    list.only(field, text).map_err(|e| match *e {
+        EvalAltResult::ErrorRuntime(value, at) => {
+            let text = value.to_string();
+            let text = match text.strip_prefix(&format!("--{field}")) {
+                Some(rest) => of_methods(&format!("{by}{rest}")),
+                None => text,
+            };
+            Box::new(EvalAltResult::ErrorRuntime(text.into(), at))
+        }
+        e => Box::new(e),
+    })
+}
+
 impl Only {
     /// Returns the part of a list that meets the condition.
     fn apply<L: Filtered>(&self, list: &L, text: &str) -> Result<L, Fault> {
-        // The conditions are the command line's, and so are their messages.
-        let option = format!("--{}", self.field);
-        let found = list.only(self.field, text).map_err(|e| match *e {
-            EvalAltResult::ErrorRuntime(value, at) => {
-                let text = value.to_string().replace(&option, self.name);
-                Box::new(EvalAltResult::ErrorRuntime(text.into(), at))
-            }
-            e => Box::new(e),
-        })?;
+        let found = asked(list, self.field, text, self.name)?;
         if self.not { list.without(&found) } else { Ok(found) }
     }
 
@@ -391,6 +355,12 @@ pub(crate) fn register_all(r: &mut Registry, shared: &Rc<Shared>) {
     register_unrecorded(r, shared);
 }
 
+/// Returns the part of a list that a filter of the command line selects.
+fn plainly<L: Filtered>(list: &L, field: &str, text: &str) -> Result<L, Fault> {
+    let field = field.trim_start_matches("--");
+    asked(list, field, text, &format!("only({})", quoted(field)))
+}
+
 const NO_JEMALLOC: &str = "recordings do not say which allocator a block is of: only_jemalloc decides by its stack, \
      and keeps blocks that a function of jemalloc made";
 const NO_MARKERS: &str = "the recording has no marks, which `prof mark PID` sets: each block has the marker 0, as in \
@@ -449,7 +419,7 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
         "println(allocations().only(\"min-size\", \"1KiB\").len());",
         move |l: &mut AllocationList, field: &str, text: &str| {
             own.check_source(text)?;
-            l.filtered(field.trim_start_matches("--"), text)
+            plainly(l, field, text)
         },
     )
     .note(NEW);
@@ -461,7 +431,7 @@ fn register_unrecorded(r: &mut Registry, shared: &Rc<Shared>) {
             "println(maps().only(\"min-size\", \"1KiB\").len());",
             move |l: &mut MapList, field: &str, text: &str| {
                 of_maps.check_source(text)?;
-                l.only(field.trim_start_matches("--"), text)
+                plainly(l, field, text)
             },
         )
         .note(NEW);

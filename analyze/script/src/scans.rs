@@ -529,7 +529,7 @@ fn register_scan(r: &mut Registry) {
 }
 
 fn report(s: &mut Scan, top: i64) -> Result<String, Fault> {
-    Ok(s.whole(top)?.text(Style::default()).trim_end().to_owned())
+    Ok(s.whole(top)?.text(Style::of_script()).trim_end().to_owned())
 }
 
 fn register_files(r: &mut Registry) {

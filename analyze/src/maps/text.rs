@@ -46,7 +46,8 @@ impl MapsReport {
         )?;
         let shown = self.maps.len() as u64;
         if self.groups.is_empty() && shown < self.total_count {
-            writeln!(out, "{} not shown (--top 0 shows all)", self.total_count - shown)?;
+            let all = style.hint("--top 0", "report(0)");
+            writeln!(out, "{} not shown ({all} shows all)", self.total_count - shown)?;
         }
         if self.ended_count > 0 {
             let n = count(self.ended_count, "mapping has", "mappings have");

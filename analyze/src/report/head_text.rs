@@ -68,10 +68,17 @@ impl HeadText<'_> {
             .head
             .filter
             .iter()
-            .map(|f| format!("--{} {}", f.name, printable(&f.value)))
+            .map(|f| {
+                let (name, value) = (&f.name, printable(&f.value));
+                match self.style.of_script {
+                    true => format!(".only(\"{name}\", {value:?})"),
+                    false => format!("--{name} {value}"),
+                }
+            })
             .collect();
         if !given.is_empty() {
-            let text = format!("{}: the figures are of these blocks only", given.join(" "));
+            let given = given.join(self.style.hint(" ", ""));
+            let text = format!("{given}: the figures are of these blocks only");
             self.line("filter", &self.paint(WARN, &text))?;
         }
         self.suppressed()?;
@@ -236,7 +243,8 @@ impl HeadText<'_> {
         }
         if not > NOT_HOOKED {
             let more = count((not - NOT_HOOKED) as u64, "other function", "other functions");
-            self.line("", &format!("not hooked: {more}, listed by --format json"))?;
+            let by = self.style.hint("--format json", "`prof report --format json`");
+            self.line("", &format!("not hooked: {more}, listed by {by}"))?;
         }
         Ok(())
     }

@@ -115,10 +115,11 @@ impl Text<'_> {
                 SortKey::Temporary if partial => {
                     "temporary allocations are not known, as not all blocks were recorded"
                 }
-                SortKey::Size | SortKey::Count | SortKey::Age if partial => {
-                    "no block of the recording is live (--sort peak-size shows what was)"
-                }
-                sort => nothing(sort),
+                SortKey::Size | SortKey::Count | SortKey::Age if partial => self.style.hint(
+                    "no block of the recording is live (--sort peak-size shows what was)",
+                    "no block of the recording is live (report(\"peak-size\") shows what was)",
+                ),
+                sort => nothing(sort, self.style),
             };
             writeln!(self.out, "\n{text}")?;
         }
@@ -186,7 +187,8 @@ impl Text<'_> {
                     live("live in", b, rest.sums.live_bytes_stderr, n, rest.sums.live_count_stderr)
                 }
             };
-            self.line("rest", &format!("{stacks}: {figure} (--top 0 shows all)"))?;
+            let all = self.style.hint("--top 0", "report(0)");
+            self.line("rest", &format!("{stacks}: {figure} ({all} shows all)"))?;
         }
         let (b, n) = (totals.live_bytes, totals.live_count);
         let text = live("live in", b, totals.live_bytes_stderr, n, totals.live_count_stderr);
@@ -252,11 +254,12 @@ fn frame(style: Style, i: usize, f: &FrameData) -> String {
 }
 
 /// Returns the message for a report without rows, given its sort key.
-fn nothing(sort: SortKey) -> &'static str {
+fn nothing(sort: SortKey, style: Style) -> &'static str {
     match sort {
-        SortKey::Size | SortKey::Count | SortKey::Age => {
-            "nothing that was allocated while recording is live (--sort peak-size shows what was)"
-        }
+        SortKey::Size | SortKey::Count | SortKey::Age => style.hint(
+            "nothing that was allocated while recording is live (--sort peak-size shows what was)",
+            "nothing that was allocated while recording is live (report(\"peak-size\") shows what was)",
+        ),
         SortKey::Temporary => "no temporary allocations were recorded",
         _ => "no allocations were recorded",
     }

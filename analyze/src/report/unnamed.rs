@@ -61,7 +61,8 @@ impl SymbolsData {
         if let Some(more) = self.reasons.get(REASONS..).filter(|m| !m.is_empty()) {
             let n = more.iter().map(|r| r.addresses).sum::<u64>();
             let modules = count(more.len() as u64, "other module", "other modules");
-            style.line(out, "", &format!("{} in {modules}, listed by --format json", number(n)))?;
+            let by = style.hint("--format json", "`prof report --format json`");
+            style.line(out, "", &format!("{} in {modules}, listed by {by}", number(n)))?;
         }
         Ok(())
     }

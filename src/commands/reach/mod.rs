@@ -173,7 +173,7 @@ pub(crate) fn run(args: &ReachArgs) -> Result<ExitCode> {
         ledger.add_census(args.snapshot.of_census())?;
         names.put_note(BEFORE, LABEL);
     }
-    let style = Style { color: term::color(), width: term::width() };
+    let style = Style { color: term::color(), width: term::width(), ..Style::default() };
     let content = args.census && !args.no_content;
     let options =
         ReportOptions { only: &only, top: args.top, list: args.show_blocks, content, style };

@@ -1,8 +1,53 @@
 //! The table of the `only_…` methods.
 
-use super::Arg::{Address, Amount, Flag, Maps as OfMaps, Number, Stacks, Text, Time, Times};
-use super::On::{Blocks, Both, Maps};
-use super::{Arg, On, Only};
+use Arg::{Address, Amount, Flag, Maps as OfMaps, Number, Stacks, Text, Time, Times};
+use On::{Blocks, Both, Maps};
+
+/// The argument of a method, and what becomes of it in the text of the field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arg {
+    /// None: the field has this value.
+    Flag(&'static str),
+    /// A number of bytes or items. The number given is increased by the second: `only_larger(n)` is from n + 1 on.
+    Number(i64),
+    /// An address.
+    Address,
+    /// A moment, or a duration.
+    Time,
+    /// A number, or a part of 1.
+    Amount,
+    /// A regular expression, or another text.
+    Text,
+    /// Moments, at each of which a condition holds.
+    Times,
+    /// Stacks: ids, and what has stacks.
+    Stacks,
+    /// Mappings: ids, and what has ids.
+    Maps,
+}
+
+/// The lists that have a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum On {
+    Blocks,
+    Maps,
+    Both,
+}
+
+/// A method that selects part of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Only {
+    pub name: &'static str,
+    pub on: On,
+    /// The field of the filter.
+    pub field: &'static str,
+    pub arg: Arg,
+    /// The blocks that meet the condition are removed, and the others stay.
+    pub not: bool,
+    /// Description of a block or mapping that stays, to follow "Keeps those".
+    pub(super) doc: &'static str,
+    pub(super) note: &'static str,
+}
 
 const fn only(
     name: &'static str,

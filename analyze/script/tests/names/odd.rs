@@ -97,6 +97,36 @@ fn errors_speak_of_what_is_in_the_script() {
         let said = refused(&mut b, code);
         assert!(said.contains(says) && !said.contains("--"), "{code}: {said}");
     }
+    // What only shows when the list is computed, too.
+    for (list, says) in [
+        ("only_thread(\"nope\")", "only_thread nope: no thread of that id or name"),
+        ("only_thread(\"nope\")", "`allocations().by_thread()` lists them"),
+        ("only_since(\"nope\")", "only_since: no mark is called \"nope\""),
+        ("only_between(\"a,b\")", "only_between: no mark"),
+        ("only_part(9)", "only_part 9: the recording has 2; `allocations().report()` lists"),
+        ("only_from_maps(9)", "only_from_maps: the recording does not tell of mappings"),
+        ("only(\"alive-at\", \"1h\")", "only_alive_at: 1h 00m is after the end"),
+        ("only(\"marker\", \"9\")", "only_with_marker: no mark is called \"#9\""),
+        (
+            "only(\"readable\", \"yes\")",
+            "only(\"readable\") can't be used: it is a property of mappings; maps() has it",
+        ),
+        ("only(\"--arena\", \"x\")", "only(\"arena\"): \"x\" is neither main nor non-main"),
+    ] {
+        let code = format!("allocations().{list}.len()");
+        let said = refused(&mut b, &code);
+        assert!(said.contains(says) && !said.contains("--"), "{code}: {said}");
+    }
+    let said = refused(&mut b, "maps().only(\"lifetime\", \"x\")");
+    assert!(said.starts_with("only(\"lifetime\"): \"x\" is no kind"), "{said}");
+    // Reports advise what a script can do, and name their filter as code that selects the same.
+    let lines = b.lines(
+        "println(allocations().report(1)); println(allocations().only_larger(99999).report());",
+    );
+    assert!(lines[0].contains("(report(0) shows all)"), "{}", lines[0]);
+    assert!(lines[1].contains(".only(\"min-size\", \"100000\"): the figures"), "{}", lines[1]);
+    assert!(lines[1].contains("(report(\"peak-size\") shows what was)"), "{}", lines[1]);
+    assert!(lines.iter().all(|l| !l.contains("--")), "{lines:?}");
     // A caught assert prints the message that it was given.
     let caught =
         b.lines("try { assert(1 == 2, \"too many\") } catch (e) { println(e); println(`${e}!`); }");
