@@ -343,8 +343,13 @@ fn exported(scene: &Scene, file: &str) {
     for part in ["list_head in", "<code>Session</code>", "add_node()", "</html>"] {
         assert!(page.contains(part), "no {part} in {page}");
     }
-    let out = export("graph.csv", &[]);
+    let out = export("graph.txt", &[]);
     assert!(out.code == 2 && out.stderr.contains(".parquet"), "{out:?}");
+    let out = export("graph.csv", &[]).ok("csv").stdout;
+    assert_eq!(out, "graph.csv\ngraph.pointers.csv\n");
+    let lines =
+        |name: &str| std::fs::read_to_string(scene.path(name)).expect("a file").lines().count() - 1;
+    assert_eq!([lines("graph.csv"), lines("graph.pointers.csv")], [nodes.len(), pointers.len()]);
     let out = export("graph.parquet", &[]);
     if out.code == 0 {
         assert_eq!(out.stdout, "graph.parquet\ngraph.pointers.parquet\n");

@@ -7,7 +7,7 @@ use crate::memory::{Captured, Watch};
 use crate::recording::{Fallback, Open, Recording, Shared};
 use crate::registry::{Name, Registry};
 use crate::{
-    api, complete, duration, graph, objects, only, print, save, save_objects, scans, stack, table,
+    api, complete, duration, graph, objects, only, print, save, save_objects, save_scans, scans, stack, table,
     text,
 };
 use prof_analyze::query::RowSet;
@@ -466,6 +466,7 @@ fn registered(shared: &Rc<Shared>) -> Registry {
     table::register(&mut r, shared);
     save::register(&mut r, shared);
     save_objects::register(&mut r, shared);
+    save_scans::register(&mut r);
     register_help(&mut r, shared);
     r
 }

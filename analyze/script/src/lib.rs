@@ -33,6 +33,7 @@ mod reference;
 mod registry;
 mod save;
 mod save_objects;
+mod save_scans;
 mod scans;
 mod slave;
 mod sort;

@@ -6,10 +6,14 @@ use crate::print::to_text;
 use crate::recording::Shared;
 use crate::registry::Registry;
 use crate::save::{Done, write};
+#[cfg(feature = "parquet")]
+use prof_analyze::export::parquet_table;
+use prof_analyze::export::{TableColumn, Values, html_table};
 use rhai::{Array, Dynamic};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Deref;
 use std::rc::Rc;
 
 /// Deepest object that is saved.
@@ -40,29 +44,41 @@ fn json(value: &Dynamic, depth: usize) -> Result<Value, Fault> {
     })
 }
 
-/// Returns a value as a cell of CSV.
-fn cell(value: &Dynamic) -> Result<String, Fault> {
-    let text = match () {
+/// Returns a value as a text: arrays and objects as JSON.
+fn text(value: &Dynamic) -> Result<String, Fault> {
+    Ok(match () {
         () if value.is_unit() => String::new(),
         () if value.is_array() || value.is_map() => json(value, 0)?.to_string(),
         () => to_text(value),
-    };
+    })
+}
+
+/// Returns a value as a cell of CSV.
+fn cell(value: &Dynamic) -> Result<String, Fault> {
+    let text = text(value)?;
     Ok(match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text,
     })
 }
 
+/// Returns the objects of an array that the method `by` saves.
+fn rows<'a>(
+    objects: &'a Array,
+    by: &str,
+) -> Result<Vec<impl Deref<Target = rhai::Map> + 'a>, Fault> {
+    let row = |object: &'a Dynamic| {
+        object.read_lock::<rhai::Map>().ok_or_else(|| {
+            let kind = type_name(object);
+            fault(format!("{by} takes objects, and one of the array is of the type {kind}"))
+        })
+    };
+    objects.iter().map(row).collect()
+}
+
 /// Writes objects as CSV: a column for each field that any of them has.
 fn save_objects_as_csv(shared: &Shared, objects: &Array, path: &str) -> Done {
-    let mut rows = Vec::with_capacity(objects.len());
-    for object in objects {
-        let row = object.read_lock::<rhai::Map>();
-        rows.push(row.ok_or_else(|| {
-            let kind = type_name(object);
-            fault(format!("save_as_csv takes objects, and one of the array is of the type {kind}"))
-        })?);
-    }
+    let rows = rows(objects, "save_as_csv")?;
     let fields: BTreeSet<&str> = rows.iter().flat_map(|r| r.keys().map(|k| k.as_str())).collect();
     if fields.is_empty() {
         return write(shared, path, FileKind::Csv, |_| Ok(()));
@@ -78,6 +94,43 @@ fn save_objects_as_csv(shared: &Shared, objects: &Array, path: &str) -> Done {
     })
 }
 
+/// Returns the objects as columns, one for each field that any of them has. Its type is that which all of its values
+/// have; texts, if they differ.
+fn columns(objects: &Array, by: &str) -> Result<Vec<TableColumn>, Fault> {
+    let rows = rows(objects, by)?;
+    let fields: BTreeSet<&str> = rows.iter().flat_map(|r| r.keys().map(|k| k.as_str())).collect();
+    let column = |name: &str| {
+        let all: Vec<Option<&Dynamic>> =
+            rows.iter().map(|r| r.get(name).filter(|v| !v.is_unit())).collect();
+        let every = |is: fn(&Dynamic) -> bool| all.iter().flatten().all(|v| is(v));
+        let values = if every(Dynamic::is_int) {
+            Values::Integers(all.iter().map(|v| v.and_then(|v| v.as_int().ok())).collect())
+        } else if every(|v| v.is_int() || v.is_float()) {
+            let float = |v: &Dynamic| v.as_float().or_else(|_| v.as_int().map(|n| n as f64)).ok();
+            Values::Floats(all.iter().map(|v| v.and_then(float)).collect())
+        } else if every(Dynamic::is_bool) {
+            Values::Flags(all.iter().map(|v| v.and_then(|v| v.as_bool().ok())).collect())
+        } else {
+            let text = |v: &Option<&Dynamic>| v.map(text).transpose();
+            Values::Texts(all.iter().map(text).collect::<Result<_, Fault>>()?)
+        };
+        Ok(TableColumn { name: name.to_owned(), values })
+    };
+    fields.into_iter().map(column).collect()
+}
+
+fn save_objects_as_html(shared: &Shared, objects: &Array, path: &str) -> Done {
+    let columns = columns(objects, "save_as_html")?;
+    let rows = objects.len();
+    write(shared, path, FileKind::Html, |out| Ok(html_table(&columns, rows, out)?))
+}
+
+#[cfg(feature = "parquet")]
+fn save_objects_as_parquet(shared: &Shared, objects: &Array, path: &str) -> Done {
+    let columns = columns(objects, "save_as_parquet")?;
+    write(shared, path, FileKind::Parquet, |out| parquet_table(&columns, out))
+}
+
 fn save_objects_as_json(shared: &Shared, objects: &Array, path: &str) -> Done {
     let all = objects.iter().map(|o| json(o, 0)).collect::<Result<Vec<_>, _>>()?;
     write(shared, path, FileKind::Json, |out| {
@@ -88,7 +141,7 @@ fn save_objects_as_json(shared: &Shared, objects: &Array, path: &str) -> Done {
 
 /// Registers the methods.
 pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
-    let (csv, json) = (shared.clone(), shared.clone());
+    let (csv, json, html) = (shared.clone(), shared.clone(), shared.clone());
     r.of("Array")
         .def(
             "save_as_csv",
@@ -109,5 +162,32 @@ pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
                 save_objects_as_json(&json, all, path).map(|()| all.clone())
             },
         )
+        .note("New in prof.")
+        .def(
+            "save_as_html",
+            "(path: String) -> Array",
+            "Writes objects as a page for browsers: a table with a column for each field.",
+            "allocations().by_thread().save_as_html(\"threads.html\");",
+            move |all: &mut Array, path: &str| {
+                save_objects_as_html(&html, all, path).map(|()| all.clone())
+            },
+        )
         .note("New in prof.");
+    #[cfg(feature = "parquet")]
+    register_parquet(r, shared);
+}
+
+#[cfg(feature = "parquet")]
+fn register_parquet(r: &mut Registry, shared: &Rc<Shared>) {
+    let parquet = shared.clone();
+    r.def(
+        "save_as_parquet",
+        "(path: String) -> Array",
+        "Writes objects, a row each, with a column for each field: numbers, flags, or texts (of arrays and objects as JSON).",
+        "allocations().by_thread().save_as_parquet(\"threads.parquet\");",
+        move |all: &mut Array, path: &str| {
+            save_objects_as_parquet(&parquet, all, path).map(|()| all.clone())
+        },
+    )
+    .note("New in prof.");
 }

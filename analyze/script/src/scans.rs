@@ -6,13 +6,11 @@ use crate::api::{Data, int};
 use crate::block::Allocation;
 use crate::duration::Duration;
 use crate::error::{Fault, Stopped, end, fault, of_query, of_scan, type_name};
-use crate::host::FileKind;
 use crate::list::AllocationList;
 use crate::loaded::Loaded;
 use crate::objects::object;
 use crate::recording::{Recording, Shared};
 use crate::registry::Registry;
-use crate::save::write;
 use prof_analyze::Job;
 use prof_analyze::holds::{
     self, Comparison, Course, Holder, HoldsData, HoldsError, HoldsOptions, Sum, Wanted,
@@ -29,8 +27,8 @@ use std::sync::Arc;
 /// A scan of a recording, which is read when something is asked of it.
 #[derive(Clone)]
 pub(crate) struct Scan {
-    shared: Rc<Shared>,
-    of: Arc<Recording>,
+    pub(crate) shared: Rc<Shared>,
+    pub(crate) of: Arc<Recording>,
     /// Index of the scan among those of the recording.
     index: usize,
 }
@@ -47,7 +45,7 @@ fn stopped() -> Fault {
 }
 
 /// Returns an error if the script was stopped: what was computed meanwhile is no result then.
-fn unless_stopped<T>(value: T) -> Result<T, Fault> {
+pub(crate) fn unless_stopped<T>(value: T) -> Result<T, Fault> {
     if Job::is_current_cancelled() { Err(stopped()) } else { Ok(value) }
 }
 
@@ -132,7 +130,7 @@ impl Scan {
     }
 
     /// Reads the scan, unless it is kept.
-    fn load(&self) -> Result<Rc<Loaded>, Fault> {
+    pub(crate) fn load(&self) -> Result<Rc<Loaded>, Fault> {
         let read = || holds::read(self.of.analysis(), self.index).map_err(of_holds);
         self.shared.scan(&self.of, self.index, self.at().weight(), read)
     }
@@ -286,18 +284,13 @@ impl Scan {
         Ok(found.roots.iter().map(root).collect())
     }
 
-    fn whole(&self, top: i64) -> Result<HoldsData, Fault> {
+    pub(crate) fn whole(&self, top: i64) -> Result<HoldsData, Fault> {
         let top = match usize::try_from(top) {
             Ok(0) => usize::MAX,
             Ok(top) => top,
             Err(_) => return Err(fault("the number of roots and stacks is negative; 0 shows all")),
         };
         self.load()?.report(&self.of, &options(top, &[]))
-    }
-
-    fn save(&self, path: &str, kind: FileKind, text: &str) -> Result<Self, Fault> {
-        write(&self.shared, path, kind, |out| Ok(out.write_all(text.as_bytes())?))?;
-        Ok(self.clone())
     }
 }
 
@@ -346,7 +339,7 @@ fn one(d: &Data, which: &Dynamic) -> Result<Scan, Fault> {
 }
 
 /// Returns code that asks something of the last scan, if there is one.
-fn with(code: &str) -> String {
+pub(crate) fn with(code: &str) -> String {
     format!("if scans().len() > 0 {{\n    let s = scan(\"last\");\n    {code}\n}}")
 }
 
@@ -532,36 +525,9 @@ fn report(s: &mut Scan, top: i64) -> Result<String, Fault> {
     Ok(s.whole(top)?.text(Style::of_script()).trim_end().to_owned())
 }
 
-fn register_files(r: &mut Registry) {
-    r.of("Scan")
-        .def(
-            "save_as_json",
-            "(path: String) -> Scan",
-            "Writes all roots and stacks, as `prof holds --top 0 --format json`.",
-            with("s.save_as_json(\"holders.json\");"),
-            |s: &mut Scan, path: &str| {
-                let text = s.whole(0)?.json();
-                s.save(path, FileKind::Json, &text)
-            },
-        )
-        .note("New in prof.")
-        .def(
-            "save_as_html",
-            "(path: String) -> Scan",
-            "Writes the report as a page for browsers, as `prof holds --export FILE.html`.",
-            with("s.save_as_html(\"holders.html\");"),
-            |s: &mut Scan, path: &str| {
-                let text = s.whole(10)?.html();
-                s.save(path, FileKind::Html, &text)
-            },
-        )
-        .note("New in prof.");
-}
-
 /// Registers scans.
 pub(crate) fn register(r: &mut Registry, shared: &Rc<Shared>) {
     register_data(r, shared);
     register_scan(r);
     register_answers(r);
-    register_files(r);
 }

@@ -1,11 +1,15 @@
 //! Writes who points to whom: the nodes of a graph (roots and blocks), and the pointers between them.
 
+use super::mapped::field;
 #[cfg(feature = "parquet")]
 use super::{ExportError, parquet};
 #[cfg(feature = "parquet")]
 use crate::Analysis;
+use crate::Job;
+use crate::index::ScanError;
 use serde::Serialize;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 /// A root, or a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,6 +101,59 @@ pub fn json(head: &serde_json::Value, graph: &dyn Graph, out: &mut dyn Write) ->
     out.write_all(b"\n]}\n")
 }
 
+/// Returns the name of the file of pointers beside that of nodes: `NAME.pointers.csv`.
+#[must_use]
+pub fn beside(nodes: &Path) -> PathBuf {
+    let ending = nodes.extension().unwrap_or_default().to_string_lossy();
+    nodes.with_extension(format!("pointers.{ending}"))
+}
+
+/// Number of lines after which a writer looks whether it is to end.
+const BATCH: u64 = 1 << 16;
+
+/// Counts lines, and fails when the job of this thread is cancelled.
+fn count_line(lines: &mut u64) -> io::Result<()> {
+    *lines += 1;
+    match lines.is_multiple_of(BATCH) && Job::is_current_cancelled() {
+        true => Err(io::Error::other(ScanError::Cancelled)),
+        false => Ok(()),
+    }
+}
+
+fn cell(n: Option<impl ToString>) -> String {
+    n.map_or(String::new(), |n| n.to_string())
+}
+
+/// Writes the nodes as CSV, with the columns of Parquet.
+///
+/// # Errors
+/// If `out` can't be written to, or the job of this thread is cancelled.
+pub fn csv_nodes(graph: &dyn Graph, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "id,address,size,stack,kind,name,class,allocated_by")?;
+    let mut lines = 0;
+    graph.each_node(&mut |n| {
+        count_line(&mut lines)?;
+        let [address, size] = [n.address, n.size].map(cell);
+        let [name, class, by] =
+            [n.name, n.class, n.allocated_by].map(|t| t.map_or(String::new(), field));
+        let (id, stack, kind) = (n.id, cell(n.stack), field(n.kind));
+        writeln!(out, "{id},{address},{size},{stack},{kind},{name},{class},{by}")
+    })
+}
+
+/// Writes the pointers as CSV.
+///
+/// # Errors
+/// If `out` can't be written to, or the job of this thread is cancelled.
+pub fn csv_pointers(graph: &dyn Graph, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "from_id,to_id,address")?;
+    let mut lines = 0;
+    graph.each_pointer(&mut |p| {
+        count_line(&mut lines)?;
+        writeln!(out, "{},{},{}", p.from, p.to, cell(p.at))
+    })
+}
+
 /// Writes the nodes as Parquet.
 ///
 /// # Errors
@@ -157,5 +214,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn csv_has_a_line_for_each() {
+        let lines = |write: fn(&dyn Graph, &mut dyn Write) -> io::Result<()>| {
+            let mut out = Vec::new();
+            write(&Small(3), &mut out).expect("written");
+            String::from_utf8(out)
+                .expect("text")
+                .lines()
+                .skip(1)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines(csv_nodes), ["0,,,,block,,,", "1,,,,block,,,", "2,,,,block,,,"]);
+        assert_eq!(lines(csv_pointers), ["0,1,", "0,2,16"]);
+        assert_eq!(beside(Path::new("a/b.c.csv")), Path::new("a/b.c.pointers.csv"));
     }
 }

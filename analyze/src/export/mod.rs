@@ -15,11 +15,14 @@ mod massif;
 mod packing;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(feature = "parquet")]
+mod parquet_table;
 mod pprof;
 mod profile;
 pub mod replay;
 mod rows;
 mod speedscope;
+mod table;
 mod timeline;
 
 use crate::heap::weight;
@@ -34,7 +37,10 @@ use std::io::{self, Write};
 
 pub use grouped::GroupRow;
 pub use packing::{Output, Packing};
+#[cfg(feature = "parquet")]
+pub use parquet_table::parquet_table;
 pub use profile::Profile;
+pub use table::{TableColumn, Values, html_table};
 
 /// The figure that a stack is shown by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -25,7 +25,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 /// Rows of a row group, which is held in memory while it is built.
-const GROUP: usize = 1 << 17;
+pub(super) const GROUP: usize = 1 << 17;
 
 const BLOCKS: &str = "message block {
     required int64 address (INTEGER(64,false));
@@ -113,9 +113,27 @@ const POINTERS: &str = "message pointer {
     optional int64 address (INTEGER(64,false));
 }";
 
+/// Returns what the file says of itself.
+pub(super) fn about(analysis: Option<&Analysis>) -> io::Result<Vec<KeyValue>> {
+    let mut about =
+        vec![KeyValue::new("prof.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+    if let Some(c) = analysis.and_then(CaptureData::new) {
+        about.push(KeyValue::new("prof.capture".to_owned(), serde_json::to_string(&c)?));
+    }
+    Ok(about)
+}
+
+pub(super) fn properties(about: Vec<KeyValue>) -> io::Result<WriterProperties> {
+    let level = ZstdLevel::try_new(3).map_err(failed)?;
+    Ok(WriterProperties::builder()
+        .set_compression(Compression::ZSTD(level))
+        .set_key_value_metadata(Some(about))
+        .build())
+}
+
 /// The bytes written by the Parquet writer and not yet passed on.
 #[derive(Clone, Default)]
-struct Buffer(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Buffer(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -129,7 +147,7 @@ impl Write for Buffer {
 }
 
 impl Buffer {
-    fn pass_on(&self, out: &mut dyn Write) -> io::Result<()> {
+    pub(super) fn pass_on(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut bytes = self.0.lock().unwrap_or_else(|e| e.into_inner());
         out.write_all(&bytes)?;
         bytes.clear();
@@ -138,11 +156,11 @@ impl Buffer {
 }
 
 /// A column of a row group: its values, and definition levels that say which rows have one.
-enum Column {
+pub(super) enum Column {
     Int64(Vec<i64>, Vec<i16>),
     Int32(Vec<i32>, Vec<i16>),
-    Bool(Vec<bool>),
-    Double(Vec<f64>),
+    Bool(Vec<bool>, Vec<i16>),
+    Double(Vec<f64>, Vec<i16>),
     Text(Vec<ByteArray>, Vec<i16>),
 }
 
@@ -156,7 +174,7 @@ impl Column {
     }
 
     fn bool() -> Self {
-        Column::Bool(Vec::new())
+        Column::Bool(Vec::new(), Vec::new())
     }
 
     fn text() -> Self {
@@ -174,8 +192,8 @@ impl Column {
                 values.extend(v.map(|v| v as u32 as i32));
                 levels.push(there);
             }
-            Column::Bool(values) => values.push(v.unwrap_or(0) != 0),
-            Column::Double(_) | Column::Text(..) => {}
+            Column::Bool(values, _) => values.push(v.unwrap_or(0) != 0),
+            Column::Double(..) | Column::Text(..) => {}
         }
     }
 
@@ -187,20 +205,20 @@ impl Column {
     }
 
     fn put_double(&mut self, v: f64) {
-        if let Column::Double(values) = self {
+        if let Column::Double(values, _) = self {
             values.push(v);
         }
     }
 
-    fn write<W: Write + Send>(
+    pub(super) fn write<W: Write + Send>(
         &mut self,
         group: &mut SerializedRowGroupWriter<'_, W>,
     ) -> Result<(), ParquetError> {
         match self {
             Column::Int64(values, levels) => write::<Int64Type, W>(group, values, levels),
             Column::Int32(values, levels) => write::<Int32Type, W>(group, values, levels),
-            Column::Bool(values) => write::<BoolType, W>(group, values, &mut Vec::new()),
-            Column::Double(values) => write::<DoubleType, W>(group, values, &mut Vec::new()),
+            Column::Bool(values, levels) => write::<BoolType, W>(group, values, levels),
+            Column::Double(values, levels) => write::<DoubleType, W>(group, values, levels),
             Column::Text(values, levels) => write::<ByteArrayType, W>(group, values, levels),
         }
     }
@@ -222,7 +240,7 @@ fn write<T: DataType, W: Write + Send>(
     Ok(())
 }
 
-fn failed(e: ParquetError) -> io::Error {
+pub(super) fn failed(e: ParquetError) -> io::Error {
     match e {
         ParquetError::External(e) => io::Error::other(e),
         e => io::Error::other(e.to_string()),
@@ -254,16 +272,7 @@ impl<'a> Table<'a> {
         columns: Vec<Column>,
         out: &'a mut dyn Write,
     ) -> io::Result<Self> {
-        let mut about =
-            vec![KeyValue::new("prof.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-        if let Some(c) = CaptureData::new(analysis) {
-            about.push(KeyValue::new("prof.capture".to_owned(), serde_json::to_string(&c)?));
-        }
-        let level = ZstdLevel::try_new(3).map_err(failed)?;
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(level))
-            .set_key_value_metadata(Some(about))
-            .build();
+        let properties = properties(about(Some(analysis))?)?;
         let schema = Arc::new(parse_message_type(schema).map_err(failed)?);
         let buffer = Buffer::default();
         let writer = SerializedFileWriter::new(buffer.clone(), schema, Arc::new(properties));
@@ -306,7 +315,7 @@ pub(super) fn blocks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Exp
             _ => Column::long(),
         })
         .collect();
-    columns.push(Column::Double(Vec::new()));
+    columns.push(Column::Double(Vec::new(), Vec::new()));
     let mut table = Table::new(source, BLOCKS, columns, out)?;
     rows::each(source, |r: &Row| {
         let values = [

@@ -3,11 +3,13 @@
 //! * [`Holders`]: the blocks and pointers of a moment, with the names of roots and classes;
 //! * [`read()`]: makes them of a scan that is in a recording; [`find`] tells which one is meant;
 //! * [`HoldsData`]: the report, as text, JSON or a page;
-//! * [`Comparison`]: two scans, and what came to be held by whom.
+//! * [`Comparison`]: two scans, and what came to be held by whom;
+//! * [`ScanGraph`]: all roots, blocks and pointers, for files.
 //!
 //! `prof-scan` makes the same of a process that runs.
 
 mod compare;
+mod graph;
 mod page;
 mod read;
 mod report;
@@ -16,6 +18,7 @@ mod scan;
 mod tree;
 
 pub use compare::{Compared, Comparison, Course, RootChange, StackChange};
+pub use graph::ScanGraph;
 pub use prof_graph::{Heap, Held, Holder, Root, Sum};
 use prof_trace::ticks::Ticks;
 pub use read::{HoldsError, described, find, read};

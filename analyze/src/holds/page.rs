@@ -1,6 +1,7 @@
 //! The report as a page of its own, without scripts, which any browser shows.
 
 use super::report::{HoldsData, NodeData, PathData, RootReport, StackReport, SumData};
+use crate::style::escaped;
 use prof_trace::values::text::{bytes, count, duration};
 use std::fmt::{self, Write};
 
@@ -9,21 +10,6 @@ pub(super) fn of(report: &HoldsData) -> String {
     let mut out = String::new();
     // Writing to a string can't fail.
     let _ = write(report, &mut out);
-    out
-}
-
-/// Returns a text whose characters stand for themselves in HTML.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
-        }
-    }
     out
 }
 
@@ -174,14 +160,4 @@ fn path(p: &PathData, out: &mut String) -> fmt::Result {
     let mut text = String::new();
     p.write(&format!("chain to {}", p.to), &mut text)?;
     writeln!(out, "<pre>{}</pre>", escaped(text.trim()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::escaped;
-
-    #[test]
-    fn names_can_not_end_an_element() {
-        assert_eq!(escaped("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
-    }
 }

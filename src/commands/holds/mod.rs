@@ -245,7 +245,7 @@ pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
 }
 
 fn style() -> Style {
-    Style { color: term::color(), width: term::width() }
+    Style { color: term::color(), width: term::width(), ..Style::default() }
 }
 
 /// Prints the report.

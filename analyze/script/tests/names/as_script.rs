@@ -141,13 +141,12 @@ fn a_filter_as_a_script_prints_the_report_of_the_command_line() {
             let printed = b.lines(&code).join("\n");
             // The report names the filter, in the words that the script has for it.
             let plain = |text: &str| -> String {
-                let lines =
-                    text.trim_end().lines().filter(|l| !l.contains("--") && !l.contains("filter"));
+                let lines = text.trim_end().lines().filter(|l| !l.contains("filter"));
                 lines.collect::<Vec<_>>().join("\n")
             };
             assert_eq!(
                 plain(&printed),
-                plain(&selected.text(Style::default())),
+                plain(&selected.text(Style::of_script())),
                 "{:?}\n{code}",
                 filter.given()
             );
@@ -222,7 +221,7 @@ fn a_filter_of_mappings_as_a_script_prints_what_the_command_line_does() {
             let selected = MapsReport::new(analysis, &all, &filter, &options);
             let code = maps_script(&filter, top, sort);
             // The list knows nothing of what was left out of it.
-            let text = selected.text(Style::default());
+            let text = selected.text(Style::of_script());
             let text = text.trim_end().lines().filter(|l| !l.contains("--lifetime all shows"));
             assert_eq!(
                 b.lines(&code).join("\n").lines().collect::<Vec<_>>(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A row of a table: values by the names of their columns. Flags are 0 and 1.
-type Row = BTreeMap<String, Value>;
+pub(crate) type Row = BTreeMap<String, Value>;
 
 /// Runs code that writes one file, and returns it.
 #[track_caller]
@@ -74,7 +74,7 @@ fn object(value: &Value) -> Row {
 }
 
 #[cfg(feature = "parquet")]
-fn of_parquet(bytes: &[u8]) -> Vec<Row> {
+pub(crate) fn of_parquet(bytes: &[u8]) -> Vec<Row> {
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
     let temp = common::Temp::new(bytes);
@@ -83,9 +83,11 @@ fn of_parquet(bytes: &[u8]) -> Vec<Row> {
     let value = |f: &Field| match f {
         Field::Null => Value::Null,
         Field::ULong(n) => (*n).into(),
+        Field::Long(n) => (*n).into(),
         Field::UInt(n) => (*n).into(),
         Field::Bool(b) => u64::from(*b).into(),
-        Field::Double(x) => value(&x.to_string()),
+        Field::Double(x) if x.fract() == 0.0 => (*x as i64).into(),
+        Field::Double(x) => (*x).into(),
         Field::Str(s) => s.clone().into(),
         other => panic!("{other:?}"),
     };
@@ -436,6 +438,37 @@ fn objects_come_back_as_they_are() {
     ]);
     assert_eq!(json, expected);
     assert_eq!(text(&mut b, "[].save_as_csv(\"x.csv\");"), "");
+    let html = text(&mut b, &format!("{OBJECTS}.save_as_html(\"x.html\");"));
+    assert!(html.contains("<title>3 rows</title>"), "{html}");
+    let row =
+        "<tr><td class=\"n\">1</td><td>x,&quot;y&quot;\nz</td><td></td><td></td><td></td></tr>";
+    assert!(html.contains(row), "{html}");
+    #[cfg(feature = "parquet")]
+    {
+        let mut parquet = |code: &str| of_parquet(&file(&mut b, code).1);
+        let found = parquet(&format!("{OBJECTS}.save_as_parquet(\"x.parquet\");"));
+        let expected = [
+            json!({ "a": 1, "b": "x,\"y\"\nz", "c": null, "d": null, "f": null }),
+            json!({ "a": -2.5, "b": null, "c": null, "d": "[1,{\"e\":true}]", "f": null }),
+            json!({ "a": null, "b": null, "c": "ü", "d": null, "f": "5ms" }),
+        ];
+        assert_eq!(found, expected.map(|e| object(&e)));
+        // Types are those of all values of a field; a field without a value is there, too.
+        let kinds =
+            "[#{ n: 1, x: 1, t: 1, b: true, u: () }, #{ n: -2, x: 0.5, t: \"2\", b: false }]";
+        let found = parquet(&format!("{kinds}.save_as_parquet(\"x.parquet\");"));
+        let expected = [
+            json!({ "n": 1, "x": 1, "t": "1", "b": 1, "u": null }),
+            json!({ "n": -2, "x": 0.5, "t": "2", "b": 0, "u": null }),
+        ];
+        assert_eq!(found, expected.map(|e| object(&e)));
+        assert_eq!(parquet("[].save_as_parquet(\"x.parquet\");"), Vec::<Row>::new());
+        let many = "let all = []; for i in 0..140000 { all.push(#{ i: i }); } all.save_as_parquet(\"x.parquet\");";
+        let found = parquet(many);
+        assert!(
+            found.iter().enumerate().all(|(i, r)| r["i"] == i as u64) && found.len() == 140_000
+        );
+    }
     // The threads' figures are those of the blocks.
     let csv = text(&mut b, "allocations().by_thread().save_as_csv(\"x.csv\");");
     let rows = of_csv(&csv);
@@ -444,6 +477,10 @@ fn objects_come_back_as_they_are() {
     assert_eq!(rows.len(), 7);
     for (code, why) in [
         ("[1].save_as_csv(\"x.csv\")", "one of the array is of the type Integer"),
+        (
+            "[#{}, \"a\"].save_as_html(\"x.html\")",
+            "save_as_html takes objects, and one of the array",
+        ),
         ("let a = []; for i in 0..100 { a = [a]; } a.save_as_json(\"x.json\")", "64 deep"),
     ] {
         let e = b.script.run(code).expect_err("refused");

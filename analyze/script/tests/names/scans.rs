@@ -316,6 +316,56 @@ fn since(b: &mut Bench, graphs: &[Graph]) {
     }
 }
 
+/// The files of nodes and pointers have all roots, blocks and pointers of the scan.
+fn graph_files(b: &mut Bench, g: &Graph) {
+    let mut files = |code: &str| {
+        b.out.borrow_mut().clear();
+        b.script.run(code).unwrap_or_else(|e| panic!("{code}: {e}"));
+        let file = |o: Output| match o {
+            Output::File { path, kind, bytes, .. } => (path, kind, bytes),
+            other => panic!("{code}: {other:?}"),
+        };
+        b.out.take().into_iter().map(file).collect::<Vec<_>>()
+    };
+    let all = files("scan(2).save_as_csv(\"x/graph.csv\");");
+    let paths: Vec<_> = all.iter().map(|f| (f.0.as_str(), f.1)).collect();
+    assert_eq!(paths, [("/x/graph.csv", FileKind::Csv), ("/x/graph.pointers.csv", FileKind::Csv)]);
+    let lines = |i: usize| String::from_utf8(all[i].2.clone()).expect("text");
+    let first = g.roots.len();
+    let mut nodes = vec!["id,address,size,stack,kind,name,class,allocated_by".to_owned()];
+    nodes.extend((0..first).map(|i| format!("{i},,,,variable,v{i},,")));
+    let found = lines(0);
+    let found: Vec<&str> = found.lines().collect();
+    assert_eq!(found[..=first], nodes);
+    for (i, block) in g.blocks.iter().enumerate() {
+        let Block { addr, size, node, .. } = block;
+        let class = if node.is_multiple_of(3) { "Kind7" } else { "" };
+        let begin = format!("{},{addr},{size},{node},block,,{class},", first + i);
+        assert!(found[1 + first + i].starts_with(&begin), "{begin}: {}", found[1 + first + i]);
+    }
+    assert_eq!(found.len(), 1 + first + g.blocks.len());
+    let of_roots = g.roots.iter().enumerate();
+    let from_roots = of_roots.flat_map(|(i, to)| to.iter().map(move |t| (i, *t as usize)));
+    let of_blocks = g.to.iter().enumerate();
+    let from_blocks =
+        of_blocks.flat_map(|(i, to)| to.iter().map(move |t| (first + i, *t as usize)));
+    let mut pointers: Vec<String> =
+        from_roots.chain(from_blocks).map(|(i, t)| format!("{i},{}", first + t)).collect();
+    pointers.sort_unstable();
+    let found = lines(1);
+    let ends = |l: &str| l.split(',').take(2).collect::<Vec<_>>().join(",");
+    let mut found: Vec<String> = found.lines().skip(1).map(ends).collect();
+    found.sort_unstable();
+    assert_eq!(found, pointers);
+    #[cfg(feature = "parquet")]
+    {
+        let files = files("scan(2).save_as_parquet(\"graph.parquet\");");
+        let rows = files.iter().map(|f| saved::of_parquet(&f.2).len()).collect::<Vec<_>>();
+        assert_eq!(rows, [first + g.blocks.len(), pointers.len()]);
+        assert_eq!(files[1].0, "/graph.pointers.parquet");
+    }
+}
+
 fn files(b: &mut Bench, g: &Graph) {
     let mut file = |code: &str| {
         b.out.borrow_mut().clear();
@@ -334,6 +384,7 @@ fn files(b: &mut Bench, g: &Graph) {
     assert_eq!(json["top_roots"].as_array().map(Vec::len), Some(holding));
     let (html, kind) = file("scan(2).save_as_html(\"a.html\");");
     assert!(kind == FileKind::Html && html.contains("Who holds the memory of process 4000001"));
+    graph_files(b, g);
     let text = b.lines("println(scan(2).report()); println(scan(2).report(1));");
     let reports = text.iter().map(|t| t.matches("=== stack #").count()).collect::<Vec<_>>();
     assert!(reports[0] > 1 && reports[1] == 1 && text[0].starts_with("scan #2 of 2, "), "{text:?}");
@@ -347,6 +398,7 @@ fn files(b: &mut Bench, g: &Graph) {
         ("scan(1).held_by(#{node: 99999})", "roots()"),
         ("scan(1).retained_by(\"x\")", "number of a stack"),
         ("scan(1).report(-1)", "negative"),
+        ("scan(1).save_as_csv(\"/dev/stdout\")", "give a name that ends in .csv"),
     ] {
         let e = b.script.run(wrong).expect_err(wrong);
         assert!(e.message.contains(why), "{wrong}: {e}");
