@@ -1,133 +1,10 @@
 //! Completes names at a prompt, by the type of what stands before them, and finds the name that was meant.
 
 use crate::registry::Name;
-
-/// A part of a chain of calls: `allocations()`, `[0]`, `.backtrace`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
-    /// A name, and whether it is called.
-    Name(String, bool),
-    /// An index in brackets.
-    Index,
-    /// A text, a number, or an expression in parentheses.
-    Other,
-}
-
-/// The end of a text, as far as it matters for completion.
-#[derive(Debug, Default)]
-struct Tail {
-    /// The chain of calls at the end, its last word included.
-    chain: Vec<Part>,
-    /// The chain ends in a dot, or a dot stands before its last word.
-    dot: bool,
-    /// The end is in a text or in a comment.
-    quoted: bool,
-}
+use crate::types::{Place, Type, Variable};
 
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
-}
-
-/// Returns the text behind the text or comment that begins here, if one does; empty if it has no end.
-fn skipped(rest: &str) -> Option<Option<&str>> {
-    if let Some(line) = rest.strip_prefix("//") {
-        return Some(line.find('\n').map(|end| &line[end..]));
-    }
-    if let Some(inner) = rest.strip_prefix("/*") {
-        return Some(inner.find("*/").map(|end| &inner[end + 2..]));
-    }
-    let quote = rest.chars().next().filter(|c| ['"', '\'', '`'].contains(c))?;
-    let mut escaped = false;
-    for (at, c) in rest.char_indices().skip(1) {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            c if c == quote => return Some(Some(&rest[at + c.len_utf8()..])),
-            _ => {}
-        }
-    }
-    Some(None)
-}
-
-fn tail(code: &str) -> Tail {
-    let (mut outer, mut now) = (Vec::new(), Tail::default());
-    let mut rest = code;
-    while let Some(c) = rest.chars().next() {
-        if let Some(behind) = skipped(rest) {
-            let Some(behind) = behind else { return Tail { quoted: true, ..Tail::default() } };
-            if !rest.starts_with('/') {
-                now = Tail { chain: vec![Part::Other], ..Tail::default() };
-            }
-            rest = behind;
-            continue;
-        }
-        if is_word(c) {
-            let (word, behind) = rest.split_at(rest.find(|c| !is_word(c)).unwrap_or(rest.len()));
-            if !now.dot {
-                now.chain.clear();
-            }
-            let part = Part::Name(word.to_owned(), false);
-            now.chain.push(if c.is_ascii_digit() { Part::Other } else { part });
-            // The dot belongs to the word for as long as nothing follows.
-            now.dot &= behind.is_empty();
-            rest = behind;
-            continue;
-        }
-        match c {
-            '.' => now.dot = true,
-            '(' | '[' => {
-                match (c, now.chain.last_mut()) {
-                    ('(', Some(Part::Name(_, called))) if !*called => *called = true,
-                    ('[', Some(_)) => now.chain.push(Part::Index),
-                    _ => now.chain = vec![Part::Other],
-                }
-                outer.push(std::mem::take(&mut now));
-            }
-            ')' | ']' => now = outer.pop().unwrap_or_default(),
-            c if c.is_whitespace() => {}
-            _ => now = Tail::default(),
-        }
-        rest = &rest[c.len_utf8()..];
-    }
-    now
-}
-
-/// Returns the type that a function returns, if it is one.
-fn result(name: &Name) -> Option<&str> {
-    let (_, result) = name.signature.split_once("->")?;
-    Some(result.trim()).filter(|r| !r.contains('|'))
-}
-
-/// Returns the type of what an index or a loop gets.
-fn element(of: &str) -> Option<&str> {
-    match of {
-        "AllocationList" => Some("Allocation"),
-        "AllocationGroupList" => Some("AllocationList"),
-        "MapList" => Some("Map"),
-        _ => of.strip_prefix('[')?.strip_suffix(']'),
-    }
-}
-
-fn type_of<'a>(
-    chain: &[Part],
-    names: &'a [Name],
-    variables: &'a [(String, String)],
-) -> Option<&'a str> {
-    let mut of: Option<&str> = None;
-    for (i, part) in chain.iter().enumerate() {
-        of = match part {
-            Part::Name(name, true) => {
-                let owner = if i == 0 { "" } else { of? };
-                result(names.iter().find(|n| n.of == owner && n.name == *name)?)
-            }
-            Part::Name(name, false) if i == 0 => {
-                variables.iter().find(|v| v.0 == *name).map(|v| v.1.as_str())
-            }
-            Part::Index => element(of?),
-            _ => None,
-        };
-    }
-    of
 }
 
 /// Returns a name with what is typed behind it.
@@ -136,35 +13,39 @@ fn call(name: &Name) -> String {
     format!("{}{end}", name.name)
 }
 
-/// Returns where the last word of a text begins, and what it may become. `variables`: the names of the script's own
-/// variables, with their types; `functions`: those of its functions.
+/// Returns where the last word of a text begins, and what it may become. `variables`: those of the script so far;
+/// `functions`: the names of its functions.
 pub(crate) fn complete(
     before: &str,
     names: &[Name],
-    variables: &[(String, String)],
+    variables: &[Variable],
     functions: &[String],
 ) -> (usize, Vec<String>) {
     let word = before.len() - before.trim_end_matches(is_word).len();
     let (start, word) = (before.len() - word, &before[before.len() - word..]);
-    let mut tail = tail(before);
     let is_number = word.starts_with(|c: char| c.is_ascii_digit());
-    if tail.quoted || is_number || word.is_empty() && !tail.dot {
+    let Some(place) = Place::behind(before, names, variables).filter(|_| !is_number) else {
+        return (start, Vec::new());
+    };
+    let is_method = place.is_behind_dot();
+    if word.is_empty() && !is_method {
         return (start, Vec::new());
     }
-    if !word.is_empty() {
-        tail.chain.pop();
-    }
-    let known = type_of(&tail.chain, names, variables);
-    let fits = |n: &&Name| match (tail.dot, known) {
+    let owner = place.owner(!word.is_empty());
+    let fits = |n: &&Name| match (is_method, &owner) {
         (false, _) => n.of.is_empty(),
-        (true, Some(of)) => n.of == of,
+        (true, Some(of)) => n.of == of.registered(),
         (true, None) => !n.of.is_empty(),
     };
     let registered = names.iter().filter(fits).filter(|n| n.name.starts_with(char::is_alphabetic));
     let mut found: Vec<String> = registered.map(call).collect();
-    if !tail.dot {
-        found.extend(variables.iter().map(|v| v.0.clone()));
-        found.extend(functions.iter().map(|f| format!("{f}(")));
+    match (is_method, owner) {
+        (true, Some(Type { of, fields })) if of == "Object" => found.extend(fields),
+        (true, _) => {}
+        (false, _) => {
+            found.extend(place.variables.into_iter().map(|v| v.0));
+            found.extend(functions.iter().map(|f| format!("{f}(")));
+        }
     }
     found.retain(|n| n.starts_with(word));
     found.sort();
@@ -222,7 +103,9 @@ mod tests {
 
     fn completed(before: &str) -> Vec<String> {
         let variables = [("groups", "AllocationGroupList"), ("early", "AllocationList")];
-        let variables = variables.map(|(n, t)| (n.to_owned(), t.to_owned()));
+        let mut variables = variables.map(|(n, t)| (n.to_owned(), Some(Type::new(t)))).to_vec();
+        let fields = vec!["retained".to_owned(), "retained_blocks".into(), "name".into()];
+        variables.push(("roots".into(), Some(Type { of: "[Object]".into(), fields })));
         let (start, found) = complete(before, &crate::names(), &variables, &["growth".into()]);
         assert!(before.is_char_boundary(start));
         found
@@ -249,6 +132,14 @@ mod tests {
                     "only_chain_length_at_most(",
                 ],
             ),
+            ("for s in scans() { s.retained", &["retained_by("]),
+            ("for s in scans() { s.save_as_h", &["save_as_html("]),
+            ("let second = scan(2); for s in scans() { sec", &["second"]),
+            ("for r in roots { r.ret", &["retained", "retained_blocks"]),
+            ("roots[0].n", &["name"]),
+            ("roots.filter(|r| r.n", &["name"]),
+            ("roots.save_as_c", &["save_as_csv("]),
+            ("roots.ret", &[]),
             ("\"alloc", &[]),
             ("// alloc", &[]),
             ("12", &[]),

@@ -6,9 +6,10 @@ use crate::list::AllocationList;
 use crate::memory::{Captured, Watch};
 use crate::recording::{Fallback, Open, Recording, Shared};
 use crate::registry::{Name, Registry};
+use crate::types::Type;
 use crate::{
-    api, complete, duration, graph, objects, only, print, save, save_objects, save_scans, scans, stack, table,
-    text,
+    api, complete, duration, graph, objects, only, print, save, save_objects, save_scans, scans,
+    stack, table, text,
 };
 use prof_analyze::query::RowSet;
 use prof_analyze::{IndexOptions, Job};
@@ -200,12 +201,27 @@ impl Script {
     /// Returns where the last word of a text begins, and what it may become: the names of the language that fit the
     /// type before them, and those that scripts have made so far.
     pub fn complete(&self, before: &str) -> (usize, Vec<String>) {
-        let kind = |v: &Dynamic| self.engine.map_type_name(v.type_name()).to_owned();
         let variables =
-            self.scope.iter_raw().map(|(name, _, value)| (name.to_owned(), kind(value)));
+            self.scope.iter_raw().map(|(name, _, value)| (name.to_owned(), self.type_of(value)));
         let functions = self.functions.iter_functions().map(|f| f.name.to_owned());
         let (variables, functions) = (variables.collect::<Vec<_>>(), functions.collect::<Vec<_>>());
         complete::complete(before, &self.names, &variables, &functions)
+    }
+
+    /// Returns the type of a value as signatures write it, with the fields of objects.
+    fn type_of(&self, value: &Dynamic) -> Option<Type> {
+        if let Some(all) = value.read_lock::<rhai::Array>() {
+            let first = self.type_of(all.first()?)?;
+            let same = |v: &Dynamic| v.type_name() == all[0].type_name();
+            let of = format!("[{}]", first.of);
+            // Of a long array the first elements tell.
+            return all.iter().take(100).all(same).then_some(Type { of, fields: first.fields });
+        }
+        if let Some(map) = value.read_lock::<rhai::Map>() {
+            let fields = map.keys().take(200).map(ToString::to_string).filter(|k| is_name(k));
+            return Some(Type { of: "Object".into(), fields: fields.collect() });
+        }
+        Some(Type::new(self.engine.map_type_name(value.type_name())))
     }
 
     /// Compiles a piece of code.
@@ -379,6 +395,12 @@ fn too_large(limits: Limits) -> String {
         "memory has grown by more than {most} MiB while the script ran; keep less in variables, or run it with \
          `prof script`, which has no such limit"
     )
+}
+
+/// Returns whether a text can stand behind a dot.
+fn is_name(text: &str) -> bool {
+    !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// Returns whether the last of a code that is no comment is a semicolon: its value is not wanted.

@@ -40,6 +40,7 @@ mod sort;
 mod stack;
 mod table;
 mod text;
+mod types;
 mod words;
 
 pub use code::{code_of, maps_script, quoted, report_script};

@@ -21,6 +21,7 @@ test("names are completed where they can stand", () => {
     { of: "", name: "allocations", signature: "() -> AllocationList", doc: "" }, { of: "", name: "maps", signature: "() -> MapList", doc: "" },
     { of: "AllocationList", name: "only_leaked", signature: "() -> AllocationList", doc: "" }, { of: "MapList", name: "only_leaked", signature: "()", doc: "" },
     { of: "AllocationList", name: "only_larger", signature: "(size)", doc: "" }, { of: "Graph", name: "save", signature: "(path)", doc: "" }, { of: "Duration", name: "==", signature: "", doc: "" },
+    { of: "", name: "scans", signature: "() -> [Scan]", doc: "" }, { of: "Scan", name: "roots", signature: "() -> [Object]", doc: "" }, { of: "Array", name: "save_as_csv", signature: "(path: String) -> Array", doc: "" },
   ];
   const of = (code) => completions(code, code.length, names).found.map((n) => n.name);
   assert.deepEqual(of("al"), ["allocations"]);
@@ -34,7 +35,10 @@ test("names are completed where they can stand", () => {
   assert.deepEqual(of("let g = allocations().group_by_backtrace();\ng[0]."), ["group_by_backtrace", "only_larger", "only_leaked"]);
   assert.deepEqual(of("for l in allocations().group_by_backtrace().take(2) {\n  l."), ["group_by_backtrace", "only_larger", "only_leaked"]);
   assert.deepEqual(of("(allocations())."), ["group_by_backtrace", "only_larger", "only_leaked"]);
-  for (const open of ["x.", "fn f(l) { l.", "].", ").", "let a = a; a.", "f(1)."]) assert.deepEqual(of(open), ["add", "group_by_backtrace", "only_larger", "only_leaked", "only_leaked", "save", "take"], open);
+  for (const scan of ["for s in scans() { s.", "for (s, i) in scans() {\n  s.", "scans()[0].", "let all = scans();\nfor s in all { s."]) assert.deepEqual(of(scan), ["roots"], scan);
+  for (const array of ["scans().", "for s in scans() { s.roots()."]) assert.deepEqual(of(array), ["save_as_csv"], array);
+  assert.deepEqual(of("for s in scans() { for r in s.roots() { r."), [], "an object has no methods");
+  for (const open of ["x.", "fn f(l) { l.", "].", ").", "let a = a; a.", "f(1)."]) assert.deepEqual(of(open), ["add", "group_by_backtrace", "only_larger", "only_leaked", "only_leaked", "roots", "save", "save_as_csv", "take"], open);
   assert.deepEqual(of("save"), [], "a method is no function");
   assert.deepEqual(of("// al"), []);
   assert.deepEqual(of("\"al"), []);

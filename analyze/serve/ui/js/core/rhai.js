@@ -27,11 +27,11 @@ export function pieces(code) {
   return out;
 }
 
-/** What `for` and an index get out of a list. @type {Record<string, string>} */
-const ELEMENT = { AllocationList: "Allocation", MapList: "Map", AllocationGroupList: "AllocationList" };
+/** Returns what `for` and an index get out of a list: of groups lists, of a list of something that, of "[Scan" "Scan". */
+const element = (/** @type {string} */ of) => of.replace("Group", "List").replace(/^\[|List$/, "");
 
 /**
- * Returns the type of the expression that ends at a place, by the results of the calls in it; "" if it is not known.
+ * Returns the type of the expression that ends at a place, by the results of the calls in it: "Scan", "[Scan" for an array of them; "" if it is not known.
  * @param {string} code without texts and comments
  * @param {number} end
  * @param {Name[]} names
@@ -43,10 +43,10 @@ function typeAt(code, end, names, deep = 9) {
   if (last !== ")" && last !== "]") {
     const name = /[A-Za-z_]\w*$/.exec(text)?.[0];
     if (!name || !deep || text.at(-name.length - 1) === ".") return "";
-    const made = [...text.matchAll(new RegExp(`\\blet\\s+${name}\\s*=([^;]*);|\\bfor\\s+${name}\\s+in\\s([^{]*){`, "g"))].at(-1);
+    const made = [...text.matchAll(new RegExp(`\\blet\\s+${name}\\s*=([^;]*);|\\bfor\\s+\\(?${name}\\b[^{]*?\\sin\\s([^{]*){`, "g"))].at(-1);
     if (!made) return "";
     const of = typeAt(code, made.index + made[0].length - 1, names, deep - 1);
-    return made[1] === undefined ? ELEMENT[of] || "" : of;
+    return made[1] === undefined ? element(of) : of;
   }
   let open = text.length - 1;
   for (let depth = 0; open >= 0; open--) {
@@ -55,14 +55,14 @@ function typeAt(code, end, names, deep = 9) {
   }
   if (open < 0) return "";
   const before = text.slice(0, open).trimEnd();
-  if (last === "]") return ELEMENT[typeAt(code, before.length, names, deep)] || "";
+  if (last === "]") return element(typeAt(code, before.length, names, deep));
   const name = /\w+$/.exec(before)?.[0];
   // Brackets around an expression have its type; of those with an operator in them only the last part is looked at.
   if (!name) return typeAt(code, text.length - 1, names, deep);
   const at = before.slice(0, -name.length).trimEnd(), method = at.endsWith(".");
   const of = method ? typeAt(code, at.length - 1, names, deep) : "";
   if (method && !of) return "";
-  return /-> (\w+)$/.exec(names.find((n) => n.of === of && n.name === name)?.signature || "")?.[1] || "";
+  return /-> (\[?[\w<>]+)]?$/.exec(names.find((n) => n.of === of && n.name === name)?.signature || "")?.[1] || "";
 }
 
 /**
@@ -77,9 +77,9 @@ function typeAt(code, end, names, deep = 9) {
 export function completions(code, at, names, most = 12) {
   const word = /\w*$/.exec(code.slice(0, at))?.[0] || "", from = at - word.length, method = code[from - 1] === ".";
   const last = pieces(code.slice(0, at)).at(-1);
-  if (!last || last.kind === "comment" || last.kind === "string" || last.kind === "number" || (!word && !method)) return { from, found: [] };
-  const plain = method ? pieces(code.slice(0, from)).map((p) => (p.kind === "comment" || p.kind === "string" ? " ".repeat(p.text.length) : p.text)).join("") : "";
-  const type = method ? typeAt(plain, from - 1, names) : "";
+  if (/comment|string|number/.test(last?.kind || "") || (!word && !method)) return { from, found: [] };
+  const plain = method ? pieces(code.slice(0, from)).map((p) => (/comment|string/.test(p.kind) ? " ".repeat(p.text.length) : p.text)).join("") : "";
+  const type = (method ? typeAt(plain, from - 1, names) : "").replace(/^\[.*/, "Array");
   const lower = word.toLowerCase(), seen = new Set(), found = [];
   const rank = (/** @type {Name} */ n) => (n.name.startsWith(word) ? 0 : n.name.toLowerCase().startsWith(lower) ? 1 : 2);
   for (const n of names) {

@@ -73,9 +73,9 @@ export function codeEditor({ value, label, names, onRun, onInput }) {
     list.children[chosen]?.scrollIntoView({ block: "nearest" });
   }
   function accept() {
-    const f = found[chosen], arguments_ = !f.signature.startsWith("()"), call = f.signature.startsWith("(") ? (arguments_ ? "()" : "()") : "";
-    area.setRangeText(f.name + call, from, area.selectionStart, "end");
-    if (call && arguments_) area.selectionStart = area.selectionEnd = area.selectionEnd - 1;
+    const f = found[chosen], call = f.signature.startsWith("(");
+    area.setRangeText(f.name + (call ? "()" : ""), from, area.selectionStart, "end");
+    if (call && f.signature[1] !== ")") area.selectionStart = --area.selectionEnd;
     shut();
     changed();
   }
