@@ -159,7 +159,7 @@ impl Prepared {
     /// Turns recording on if the walk is complete; otherwise returns what it has lost.
     fn attempt(&self, installed: &mut Installed) -> Result<Result<(Taken, Begun), Lost>> {
         let mut outcome = None;
-        let begun = installed.begin_with(|| {
+        let begun = installed.begin_with(self.most / 2, || {
             // The estimate is of a slow machine: a heap whose figures lie must not make the stop much longer.
             let taken = self.walk.read(self.most * 2);
             let complete = taken.as_ref().is_ok_and(|t| is_complete(&t.lost()));

@@ -27,10 +27,8 @@ use std::time::{Duration, Instant};
 const BESIDE: u64 = 64 << 10;
 /// Number of times that threads inside of the allocator are let run, while the others are held.
 const RUNS: usize = 200;
-/// Greatest time for which the others are held for that.
-const HELD: Duration = Duration::from_millis(20);
-/// Shortest and longest time for which a thread is let run.
-const RUN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
+/// Shortest and longest time for which a thread is let run: many threads may share few processors.
+const RUN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 /// Pause before all threads are stopped once more.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Ticks by which the clock of a thread may seem to be behind prof's, as it counts in steps.
@@ -47,11 +45,16 @@ pub struct Begun {
 
 impl Installed {
     /// Turns recording on, after [`Installed::activate`] has left it off, in a moment in which no thread runs and none is
-    /// inside of the allocator. `look` is called in this moment, and returns whether recording begins.
+    /// inside of the allocator. `look` is called in this moment, and returns whether recording begins. Threads that are
+    /// outside are held for at most `held` until the others are outside, too.
     ///
     /// # Errors
     /// If the target can't be stopped, or there is no such moment within the options' timeout. Recording is off then.
-    pub fn begin_with(&mut self, mut look: impl FnMut() -> bool + Send) -> Result<Option<Begun>> {
+    pub fn begin_with(
+        &mut self,
+        held: Duration,
+        mut look: impl FnMut() -> bool + Send,
+    ) -> Result<Option<Begun>> {
         let (pid, deadline) = (self.target.pid, Instant::now() + self.options.timeout);
         isolated(|| {
             loop {
@@ -61,7 +64,7 @@ impl Installed {
                 let mut walker = Walker::new(&self.mem, modules, maps);
                 walker.read_tables();
                 let mut stopped = stop_all(pid, self.options.timeout)?;
-                let inside = match leave(&self.mem, &mut walker, &code, &mut stopped) {
+                let inside = match leave(&mut walker, &code, &mut stopped, (pid, held)) {
                     Ok(None) => {
                         let begins = look();
                         let begun = if begins { self.turn_on().map(Some) } else { Ok(None) };
@@ -172,13 +175,12 @@ fn is_allocators(name: &str) -> bool {
 
 /// Lets threads that are inside of the code run until they are outside. Returns one that stays inside.
 fn leave(
-    mem: &RemoteMemory,
     walker: &mut Walker<'_>,
     code: &[Range<u64>],
     stopped: &mut Stopped,
+    (pid, held): (Pid, Duration),
 ) -> Result<Option<Pid>> {
     let began = Instant::now();
-    let pid = mem.pid();
     let mut outside: Vec<Pid> = Vec::new();
     let mut run = RUN.0;
     for _ in 0..RUNS {
@@ -191,7 +193,7 @@ fn leave(
             }
         }
         let Some(first) = inside.first().copied() else { return Ok(None) };
-        if began.elapsed() > HELD {
+        if began.elapsed() > held {
             return Ok(Some(first));
         }
         outside = stopped.threads.iter().map(|t| t.tid).filter(|t| !inside.contains(t)).collect();

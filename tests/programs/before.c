@@ -2,12 +2,12 @@
  * program and glibc say of it in a quiet moment.
  *
  * "begin" makes the heap and its threads, "churn" and "calm" let the threads work and stop, "mix" frees, resizes and adds
- * blocks, "count" tells what there is. The threads stay, as one that ends gives back memory that it never asked for. */
+ * blocks, "count" tells what there is. The number of threads is the argument. The threads stay, as one that ends gives back memory that it never asked for. */
 #include "common.h"
 #include <malloc.h>
 #include <pthread.h>
 
-#define THREADS 4
+#define THREADS 32
 #define BLOCKS 5000
 #define OWN 200
 #define MAPPED 6
@@ -17,6 +17,7 @@ static struct block kept[THREADS + 1][BLOCKS];
 static struct block own[THREADS][OWN];
 static struct block mapped[MAPPED];
 static pthread_t threads[THREADS];
+static int started = 4;
 static pthread_barrier_t turn;
 static volatile int mixes, churns, resting;
 static volatile long changes;
@@ -62,7 +63,7 @@ static void make(int who) {
 /* What becomes of blocks from before: of five one stays, one is freed by another thread, one grows, one shrinks; the
  * place of the fifth gets a new block. */
 static void mix(int who) {
-    int other = (who + 1) % (THREADS + 1);
+    int other = (who + 1) % (started + 1);
     for (int i = 0; i < BLOCKS; i += 5) {
         drop(&kept[other][i + 1]);
         resize(&kept[who][i + 2], kept[who][i + 2].size * 3 + 10);
@@ -97,8 +98,8 @@ static void *work(void *arg) {
 }
 
 static void begin(void) {
-    pthread_barrier_init(&turn, NULL, THREADS + 1);
-    for (long i = 0; i < THREADS; i++)
+    pthread_barrier_init(&turn, NULL, started + 1);
+    for (long i = 0; i < started; i++)
         if (pthread_create(&threads[i], NULL, work, (void *)i) != 0) fail("no thread");
     make(0);
     for (int i = 0; i < MAPPED; i++) get(&mapped[i], 300000 + 5000 * i);
@@ -142,7 +143,9 @@ static void count(void) {
     say("count %ld %zu %zu %ld\n", n, usable, (size_t)m.uordblks + (size_t)m.hblkhd, changes);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1) started = atoi(argv[1]);
+    if (started < 1 || started > THREADS) fail("%d threads", started);
     say("ready %d\n", getpid());
     for (;;) {
         const char *c = command();
