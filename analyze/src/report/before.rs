@@ -18,7 +18,7 @@ pub struct BeforeData {
     pub live_bytes: u64,
     /// The moment of the census, in nanoseconds since the start.
     pub at_ns: u64,
-    /// Time for which the process was stopped for it, in nanoseconds.
+    /// Time for which the process was stopped for it, in nanoseconds; 0: not known.
     pub stop_ns: u64,
 }
 
@@ -41,11 +41,15 @@ impl BeforeData {
 
     /// Returns it as a line of text.
     pub(super) fn text(&self) -> String {
+        // A recording of several processes does not have it.
+        let stop = match self.stop_ns {
+            0 => String::new(),
+            ns => format!(", by a census that stopped the process for {}", duration(ns)),
+        };
         format!(
-            "{} in {} from before the attach, by a census that stopped the process for {}; {} in {} are live",
+            "{} in {} from before the attach{stop}; {} in {} are live",
             bytes(self.bytes),
             count(self.count, "block", "blocks"),
-            duration(self.stop_ns),
             bytes(self.live_bytes),
             count(self.live_count, "block", "blocks"),
         )
