@@ -133,6 +133,14 @@ fn processes_are_found_by_their_name_and_are_one_recording() {
     assert_eq!(said.stdout, format!("{path}\nData ({path})\n"), "{said:#?}");
     let no_scan = scene.prof(&["script", "-d", folder, "-e", "scan(1)"]);
     assert!(no_scan.stderr.contains(&format!("{path} has no scan")), "{no_scan:#?}");
+    let mappings = |more: &[&str]| {
+        let args = [&["script", "-d", folder, "-e", "maps().len() > 0"], more].concat();
+        scene.prof(&args).ok("script")
+    };
+    let none = mappings(&[]);
+    assert_eq!(none.stdout, "false\n", "{none:#?}");
+    assert!(none.stderr.contains("several processes; `prof script --pid PID`"), "{none:#?}");
+    assert_eq!(mappings(&["--pid", &pids[0].to_string()]).stdout, "true\n");
     let maps = scene.prof(&["maps", folder]);
     assert_eq!(maps.code, 2, "{maps:#?}");
     assert!(maps.stderr.contains("--pid"), "{maps:#?}");

@@ -6,6 +6,7 @@ use crate::error::{Fault, fault};
 use crate::only::Filtered;
 use crate::recording::{Recording, Shared};
 use prof_analyze::maps::{self, MapFilter};
+use prof_analyze::rewrite::is_joined;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,7 +29,10 @@ impl MapList {
     pub(crate) fn all(shared: &Rc<Shared>, of: &Arc<Recording>) -> Result<Self, Fault> {
         let maps = of.maps()?;
         if !maps.is_recorded() {
-            let why = maps::why_unrecorded(of.analysis().meta());
+            let why = match is_joined(&of.analysis().path()) {
+                true => "it is of several processes; `prof script --pid PID` takes one",
+                false => maps::why_unrecorded(of.analysis().meta()),
+            };
             shared
                 .tell(&format!("the recording does not tell of mappings ({why}): maps() is empty"));
         }
