@@ -57,6 +57,9 @@ pub struct Stopped {
 /// kernel for a disk, for the end of a vfork, or for a processor. Thousands of threads take longer to stop in all.
 const FIRST_TRY: Duration = Duration::from_millis(50);
 
+/// Time that many threads may take to stop again after they were let run.
+const MANY: Duration = Duration::from_secs(2);
+
 /// Stops all threads that have the memory of `pid`: seizes and interrupts the threads that `/proc` lists until no new
 /// ones appear.
 ///
@@ -205,7 +208,8 @@ impl Stopped {
             again.extend(Tracee::seize(pid, tid)?);
         }
         again.iter_mut().for_each(Tracee::interrupt);
-        let waited = wait_for(&mut again, (FIRST_TRY, Instant::now() + FIRST_TRY));
+        // Each needs a processor for that.
+        let waited = wait_for(&mut again, (FIRST_TRY, Instant::now() + MANY));
         again.retain(|t| !t.is_gone());
         self.threads.extend(again);
         match waited {
