@@ -1,5 +1,8 @@
 //! Reports errors: one line on standard error, and an exit code.
 
+use anyhow::anyhow;
+use prof_inject::Error;
+use prof_os::Pid;
 use std::process::ExitCode;
 
 /// Exit code of general failures.
@@ -32,6 +35,29 @@ pub(crate) fn refused(message: impl Into<String>) -> anyhow::Error {
 /// Creates an error: wrong usage.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     Coded { code: USAGE, message: message.into() }.into()
+}
+
+/// Converts an error of the injector to one with the right exit code.
+pub(crate) fn failed(pid: Pid, e: Error) -> anyhow::Error {
+    let e = e.explained(pid);
+    if is_refusal(&e) { refused(e.to_string()) } else { anyhow!(e) }
+}
+
+fn is_refusal(e: &Error) -> bool {
+    match e {
+        // Something of prof is left in the process.
+        Error::Unfinished { .. } => false,
+        _ => matches!(
+            e,
+            Error::Refused(_)
+                | Error::Gone(_)
+                | Error::Replaced(_)
+                | Error::AddressSpace { .. }
+                | Error::Mappings { .. }
+                | Error::Descriptors { .. }
+                | Error::LockedMemory { .. }
+        ),
+    }
 }
 
 /// Prints an error, and returns its exit code.

@@ -9,7 +9,7 @@ use crate::commands::collect::Writing;
 use crate::commands::record::{FunctionArgs, OnFull, RecordArgs};
 pub(crate) use crate::ending::{Detached, stays};
 use crate::ending::{Ending, departed, held_by_others, rest_is_lost};
-use crate::failure::{refused, usage};
+use crate::failure::{failed, refused, usage};
 use crate::kept::Kept;
 use crate::new_file::create;
 use crate::notes;
@@ -380,7 +380,9 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
                 let ending = lives.then_some(Ending { collector: peek.collector, kept });
                 return Ok(Detached::from_departed(pid, peek.path, messages, ending, children));
             }
-            None => return Err(self::failed(pid, failed.err().unwrap_or(Error::Gone(pid)))),
+            None => {
+                return Err(crate::failure::failed(pid, failed.err().unwrap_or(Error::Gone(pid))));
+            }
         },
     };
     audit.detached(pid, &last.functions, &report.left);
@@ -580,28 +582,5 @@ fn overtaken(pid: Pid, e: Error) -> anyhow::Error {
             }))
         }
         e => failed(pid, e),
-    }
-}
-
-/// Converts an error of the injector to one with the right exit code.
-pub(crate) fn failed(pid: Pid, e: Error) -> anyhow::Error {
-    let e = e.explained(pid);
-    if is_refusal(&e) { refused(e.to_string()) } else { anyhow!(e) }
-}
-
-fn is_refusal(e: &Error) -> bool {
-    match e {
-        // Something of prof is left in the process.
-        Error::Unfinished { .. } => false,
-        _ => matches!(
-            e,
-            Error::Refused(_)
-                | Error::Gone(_)
-                | Error::Replaced(_)
-                | Error::AddressSpace { .. }
-                | Error::Mappings { .. }
-                | Error::Descriptors { .. }
-                | Error::LockedMemory { .. }
-        ),
     }
 }

@@ -71,7 +71,7 @@ fn set(pid: Pid, name: &str) -> Result<String> {
     let path = peek.path.clone();
     let aggregated = Told::of(peek.collector.0).is_some_and(|t| t.aggregate.is_some());
     wait_for_collector(peek)?;
-    let number = prof_inject::mark(pid, name).map_err(|e| session::failed(pid, e))?;
+    let number = prof_inject::mark(pid, name).map_err(|e| crate::failure::failed(pid, e))?;
     let Some(number) = number else {
         return Err(refused(format!(
             "pid {pid}: its recording has {MARKS} marks already, and may have no more"

@@ -80,7 +80,7 @@ impl Parts<'_> {
         let why = if self.number >= MOST {
             Some("so many programs were followed already".to_owned())
         } else {
-            let begun = follow.to_start().map_err(|e| session::failed(self.pid, e));
+            let begun = follow.to_start().map_err(|e| crate::failure::failed(self.pid, e));
             begun.and_then(|()| self.begin(&old)).err().map(|e| format!("{e:#}"))
         };
         let late_words = match late {
@@ -139,7 +139,7 @@ impl Parts<'_> {
         let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let options = session::options(record, &self.settings, &absolute);
         let began = install_again(self.pid, &options)
-            .map_err(|e| session::failed(self.pid, e))
+            .map_err(|e| crate::failure::failed(self.pid, e))
             .and_then(|installed| session::activate(installed, file, record, &self.settings));
         match began {
             Ok(began) => {

@@ -49,7 +49,7 @@ fn switch(args: &PidArgs, work: fn(Pid) -> Result<bool>, to: &str) -> Result<Exi
 /// If the process is not recorded, or can't be reached.
 pub(crate) fn off(pid: Pid) -> Result<bool> {
     session::attached(pid)?;
-    prof_inject::pause(pid).map_err(|e| session::failed(pid, e))
+    prof_inject::pause(pid).map_err(|e| crate::failure::failed(pid, e))
 }
 
 /// Switches recording on.
@@ -63,7 +63,7 @@ pub(crate) fn resume(args: &PidArgs) -> Result<ExitCode> {
 /// If the process is not recorded, can't be reached, or its collector does not answer.
 pub(crate) fn on(pid: Pid) -> Result<bool> {
     wait_for_collector(session::attached(pid)?)?;
-    prof_inject::resume(pid).map_err(|e| session::failed(pid, e))
+    prof_inject::resume(pid).map_err(|e| crate::failure::failed(pid, e))
 }
 
 /// Waits for the collector's heartbeat. Without one the hook would switch recording off again at the first event for

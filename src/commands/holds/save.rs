@@ -52,7 +52,7 @@ pub(super) fn save(looked: &Looked<'_>, name: &str, until: Instant) -> Result<St
     has_room(&recording, len)?;
     let known = looked.analysis.meta().scans.len();
     let answer =
-        prof_inject::add_scan(pid, &file, until).map_err(|e| crate::session::failed(pid, e))?;
+        prof_inject::add_scan(pid, &file, until).map_err(|e| crate::failure::failed(pid, e))?;
     let path = one_line(&recording.to_string_lossy());
     match answer {
         ScanAnswer::Written => {
