@@ -21,8 +21,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Creates a file that is to have the name `path`; `replace`: which may exist by then. What a link leads to is
-    /// replaced, and not the link. Descriptors of this process (`/dev/stdout`), pipes and devices are written to as they
+    /// Creates a file that is to have the name `path`; `replace`: which may exist by then. A link stays, and the file that
+    /// it leads to is replaced. Descriptors of this process (`/dev/stdout`), pipes and devices are written to as they
     /// are; block devices only if they may be replaced.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What the program says of its heap.
+/// The program's own counts of its heap.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     /// Blocks that the program has.

@@ -58,7 +58,7 @@ fn recording() -> Maker {
     m
 }
 
-/// What counts each block that was found as what it is.
+/// Checks that all figures count the blocks of the census as live, and not as allocations.
 fn check(analysis: &Analysis) {
     let all = found();
     let t = analysis.totals();
@@ -159,7 +159,7 @@ fn recordings_made_of_a_recording_have_them() {
         let stripped = Temp::new(&out);
         let stripped = open(&stripped);
         check(stripped.analysis());
-        // What is live at the end is live in the events, too, and not only by the figures that were kept.
+        // Blocks that are live at the end are in the events of the copy, and not only in the figures that it keeps.
         let live = filtered(&stripped, "lifetime", "leaked");
         assert_eq!((live.live_count, live.live_bytes), {
             let f = index.analysis().totals().figures;

@@ -111,7 +111,7 @@ pub struct Script {
     limits: Option<Limits>,
     began: Rc<Cell<Instant>>,
     captured: Captured,
-    /// Where the last statement begins, whose value is that of the code.
+    /// Place of the last statement, whose value is the value of the code.
     last: Position,
 }
 

@@ -143,7 +143,7 @@ impl Native {
         if std::fs::metadata(to).is_ok_and(|m| !m.is_file()) {
             return put(options.open(to).map_err(cannot)?, write);
         }
-        // What a link leads to is replaced, and not the link.
+        // A link stays, and the file that it leads to is replaced.
         let to = &std::fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
         let mut part = to.as_os_str().to_owned();
         part.push(format!(".{}.part", std::process::id()));

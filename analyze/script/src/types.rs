@@ -95,7 +95,7 @@ impl Within {
     }
 }
 
-/// What is known at a place of the code.
+/// The names and variables that the code knows at one place.
 pub(crate) struct Place<'a> {
     names: &'a [Name],
     /// The variables that the code makes, those in scope, the innermost last; before them those of the script so far.

@@ -106,7 +106,7 @@ impl Watch for Rows {
     #[inline(always)]
     fn end(&mut self, addr: u64, b: &Block, end: End) {
         if b.thread_index == self.finder {
-            // What old blocks make room for is judged by this list, whether their sizes are known or not.
+            // Growth that replaces blocks from before is no leak: this list has the frees of these blocks, with a census, too.
             self.before.push(end.time, addr);
         }
         let mut link = self.link(addr, b);

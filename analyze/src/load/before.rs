@@ -6,7 +6,7 @@ use prof_trace::ticks::Ticks;
 /// Number of the stack of blocks from before the attach. No recording gives it to a stack.
 pub const BEFORE: u32 = u32::MAX - 1;
 
-/// What is said of blocks from before the attach, in place of a stack and of a thread.
+/// Text that stands for the stack and the thread of blocks from before the attach.
 pub const LABEL: &str = "(before the attach)";
 
 /// Number of the thread of blocks from before the attach.

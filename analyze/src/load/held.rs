@@ -97,7 +97,7 @@ impl Source {
                 *damaged += (bytes.len() - *pos) as u64;
                 (*left, *pos) = (0, bytes.len());
             }
-            // Those are no events: the caller has taken them.
+            // Blocks of a census are no events: the caller has taken them.
             Source::Census(_, blocks) => *damaged += blocks.damaged(),
         }
     }

@@ -1,4 +1,4 @@
-//! What a census has found: blocks from before the recording.
+//! The figures of a census: blocks from before the recording.
 
 use crate::Analysis;
 use crate::load::BEFORE;

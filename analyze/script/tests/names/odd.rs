@@ -97,7 +97,7 @@ fn errors_speak_of_what_is_in_the_script() {
         let said = refused(&mut b, code);
         assert!(said.contains(says) && !said.contains("--"), "{code}: {said}");
     }
-    // What only shows when the list is computed, too.
+    // Errors that come only when the list is computed have the same words.
     for (list, says) in [
         ("only_thread(\"nope\")", "only_thread nope: no thread of that id or name"),
         ("only_thread(\"nope\")", "`allocations().by_thread()` lists them"),
