@@ -2,12 +2,16 @@
 
 use std::os::fd::RawFd;
 
-/// Runs in the child: makes a new session, so that no terminal's signals reach it, and closes all descriptors but its
-/// own, so that no process waits for the end of a pipe that it holds.
+/// Runs in the child: leaves the process group, so that no terminal's signals reach it, and closes all descriptors but
+/// its own, so that no process waits for the end of a pipe that it holds.
+///
+/// It stays in the session at first. Where the kernel gives each session a share of the processors (autogroup), some
+/// kernels (6.18) give a new session nothing for a minute and longer beside a program whose threads wake each other all
+/// the time. A collector that falls behind takes a session, and so a share, of its own (`prof_collect::Collector`).
 pub(crate) fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<()> {
+    leave_group();
     // SAFETY: these calls take no pointers.
     unsafe {
-        libc::setsid();
         let all = libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         if all != 0 {
             // `close_range` fails before Linux 5.11, or where a filter forbids it.
@@ -27,6 +31,32 @@ pub(crate) fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<(
         }
     }
     Ok(())
+}
+
+/// Moves this process to a process group that has no leader: `setsid` fails for a leader (`setsid(2)`). Without a process
+/// to spare for it, this makes a new session.
+///
+/// Runs between fork and exec.
+pub(crate) fn leave_group() {
+    // SAFETY: the calls take no pointers but a null one, and the child does nothing but wait for its end.
+    unsafe {
+        let leader = libc::fork();
+        if leader == 0 {
+            loop {
+                libc::pause();
+            }
+        }
+        // A group lives as long as one of its members.
+        if leader < 0 || libc::setpgid(leader, leader) != 0 || libc::setpgid(0, leader) != 0 {
+            libc::setsid();
+        }
+        if leader > 0 {
+            libc::kill(leader, libc::SIGKILL);
+            while libc::waitpid(leader, std::ptr::null_mut(), 0) < 0
+                && nix::errno::Errno::last() == nix::errno::Errno::EINTR
+            {}
+        }
+    }
 }
 
 /// Returns the descriptors of this process except standard input, output and error.

@@ -68,7 +68,7 @@ pub(crate) struct How {
     pub census: bool,
 }
 
-/// Starts the collector of a recording in a session of its own, and waits until it collects: for `timeout`, or for
+/// Starts the collector of a recording in a process group of its own, and waits until it collects: for `timeout`, or for
 /// [`START`] if that is longer.
 pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
@@ -356,6 +356,7 @@ impl CollectArgs {
             }
         };
         let mut collector = Collector::new(self.pid, shared, out)?;
+        collector.let_leave_session();
         collector.set_compress(self.compress);
         collector.set_limits(Limits { max_disk: self.max_disk, keep_free: self.keep_free });
         if let Some(budget) = self.budget() {

@@ -1,4 +1,4 @@
-//! Ctrl-Z while prof holds the target: prof stops after it has released the target.
+//! Job control: prof stops after it has released the target, and the collector belongs to no job.
 
 mod common;
 
@@ -70,5 +70,38 @@ fn a_prof_that_job_control_stops_holds_nothing() {
     }
     assert!(stops > 0, "never stopped while the target was held, in {hits} tries");
     target.ask("end");
+    target.quit();
+}
+
+/// Returns the process group and the session of a process.
+fn group_and_session(pid: i32) -> (i32, i32) {
+    let pid = Some(Pid::from_raw(pid));
+    let group = nix::unistd::getpgid(pid).expect("a group").as_raw();
+    (group, nix::unistd::getsid(pid).expect("a session").as_raw())
+}
+
+#[test]
+fn the_collector_leaves_the_job_at_once_and_the_session_when_it_is_behind() {
+    let scene = Scene::new("session");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let recording = scene.attach(&target);
+    let &[collector] = &common::writers(&recording)[..] else { panic!("one collector") };
+    let (own_group, own_session) = group_and_session(std::process::id().cast_signed());
+    let (group, session) = group_and_session(collector);
+    assert_eq!(session, own_session, "a share of its own would be one that some kernels starve");
+    assert_ne!(group, own_group, "Ctrl-C would reach it");
+    assert_ne!(group, collector, "a leader can't leave its session");
+    target.ask("alloc 100");
+    target.ask("free 100");
+    assert_eq!(group_and_session(collector), (group, session));
+    kill(Pid::from_raw(collector), Signal::SIGSTOP).expect("stop");
+    for _ in 0..5 {
+        target.ask("alloc 60000");
+        target.ask("free 60000");
+    }
+    kill(Pid::from_raw(collector), Signal::SIGCONT).expect("continue");
+    until("the collector has a session", || group_and_session(collector) == (collector, collector));
+    scene.detach(&target);
+    assert_eq!(scene.finished(&recording).total("allocations"), 300_100);
     target.quit();
 }

@@ -77,9 +77,9 @@ pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
 
 /// Makes a forked process independent of the terminal and of its parent's files, but for one descriptor.
 fn become_supervisor(keep: i32) {
+    crate::daemon::leave_group();
     // SAFETY: the calls take integers, a path that is a valid string, and handlers that live for ever.
     unsafe {
-        libc::setsid();
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for fd in 0..3 {
             libc::dup2(null, fd);

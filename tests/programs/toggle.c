@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
                 check(blocks[first], 128, (uint32_t)first);
                 free(blocks[first++]);
             }
+            if (first == last) first = last = 0;
             say("done\n");
         } else if (is(word, "handled")) {
             say("done %d\n", (int)handled);

@@ -244,6 +244,11 @@ impl<'a> Collector<'a> {
         self.out.set_compress(how);
     }
 
+    /// Lets this process move to a session of its own when it falls behind: it is a process made for collecting.
+    pub fn let_leave_session(&mut self) {
+        self.pace.let_leave();
+    }
+
     /// Sets what recording may cost: a sample whose distance adapts becomes so coarse that it costs no more.
     pub fn set_budget(&mut self, budget: Budget) {
         self.shared.control().flags.fetch_or(flags::COSTS, Relaxed);

@@ -18,6 +18,9 @@ const SHORT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 const MANY_THREADS: usize = 256;
 /// By how much the collector's priority is raised while it is behind (in units of `nice`), and for how long after.
 const HURRY: (i32, Duration) = (10, SECOND);
+/// A collector takes a session of its own, if it may, where one of this many parts of the segments waits for it, or the
+/// target has had more threads than this: all of them may be busy.
+const SESSION: (usize, usize) = (64, 16);
 /// The slow tasks, and the looks for ended threads, each take at most one of about this many parts of the time.
 const SPARE: u32 = 8;
 
@@ -53,6 +56,10 @@ pub(crate) struct Pace {
     /// Priority that the collector was started with, and when it was last behind, if its priority is raised.
     priority: i32,
     behind: Option<Instant>,
+    /// Number of threads so far.
+    threads: usize,
+    /// The process may still move to a session of its own.
+    may_leave: bool,
 }
 
 impl Pace {
@@ -68,13 +75,26 @@ impl Pace {
             born: 0,
             priority: priority(),
             behind: None,
+            threads: 0,
+            may_leave: false,
         }
+    }
+
+    /// Lets this process move to a session of its own when it falls behind. Where the kernel gives each session the same
+    /// share of the processors (autogroup), it gets half of them beside a program with dozens of busy threads.
+    pub(crate) fn let_leave(&mut self) {
+        self.may_leave = true;
     }
 
     /// Raises the collector's priority, if that is permitted, while more than a quarter of the segments wait for it, and
     /// for a second after. A program that keeps all processors busy with new threads leaves it next to none otherwise.
     pub(crate) fn hurry(&mut self, waiting: usize, first: usize) {
         let now = Instant::now();
+        if self.may_leave && (waiting > first / SESSION.0 || self.threads > SESSION.1) {
+            self.may_leave = false;
+            // It fails for the leader of a process group: then this process has its session's share.
+            let _ = nix::unistd::setsid();
+        }
         if waiting > first / 4 {
             if self.behind.is_none() {
                 set_priority(self.priority - HURRY.0);
@@ -124,6 +144,7 @@ impl Pace {
     pub(crate) fn adapt(&mut self, b: Brought) -> bool {
         let (first, free) = b.segments;
         self.born += b.born;
+        self.threads = self.threads.saturating_add(b.born);
         self.short = free < first / 4 || self.born > MANY_THREADS;
         if self.born > MANY_THREADS {
             self.gap = SHORT.0;
