@@ -77,18 +77,22 @@ struct Prepared {
 /// If its blocks can't be counted, or stopping it for that would take longer than `most`.
 fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
     let found = list_allocators(pid).unwrap_or_default();
-    let known = [allocator::GLIBC, allocator::MUSL];
-    if let Some([name, version, _]) = found.into_iter().find(|a| !known.contains(&&*a[0])) {
+    let walk = Walk::prepare(pid, TIMEOUT).map_err(|e| refused(e.to_string()))?;
+    let known = |name: &str| match name {
+        allocator::GLIBC | allocator::MUSL => true,
+        allocator::JEMALLOC => walk.has_jemalloc(),
+        _ => false,
+    };
+    if let Some([name, version, _]) = found.into_iter().find(|a| !known(&a[0])) {
         return Err(refused(format!(
             "process {pid} has an allocator whose blocks no census can count, {name} {version}: attach without --census, \
              and its blocks from before stay unknown"
         )));
     }
-    let walk = Walk::prepare(pid, TIMEOUT).map_err(|e| refused(e.to_string()))?;
     if !walk.has_heap() {
         return Err(refused(format!(
-            "process {pid} has no heap of glibc's, the only one that --census can count: attach without it, and blocks \
-             from before stay unknown"
+            "process {pid} has no heap of glibc's or of jemalloc's, the only ones that --census can count: attach without \
+             it, and blocks from before stay unknown"
         )));
     }
     if walk.estimate() > most {
@@ -162,7 +166,7 @@ impl Prepared {
         let begun = installed.begin_with(self.most / 2, || {
             // The estimate is of a slow machine: a heap whose figures lie must not make the stop much longer.
             let taken = self.walk.read(self.most * 2);
-            let complete = taken.as_ref().is_ok_and(|t| is_complete(&t.lost()));
+            let complete = taken.as_ref().is_ok_and(|t| t.lost().is_nothing());
             outcome = Some(taken);
             complete
         });
@@ -190,10 +194,6 @@ impl Prepared {
     }
 }
 
-fn is_complete(lost: &Lost) -> bool {
-    lost.bytes == 0 && lost.places == 0 && lost.links == 0 && !lost.late
-}
-
 /// Returns a file in memory with the census, as chunks of a recording.
 fn encode(blocks: &[Placed], begun: &Begun) -> Result<File> {
     let fd = memfd_create(c"prof-census", MFdFlags::MFD_CLOEXEC)?;
@@ -208,8 +208,9 @@ fn encode(blocks: &[Placed], begun: &Begun) -> Result<File> {
         let mut end = 0;
         for b in part {
             let arena = if b.main { 1 } else { 2 };
+            let in_arena = b.headed && !b.mapped;
             let header =
-                Header { arena: if b.mapped { 0 } else { arena }, mapped: b.mapped, extra: 0 };
+                Header { arena: if in_arena { arena } else { 0 }, mapped: b.mapped, extra: 0 };
             census.put(&mut end, &CensusBlock { address: b.address, size: b.size, header });
         }
         let payload = census.encode();
@@ -240,6 +241,7 @@ mod tests {
                 size: 24,
                 main: i.is_multiple_of(2),
                 mapped: i == 7,
+                headed: i != 8,
             };
             let blocks: Vec<_> = (0..n).map(block).collect();
             let file = encode(&blocks, &begun).expect("a file");
@@ -257,7 +259,8 @@ mod tests {
             assert_eq!((at, back.len(), parts), (bytes.len(), n, n.div_ceil(Census::PART).max(1)));
             for (b, c) in blocks.iter().zip(&back) {
                 assert_eq!((b.address, b.size, b.mapped), (c.address, c.size, c.header.mapped));
-                assert_eq!(c.header.arena, if b.mapped { 0 } else { 2 - u8::from(b.main) });
+                let arena = if b.headed && !b.mapped { 2 - u8::from(b.main) } else { 0 };
+                assert_eq!(c.header.arena, arena);
             }
         }
     }

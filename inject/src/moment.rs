@@ -11,15 +11,18 @@ use crate::process::elf::{self, Module};
 use crate::stopped::threads::{Stopped, stop_all};
 use crate::stopped::walk::Walker;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, clock, isolated};
+use memchr::memmem;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::code_at;
 use prof_os::Pid;
-use prof_os::maps;
+use prof_os::maps::{self, Map};
+use prof_os::process::comm;
 use prof_trace::modules::doubt;
 use prof_trace::protocol::note;
 use prof_trace::shared::{Kind, clock as source};
 use prof_trace::ticks::Ticks;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -29,6 +32,10 @@ const BESIDE: u64 = 64 << 10;
 const RUNS: usize = 200;
 /// Shortest and longest time for which a thread is let run: many threads may share few processors.
 const RUN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+/// What the name of jemalloc's library has in it.
+const JEMALLOC: &[u8] = b"jemalloc";
+/// Name of jemalloc's own threads, which give free pages back to the kernel (`background_thread_create`).
+const BACKGROUND: &str = "jemalloc_bg_thd";
 /// Pause before all threads are stopped once more.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Ticks by which the clock of a thread may seem to be behind prof's, as it counts in steps.
@@ -60,7 +67,7 @@ impl Installed {
             loop {
                 let maps = maps::of(pid)?;
                 let modules = elf::modules(&self.mem, &maps);
-                let code = self.allocator_code(&modules);
+                let code = self.allocator_code(&modules, &maps);
                 let mut walker = Walker::new(&self.mem, modules, maps);
                 walker.read_tables();
                 let mut stopped = stop_all(pid, self.options.timeout)?;
@@ -111,7 +118,7 @@ impl Installed {
 
     /// Returns the code of allocators: of the functions that are hooked, of those that have no name beside them, and
     /// prof's own.
-    fn allocator_code(&self, modules: &[Module]) -> Vec<Range<u64>> {
+    fn allocator_code(&self, modules: &[Module], maps: &[Map]) -> Vec<Range<u64>> {
         const KINDS: [Kind; 7] = [
             Kind::Malloc,
             Kind::Calloc,
@@ -142,6 +149,7 @@ impl Installed {
                 continue;
             };
             all.push(with_neighbours(self.target.pid, &self.mem, m, start..end));
+            all.extend(internals(self.target.pid, &self.mem, m, maps));
         }
         let stubs = self.planned.iter().filter_map(|p| Some((p.stub_addr.0, p.stub.as_ref()?)));
         all.extend(stubs.map(|(at, s)| at..at.saturating_add(s.bytes.len() as u64)));
@@ -168,6 +176,18 @@ fn with_neighbours(pid: Pid, mem: &RemoteMemory, m: &Module, code: Range<u64>) -
     start..end
 }
 
+/// Returns the code of jemalloc's own functions, far from those that programs call: its library, or what has its prefix.
+fn internals(pid: Pid, mem: &RemoteMemory, m: &Module, maps: &[Map]) -> Vec<Range<u64>> {
+    let file = m.path.file_name().unwrap_or_default();
+    if memmem::find(file.as_bytes(), JEMALLOC).is_some() {
+        let code = maps.iter().filter(|c| c.exec && m.start <= c.start && c.end <= m.end);
+        return code.map(|c| c.start.0..c.end.0).collect();
+    }
+    let is_one = |name: &str| name.starts_with("je_") || name.starts_with("_rjem_je_");
+    let all = m.symbols(pid, mem, is_one).into_iter();
+    all.map(|s| code_at(s.addr.0)..code_at(s.addr.0).saturating_add(s.size)).collect()
+}
+
 /// Returns whether a function may be one of an allocator's, by its name.
 fn is_allocators(name: &str) -> bool {
     ["alloc", "free", "memalign", "mall"].iter().any(|part| name.contains(part))
@@ -181,8 +201,10 @@ fn leave(
     (pid, held): (Pid, Duration),
 ) -> Result<Option<Pid>> {
     let began = Instant::now();
-    let mut outside: Vec<Pid> = Vec::new();
-    let mut run = RUN.0;
+    // A thread of the allocator's own waits inside of it for ever. It has to do with free pages alone.
+    let all = stopped.threads.iter().map(|t| t.tid);
+    let mut outside: Vec<Pid> = all.filter(|tid| comm(*tid) == BACKGROUND).collect();
+    let (mut run, mut last) = (RUN.0, None);
     for _ in 0..RUNS {
         let mut inside = Vec::new();
         for t in stopped.threads.iter_mut().filter(|t| !outside.contains(&t.tid)) {
@@ -196,6 +218,7 @@ fn leave(
         if began.elapsed() > held {
             return Ok(Some(first));
         }
+        last = Some(first);
         outside = stopped.threads.iter().map(|t| t.tid).filter(|t| !inside.contains(t)).collect();
         if !stopped.let_run(pid, &inside, run)? {
             // Others run by now.
@@ -203,5 +226,5 @@ fn leave(
         }
         run = (run * 2).min(RUN.1);
     }
-    Ok(stopped.threads.first().map(|t| t.tid))
+    Ok(last)
 }

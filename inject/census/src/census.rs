@@ -3,6 +3,7 @@
 use crate::arena::{Arena, Arenas};
 use crate::chunk::{HEADER, LEAST, State};
 use crate::error::Error;
+use crate::jemalloc::{Heap, JemallocStats};
 use crate::mapped::Own;
 use crate::moment::Walk;
 use crate::walk::Walked;
@@ -125,8 +126,21 @@ pub struct Lost {
     pub links: u64,
     /// Bytes in the main arena's heap that others have taken by `sbrk`.
     pub others: u64,
+    /// A jemalloc is laid out in a way that is not known, so that none of its blocks is counted.
+    pub unknown: bool,
+    /// Of a jemalloc no cache of a thread was found: blocks in such caches count as in use.
+    pub caches: bool,
     /// Time was up before the end.
     pub late: bool,
+}
+
+impl Lost {
+    /// Returns whether nothing was lost that makes blocks uncertain.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        let n = self.bytes + self.places + self.links;
+        n == 0 && !self.unknown && !self.caches && !self.late
+    }
 }
 
 /// A block that is in use.
@@ -141,10 +155,12 @@ pub struct Block {
 /// The blocks of a process.
 #[derive(Debug, Default)]
 pub struct Census {
-    /// The arenas, the main one first. None: glibc's allocator is not there, or was never used.
+    /// glibc's arenas, the main one first. None: glibc's allocator is not there, or was never used.
     pub arenas: Vec<ArenaStats>,
-    /// Blocks that have a mapping of their own.
+    /// Blocks of glibc's that have a mapping of their own.
     pub mapped: Sum,
+    /// The jemallocs that the process has, mostly none or one.
+    pub jemallocs: Vec<JemallocStats>,
     /// Blocks by size, smallest first.
     pub sizes: Vec<SizeClass>,
     /// Memory that `malloc_trim(0)` would give back.
@@ -162,24 +178,34 @@ pub struct Census {
     pub read: u64,
     walked: Walked,
     blocks: Vec<Own>,
+    heaps: Vec<Heap>,
 }
 
 impl Census {
-    /// Returns the blocks that the program has, in the order of their addresses but for those with mappings of their own,
-    /// which come last.
+    /// Returns whether there is a heap that can be walked.
+    #[must_use]
+    pub fn has_heap(&self) -> bool {
+        !self.arenas.is_empty() || !self.jemallocs.is_empty()
+    }
+
+    /// Returns the blocks that the program has: those in heaps of glibc's in the order of their addresses, then those that
+    /// have mappings of their own, then jemalloc's in the order of their addresses.
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let in_use = self.walked.chunks.iter().filter(|c| c.state() == State::InUse);
         let in_heaps = in_use.map(|c| Block { address: c.user(), size: c.usable() });
         // No chunk follows one that has a mapping of its own, so it has no word of the next one.
         let own = self.blocks.iter().map(|b| b.chunk);
-        in_heaps.chain(own.map(|c| Block { address: c.user(), size: c.size() - HEADER }))
+        let own = own.map(|c| Block { address: c.user(), size: c.size() - HEADER });
+        let others = self.heaps.iter().flat_map(|h| h.blocks(true));
+        in_heaps.chain(own).chain(others.map(|p| Block { address: p.address, size: p.size }))
     }
 
     /// Returns the blocks that the program has, together.
     pub fn in_use(&self) -> Sum {
-        self.arenas.iter().fold(self.mapped, |all, a| Sum {
-            bytes: all.bytes + a.in_use.bytes,
-            blocks: all.blocks + a.in_use.blocks,
+        let others = self.jemallocs.iter().map(|j| j.sum(|a| a.in_use));
+        self.arenas.iter().map(|a| a.in_use).chain(others).fold(self.mapped, |all, s| Sum {
+            bytes: all.bytes + s.bytes,
+            blocks: all.blocks + s.blocks,
         })
     }
 }
@@ -235,7 +261,9 @@ pub(crate) struct Raw {
     /// Links of lists that make no sense.
     pub links: u64,
     pub own: Vec<Own>,
-    /// Memory of arenas, in order.
+    /// The heaps of jemallocs.
+    pub heaps: Vec<Heap>,
+    /// Memory of arenas and of jemallocs, in order.
     pub taken: Vec<Range<u64>>,
     pub bytes: u64,
     /// Time was up before the end.
@@ -254,7 +282,8 @@ impl Raw {
         Census {
             arenas: statistics(&self.arenas, &self.walked),
             mapped,
-            sizes: sizes(&self.walked, &self.own),
+            jemallocs: self.heaps.iter().map(Heap::stats).collect(),
+            sizes: sizes(&self.walked, &self.own, &self.heaps),
             trim: trim(reader, &self.arenas, &self.walked),
             lost,
             others: others(reader, &self.maps, &self.taken, &self.own),
@@ -263,25 +292,30 @@ impl Raw {
             read: self.bytes,
             walked: self.walked,
             blocks: self.own,
+            heaps: self.heaps,
         }
     }
 
     /// Returns what could not be followed.
     pub(crate) fn lost(&self) -> Lost {
+        let heaps = self.heaps.iter();
         let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
+        let behind = behind.chain(heaps.clone().flat_map(|h| &h.lost));
         let missing = self.arenas.missing();
         Lost {
             bytes: behind.clone().map(|r| r.end - r.start).sum::<u64>() + missing,
             places: behind.count() as u64 + u64::from(missing > 0),
-            links: self.links,
+            links: self.links + heaps.clone().map(|h| h.links).sum::<u64>(),
             others: self.walked.gaps,
+            unknown: heaps.clone().any(|h| !h.is_known()),
+            caches: heaps.clone().any(|h| h.is_known() && !h.has_caches()),
             late: self.late,
         }
     }
 }
 
-/// Returns the memory of arenas, in order.
-pub(crate) fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
+/// Returns the memory of arenas and of jemallocs, in order.
+pub(crate) fn taken(arenas: &Arenas, maps: &[Map], heaps: &[Heap]) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = arenas.all.iter().flat_map(|a| a.heaps.clone()).collect();
     // The newest region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
     let main = arenas.regions.iter().filter(|r| r.main);
@@ -294,6 +328,7 @@ pub(crate) fn taken(arenas: &Arenas, maps: &[Map]) -> Vec<Range<u64>> {
             _ => r.start..r.end,
         },
     ));
+    all.extend(heaps.iter().flat_map(Heap::ranges));
     all.sort_by_key(|r| r.start);
     all
 }
@@ -333,16 +368,18 @@ fn class_of(usable: u64) -> (u64, u64) {
     (most - step + 1, most)
 }
 
-fn sizes(walked: &Walked, mapped: &[Own]) -> Vec<SizeClass> {
-    let mut classes: BTreeMap<u64, SizeClass> = BTreeMap::new();
+fn sizes(walked: &Walked, mapped: &[Own], heaps: &[Heap]) -> Vec<SizeClass> {
+    let mut classes: BTreeMap<(u64, u64), SizeClass> = BTreeMap::new();
     for c in walked.chunks.iter().chain(mapped.iter().map(|b| &b.chunk)) {
         let sizes = class_of(c.usable());
-        let class = classes.entry(sizes.1).or_insert(SizeClass { sizes, ..SizeClass::default() });
+        let key = (sizes.1, sizes.0 - 1);
+        let class = classes.entry(key).or_insert(SizeClass { sizes, ..SizeClass::default() });
         match c.state() {
             State::InUse => class.in_use.add(c.size()),
             _ => class.free.add(c.size()),
         }
     }
+    heaps.iter().for_each(|h| h.count_sizes(&mut classes));
     classes.into_values().collect()
 }
 

@@ -3,7 +3,8 @@
 //!
 //! glibc's allocator is walked, from 2.17 to today, without symbols: its main arena is recognised by its bins, the other
 //! arenas by the ring that they form, and every chunk begins behind the one before. What is in a thread's cache or in a
-//! fast bin looks as if it were in use, so these lists are followed as well. What no walk explains is counted by mapping.
+//! fast bin looks as if it were in use, so these lists are followed as well. jemalloc 5.2 and 5.3 are walked by their map from
+//! pages to extents (`jemalloc/`). What no walk explains is counted by mapping.
 //!
 //! * [`take`] takes the census; [`Census`] is what it found;
 //! * [`Walk`] prepares one that somebody else stops the process for; [`Taken`] is what that found.
@@ -16,6 +17,7 @@ mod cached;
 mod census;
 mod chunk;
 mod error;
+mod jemalloc;
 mod mapped;
 mod moment;
 mod pieces;
@@ -24,4 +26,5 @@ mod walk;
 
 pub use census::{ArenaStats, Block, Census, Lost, Options, SizeClass, Snapshot, Sum, Trim, take};
 pub use error::Error;
+pub use jemalloc::{JemallocArena, JemallocStats};
 pub use moment::{Placed, Taken, Walk};

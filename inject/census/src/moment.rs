@@ -5,6 +5,7 @@ use crate::cached::{mark_cached, mark_fast};
 use crate::census::{Lost, Raw, taken};
 use crate::chunk::{HEADER, State};
 use crate::error::Error;
+use crate::jemalloc::{self, Heap, Tree};
 use crate::mapped::{self, Own};
 use crate::pieces;
 use crate::view::View;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a heap that are walked in a second at least, to tell beforehand how long a stop would be.
 const RATE: u64 = 512 << 20;
+/// How much longer than a first walk of jemalloc's heap a second one may take: other processes may need the processor.
+const MARGIN: u32 = 2;
 
 /// A walk that is prepared: memory to which no list of glibc leads, so that all mappings have to be searched for it, is
 /// found while the process runs.
@@ -39,6 +42,11 @@ pub struct Walk {
     arenas: usize,
     /// Bytes that all arenas have from the kernel.
     system: u64,
+    /// The maps of jemallocs, and how long it took to walk them while the process ran.
+    trees: Vec<Tree>,
+    walking: Duration,
+    /// Bytes of pages with blocks of jemallocs.
+    active: u64,
 }
 
 /// The blocks of a moment.
@@ -53,14 +61,21 @@ pub struct Placed {
     pub address: u64,
     /// Bytes that the program can use.
     pub size: u64,
-    /// Whether it lies in the main arena.
+    /// Whether it lies in glibc's main arena.
     pub main: bool,
     /// Whether it has a mapping of its own.
     pub mapped: bool,
+    /// Whether it has a header, as glibc's blocks have.
+    pub headed: bool,
 }
 
 fn start_brk(pid: Pid) -> u64 {
     Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
+}
+
+/// Walks the heaps of jemallocs.
+fn walk(view: &mut View<'_>, maps: &[Map], trees: &[Tree]) -> Vec<Heap> {
+    trees.iter().map(|t| Heap::walk(view, maps, t)).collect()
 }
 
 impl Walk {
@@ -83,36 +98,61 @@ impl Walk {
         let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
         let pieces = pieces::find(&mut view, &arenas, &maps);
         arenas.add_pieces(&mut view, &pieces);
+        let trees = jemalloc::find(&mut view, &maps);
+        let began = Instant::now();
+        let heaps = walk(&mut view, &maps, &trees);
+        let walking = began.elapsed();
+        let active = heaps.iter().map(Heap::active).fold(0, u64::saturating_add);
         let searched: Vec<&Map> = maps.iter().filter(|m| mapped::may_have(m)).collect();
         let mut own = Vec::new();
         // A process that has no arena has another allocator, whose memory may look like anything.
         if !arenas.all.is_empty() {
-            let taken = taken(&arenas, &maps);
+            let taken = taken(&arenas, &maps, &heaps);
             own.extend(searched.iter().flat_map(|m| mapped::find(&mut view, m, &taken)));
         }
         let (bytes, late) = (view.bytes, view.is_late());
         let system = arenas.all.iter().fold(0u64, |sum, a| sum.saturating_add(a.system));
         let searched = searched.iter().map(|m| m.start.0..m.end.0).collect();
         let arenas = arenas.all.len();
-        Ok(Self { pid, reader, until, bytes, late, searched, own, pieces, arenas, system })
+        Ok(Self {
+            pid,
+            reader,
+            until,
+            bytes,
+            late,
+            searched,
+            own,
+            pieces,
+            arenas,
+            system,
+            trees,
+            walking,
+            active,
+        })
     }
 
-    /// Returns whether there is a heap of glibc's.
+    /// Returns whether there is a heap of glibc's or of a jemalloc's.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        self.arenas > 0
+        self.arenas > 0 || !self.trees.is_empty()
     }
 
-    /// Returns how long the walk takes at most, as far as the size of the heap tells.
+    /// Returns whether there is a jemalloc.
+    #[must_use]
+    pub fn has_jemalloc(&self) -> bool {
+        !self.trees.is_empty()
+    }
+
+    /// Returns how long the walk takes at most, as far as the size of glibc's heap and a first walk of jemalloc's tell.
     #[must_use]
     pub fn estimate(&self) -> Duration {
-        Duration::from_secs_f64(self.system as f64 / RATE as f64)
+        Duration::from_secs_f64(self.system as f64 / RATE as f64) + self.walking * MARGIN
     }
 
-    /// Returns the bytes that the heap has from the kernel.
+    /// Returns the bytes that glibc's heap has from the kernel, and those of pages with blocks of a jemalloc's.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
-        self.system
+        self.system.saturating_add(self.active)
     }
 
     /// Walks the heap, for at most this time. If no thread runs meanwhile, the blocks are exactly those of the moment.
@@ -135,7 +175,8 @@ impl Walk {
         for a in &arenas.all {
             links += mark_fast(&mut view, &mut walked, &a.fast);
         }
-        let taken = taken(&arenas, &maps);
+        let heaps = walk(&mut view, &maps, &self.trees);
+        let taken = taken(&arenas, &maps, &heaps);
         let own = match arenas.all.is_empty() {
             true => Vec::new(),
             false => self.own(&mut view, &maps, &taken),
@@ -144,7 +185,7 @@ impl Walk {
             return Err(Error::Ended(self.pid));
         }
         let (bytes, late) = (view.bytes, view.is_late());
-        Ok(Raw { maps, arenas, walked, caches, links, own, taken, bytes, late, stop: None })
+        Ok(Raw { maps, arenas, walked, caches, links, own, heaps, taken, bytes, late, stop: None })
     }
 
     /// Returns the blocks that have mappings of their own: those that were found before, and what is in mappings that
@@ -174,18 +215,23 @@ impl Taken {
         self.raw.lost()
     }
 
-    /// Returns the blocks that the program has, in the order of their addresses. The caches of threads, which glibc
-    /// makes and frees without a call of `malloc` or `free`, are none of them.
+    /// Returns the blocks that the program has, in the order of their addresses. The caches of threads, which allocators
+    /// make and free without a call of `malloc` or `free`, are none of them.
     #[must_use]
     pub fn blocks(&self) -> Vec<Placed> {
-        let Raw { arenas, walked, caches, own, .. } = &self.raw;
+        let Raw { arenas, walked, caches, own, heaps, .. } = &self.raw;
         let caches: HashSet<u64> = caches.iter().copied().collect();
         let mut all = Vec::new();
         for (arena, chunks) in &walked.regions {
             let main = *arena == 0;
             let in_use = walked.chunks[chunks.clone()].iter().filter(|c| c.state() == State::InUse);
-            let placed =
-                in_use.map(|c| Placed { address: c.user(), size: c.usable(), main, mapped: false });
+            let placed = in_use.map(|c| Placed {
+                address: c.user(),
+                size: c.usable(),
+                main,
+                mapped: false,
+                headed: true,
+            });
             all.extend(placed.filter(|p| !caches.contains(&p.address)));
         }
         debug_assert!(!arenas.all.is_empty() || all.is_empty());
@@ -194,6 +240,14 @@ impl Taken {
             size: c.size() - HEADER,
             main: false,
             mapped: true,
+            headed: true,
+        }));
+        all.extend(heaps.iter().flat_map(|h| h.blocks(false)).map(|p| Placed {
+            address: p.address,
+            size: p.size,
+            main: false,
+            mapped: false,
+            headed: false,
         }));
         all.sort_unstable();
         all

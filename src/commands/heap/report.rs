@@ -1,5 +1,8 @@
 //! The report of `prof heap`.
 
+mod jemalloc;
+
+use jemalloc::JemallocData;
 use prof_analyze::report::{Style, Table};
 use prof_census::{ArenaStats, Census, SizeClass, Sum};
 use prof_collect::list_allocators;
@@ -12,7 +15,7 @@ use std::fmt::{self, Write};
 /// Number of names of mappings that are shown.
 const NAMES: usize = 5;
 
-/// Bytes with headers, and blocks.
+/// Bytes, of glibc's blocks with headers, and blocks.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct SumData {
     bytes: u64,
@@ -100,6 +103,8 @@ struct LostData {
     places: u64,
     links: u64,
     taken_by_others_bytes: u64,
+    unknown_layout: bool,
+    caches: bool,
     late: bool,
 }
 
@@ -113,6 +118,7 @@ pub(super) struct HeapData {
     /// Blocks with mappings of their own; they are part of `in_use`.
     mapped: SumData,
     arenas: Vec<ArenaData>,
+    jemallocs: Vec<JemallocData>,
     sizes: Vec<SizeData>,
     trim_bytes: u64,
     trim_top_bytes: u64,
@@ -131,7 +137,11 @@ impl HeapData {
             name: name.clone(),
             version: version.clone(),
             path: path.clone(),
-            walked: name == allocator::GLIBC,
+            walked: match &*name {
+                allocator::GLIBC => true,
+                allocator::JEMALLOC => census.jemallocs.iter().any(|j| j.version.is_some()),
+                _ => false,
+            },
         });
         let others = census.others.iter().map(|(name, bytes, mappings)| OtherData {
             name: name.clone(),
@@ -145,6 +155,7 @@ impl HeapData {
             in_use: census.in_use().into(),
             mapped: census.mapped.into(),
             arenas: census.arenas.iter().map(ArenaData::from).collect(),
+            jemallocs: census.jemallocs.iter().map(JemallocData::from).collect(),
             sizes: census.sizes.iter().map(SizeData::from).collect(),
             trim_bytes: census.trim.top + census.trim.inside,
             trim_top_bytes: census.trim.top,
@@ -154,6 +165,8 @@ impl HeapData {
                 places: census.lost.places,
                 links: census.lost.links,
                 taken_by_others_bytes: census.lost.others,
+                unknown_layout: census.lost.unknown,
+                caches: census.lost.caches,
                 late: census.lost.late,
             },
             stop_ns: census.stop.map(|d| d.as_nanos() as u64),
@@ -177,16 +190,21 @@ impl HeapData {
 
     fn write(&self, top: usize, style: Style, out: &mut String) -> fmt::Result {
         let (pid, name) = (self.pid, &self.name);
-        if self.arenas.is_empty() {
-            writeln!(
-                out,
-                "process {pid} ({name}): glibc's allocator is not there, or was never used"
-            )?;
-        } else {
+        let has_glibc = !self.arenas.is_empty();
+        if has_glibc || !self.jemallocs.is_empty() {
             let blocks = count(self.in_use.blocks, "block", "blocks");
             let sum = bytes(self.in_use.bytes);
-            writeln!(out, "process {pid} ({name}): {sum} in {blocks} in use, headers included")?;
-            self.free(out)?;
+            let headers = if has_glibc { ", headers included" } else { "" };
+            writeln!(out, "process {pid} ({name}): {sum} in {blocks} in use{headers}")?;
+            if has_glibc {
+                self.free(out)?;
+            }
+            self.jemallocs.iter().try_for_each(|j| j.free(out))?;
+        } else {
+            writeln!(
+                out,
+                "process {pid} ({name}): neither glibc's allocator nor jemalloc is there, or it was never used"
+            )?;
         }
         self.scan(out)?;
         for a in self.allocators.iter().filter(|a| !a.walked && a.name != allocator::MUSL) {
@@ -196,6 +214,12 @@ impl HeapData {
         if !self.arenas.is_empty() {
             out.push('\n');
             self.arenas(style, out)?;
+        }
+        for j in self.jemallocs.iter() {
+            out.push('\n');
+            j.arenas(style, out)?;
+        }
+        if !self.sizes.is_empty() {
             out.push('\n');
             self.sizes(top, style, out)?;
         }
@@ -240,12 +264,12 @@ impl HeapData {
         }
         if l.bytes > 0 {
             let places = count(l.places, "place", "places");
-            let why = if l.late { "time was up" } else { "the chunk before them makes no sense" };
+            let why = if l.late { "time was up" } else { "what leads to them makes no sense" };
             writeln!(out, "  not counted: {} of heaps, at {places}, as {why}", bytes(l.bytes))?;
         }
         if l.links > 0 {
             let links = count(l.links, "list of free blocks is", "lists of free blocks are");
-            writeln!(out, "  {links} broken: free blocks behind count as in use")?;
+            writeln!(out, "  {links} broken: free blocks behind may count as in use")?;
         }
         if l.taken_by_others_bytes > 0 {
             let n = bytes(l.taken_by_others_bytes);

@@ -175,9 +175,10 @@ impl Ledger {
     /// Refuses a census by which a free block might count as one that the program has lost.
     fn check(&self, census: &Census, snapshot: Snapshot) -> Result<()> {
         let pid = self.pid;
-        if census.arenas.is_empty() {
+        if !census.has_heap() {
             return Err(refused(format!(
-                "process {pid} has no heap of glibc's, so that the blocks from before the attach are not known"
+                "process {pid} has no heap of glibc's or of jemalloc's, so that the blocks from before the attach are not \
+                 known"
             )));
         }
         if census.stop.is_none() {
@@ -192,8 +193,7 @@ impl Ledger {
                  stopped; {how}"
             )));
         }
-        let lost = &census.lost;
-        if lost.links > 0 || lost.bytes > 0 || lost.late {
+        if !census.lost.is_nothing() {
             return Err(refused(format!(
                 "the heap of process {pid} could not be walked as a whole (`prof heap {pid}` says why), so that free \
                  blocks can't be told from those that the program has"

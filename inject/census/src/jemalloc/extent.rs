@@ -1,0 +1,122 @@
+//! jemalloc's extents: runs of pages that are one large block, a slab of small ones, or free
+//! (`edata_t` in include/jemalloc/internal/edata.h of 5.3, `extent_t` in extent_structs.h of 5.2).
+
+/// Words of an extent's data in front of the bitmap of its regions.
+pub(crate) const HEAD: u64 = 8;
+/// Bits of the number of an extent's arena, the lowest ones of the first word.
+const ARENA: u64 = (1 << 12) - 1;
+/// Bit of the first word: the extent is a slab.
+const SLAB: u32 = 12;
+/// Width of the number of a size class.
+const CLASS: u32 = 8;
+/// Binary logarithm of the least size of a block.
+const TINY: u32 = 3;
+
+/// What the versions of jemalloc differ in: where the fields of an extent's first word begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Minor number of the version that it came with.
+    pub minor: u32,
+    state: u32,
+    state_width: u32,
+    class: u32,
+}
+
+/// The layouts that are known.
+pub(crate) const LAYOUTS: [Layout; 2] = [
+    Layout { minor: 3, state: 17, state_width: 3, class: 20 },
+    Layout { minor: 2, state: 16, state_width: 2, class: 18 },
+];
+
+/// What an extent is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Of blocks.
+    Active,
+    /// Free, with contents.
+    Dirty,
+    /// Free; the kernel takes the contents when it needs the memory.
+    Muzzy,
+    /// Free address space.
+    Retained,
+    /// About to become another.
+    Changing,
+}
+
+/// An extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Address of the first block: a large one may begin inside of the first page.
+    pub address: u64,
+    /// Bytes, a multiple of a page.
+    pub size: u64,
+    pub arena: u16,
+    pub state: Use,
+    /// Number of the size class of its blocks.
+    pub class: u8,
+    pub slab: bool,
+    /// Number of free regions of a slab.
+    pub free: u32,
+    /// The first word of its bits among those of all extents.
+    pub bits: u32,
+}
+
+impl Extent {
+    /// Reads the first words of an extent.
+    pub(crate) fn of([bits, address, size]: [u64; 3], layout: Layout, shift: u32) -> Self {
+        let field = |at: u32, width: u32| bits >> at & ((1 << width) - 1);
+        Self {
+            address,
+            size: size >> shift << shift,
+            arena: (bits & ARENA) as u16,
+            state: match field(layout.state, layout.state_width) {
+                0 => Use::Active,
+                1 => Use::Dirty,
+                2 => Use::Muzzy,
+                3 => Use::Retained,
+                _ => Use::Changing,
+            },
+            class: field(layout.class, CLASS) as u8,
+            slab: field(SLAB, 1) != 0,
+            free: field(layout.class + CLASS, shift - TINY + 1) as u32,
+            bits: 0,
+        }
+    }
+
+    /// Returns the start of the first page.
+    pub(crate) fn base(&self, shift: u32) -> u64 {
+        self.address >> shift << shift
+    }
+
+    /// Returns the number of blocks that it has room for, or `None` if it makes no sense.
+    pub(crate) fn room(&self, classes: &[u64], shift: u32) -> Option<u64> {
+        let size = *classes.get(usize::from(self.class))?;
+        let base = self.base(shift);
+        base.checked_add(self.size).filter(|end| end >> super::ADDRESS == 0)?;
+        if self.slab {
+            let n = self.size / size;
+            return (self.address == base && (1..=1 << (shift - TINY)).contains(&n)).then_some(n);
+        }
+        ((self.address - base).checked_add(size)? <= self.size).then_some(1)
+    }
+
+    /// Returns whether it fits exactly what jemalloc makes for a block: a large one, perhaps with a page to shift it in.
+    pub(crate) fn is_exact(&self, classes: &[u64], shift: u32) -> bool {
+        let size = classes.get(usize::from(self.class)).copied().unwrap_or(0);
+        !self.slab && (self.size == size || self.size == size.saturating_add(1 << shift))
+    }
+}
+
+/// Returns the words of the bitmap of so many regions.
+pub(crate) fn words_of(room: u64) -> u64 {
+    room.div_ceil(64)
+}
+
+/// Returns the bits that a bitmap's word of this number has for regions.
+pub(crate) fn mask(room: u64, word: u64) -> u64 {
+    match room.saturating_sub(word * 64) {
+        0 => 0,
+        n if n >= 64 => u64::MAX,
+        n => (1 << n) - 1,
+    }
+}

@@ -1,0 +1,298 @@
+//! Heaps that are made up in this process: sound ones, and such as no allocator makes.
+
+use super::extent::HEAD;
+use super::*;
+use prof_os::Pid;
+use prof_os::maps;
+use prof_os::memory::Reader;
+use std::time::{Duration, Instant};
+
+const PAGE: u64 = 4096;
+const LEAF: usize = 1 << 18;
+/// Where the blocks of these heaps would lie. Nothing reads them.
+const BLOCKS: u64 = 5 << 30;
+/// Words of an extent.
+const EXTENT: usize = 16;
+
+/// Words with an address that is a multiple of 128.
+struct Words {
+    all: Vec<u64>,
+    skip: usize,
+}
+
+impl Words {
+    fn new(n: usize) -> Self {
+        // Large memory, which has a mapping of its own.
+        let all = vec![0u64; n.max(1 << 17) + EXTENT];
+        let skip = (all.as_ptr().addr().next_multiple_of(128) - all.as_ptr().addr()) / 8;
+        Self { all, skip }
+    }
+
+    fn at(&self, i: usize) -> u64 {
+        (self.all.as_ptr().addr() + (self.skip + i) * 8) as u64
+    }
+
+    fn set(&mut self, i: usize, words: &[u64]) {
+        self.all[self.skip + i..][..words.len()].copy_from_slice(words);
+    }
+}
+
+struct Fake {
+    root: Words,
+    leaf: Words,
+    extents: Words,
+    n: usize,
+    layout: Layout,
+}
+
+impl Fake {
+    fn new(layout: Layout) -> Self {
+        let mut fake = Self {
+            root: Words::new(LEAF + 64),
+            leaf: Words::new(LEAF),
+            extents: Words::new(1 << 17),
+            n: 0,
+            layout,
+        };
+        let leaf = fake.leaf.at(0);
+        fake.root.set((BLOCKS >> 30) as usize, &[leaf]);
+        fake
+    }
+
+    fn bits(&self, state: u64, class: u64, slab: bool, free: u64) -> u64 {
+        let (at, class_at) = match self.layout.minor {
+            3 => (17, 20),
+            _ => (16, 18),
+        };
+        state << at | class << class_at | free << (class_at + 8) | u64::from(slab) << 12 | 1
+    }
+
+    /// Adds an extent of so many pages from a page on; returns the index of its first word.
+    fn add(&mut self, page: usize, pages: u64, bits: u64, bitmap: &[u64]) -> usize {
+        let i = self.n * EXTENT;
+        self.n += 1;
+        // The low bits are a number of the extent, and no part of the size.
+        self.extents.set(i, &[bits, BLOCKS + page as u64 * PAGE, (pages * PAGE) | 7]);
+        self.extents.set(i + HEAD as usize, bitmap);
+        let entry = self.extents.at(i) | 3 << 48 | 1;
+        for k in [page, page + pages as usize - 1] {
+            self.leaf.set(k, &[entry]);
+        }
+        i
+    }
+
+    /// A sound heap: two slabs, three large blocks, free pages.
+    fn sound(layout: Layout) -> Self {
+        let mut fake = Self::new(layout);
+        // 256 regions of 16 bytes, of which 3 are free; 512 of 8 bytes, of which 500 are.
+        let slab = fake.bits(0, 1, true, 3);
+        fake.add(0, 1, slab, &[7, 0, 0, 0]);
+        let slab = fake.bits(0, 0, true, 500);
+        let mut free = [u64::MAX; 8];
+        free[7] >>= 12;
+        fake.add(1, 1, slab, &free);
+        for k in 0..3 {
+            let large = fake.bits(0, 36, false, 0);
+            fake.add(10 + 8 * k, 5, large, &[]);
+        }
+        let dirty = fake.bits(1, 232, false, 0);
+        fake.add(100, 4, dirty, &[]);
+        let retained = fake.bits(3, 232, false, 0);
+        fake.add(104, 8, retained, &[]);
+        fake
+    }
+
+    fn tree(&self) -> Tree {
+        let start = self.root.at(0);
+        Tree { root: start, shift: 12, data: start..self.root.at(LEAF + 64) }
+    }
+
+    fn walk(&self) -> Heap {
+        let reader = Reader::open(Pid::this()).expect("this process");
+        let mut view = View::new(&reader, Instant::now() + Duration::from_secs(60));
+        let maps = maps::of(Pid::this()).expect("its mappings");
+        Heap::walk(&mut view, &maps, &self.tree())
+    }
+}
+
+fn check_order(heap: &Heap) {
+    let mut end = 0;
+    for p in heap.places() {
+        assert!(p.address >= end, "{p:?} overlaps another");
+        end = p.address + p.size;
+    }
+}
+
+#[test]
+fn a_sound_heap_is_counted_with_either_layout() {
+    for layout in LAYOUTS {
+        let fake = Fake::sound(layout);
+        let heap = fake.walk();
+        let stats = heap.stats();
+        assert_eq!(
+            (stats.version, heap.links, &heap.lost[..]),
+            (Some((5, layout.minor)), 0, &[][..])
+        );
+        let [a] = stats.arenas[..] else { panic!("{stats:?}") };
+        assert_eq!((a.number, a.in_use.blocks, a.free.blocks), (1, 253 + 12 + 3, 3 + 500));
+        assert_eq!(a.in_use.bytes, 253 * 16 + 12 * 8 + 3 * 16384);
+        assert_eq!((a.active, a.dirty, a.muzzy, a.retained), (17 * PAGE, 4 * PAGE, 0, 8 * PAGE));
+        assert!(!heap.has_caches());
+        let first = heap.blocks(true).next().expect("a block");
+        assert_eq!((first.address, first.size), (BLOCKS + 3 * 16, 16));
+        check_order(&heap);
+    }
+}
+
+#[test]
+fn the_root_is_found_by_what_it_leads_to() {
+    let fake = Fake::sound(LAYOUTS[0]);
+    let reader = Reader::open(Pid::this()).expect("this process");
+    let mut view = View::new(&reader, Instant::now() + Duration::from_secs(60));
+    let maps = maps::of(Pid::this()).expect("its mappings");
+    let data = fake.tree().data;
+    let found = tree::in_data(&mut view, &maps, &data);
+    assert_eq!(found, [fake.tree()]);
+    // A root whose beginning would lie in front of the data is none.
+    let later = data.start + 8..data.end;
+    assert_eq!(tree::in_data(&mut view, &maps, &later), []);
+}
+
+#[test]
+fn extents_that_lie_are_lost_and_counted() {
+    let size = |pages: u64| pages * PAGE;
+    let mut fake = Fake::sound(LAYOUTS[0]);
+    let large = fake.bits(0, 36, false, 0);
+    // Most of a heap makes sense, or its layout would not be known.
+    for k in 0..100 {
+        fake.add(1000 + 8 * k, 5, large, &[]);
+    }
+    let base = fake.walk().stats();
+    // It begins within a large block, and the slab at 200 has one more region than fits.
+    fake.add(12, 5, large, &[]);
+    let slab = fake.bits(0, 3, true, 1);
+    fake.add(200, 1, slab, &[0, 1 << 21]);
+    // A size that is beyond all addresses, one that is too small for the block, and a class that is none.
+    let far = fake.add(300, 1, large, &[]);
+    fake.extents.set(far + 2, &[u64::MAX << 12]);
+    let small = fake.bits(0, 60, false, 0);
+    fake.add(400, 1, small, &[]);
+    let none = fake.bits(0, 233, false, 0);
+    fake.add(500, 1, none, &[]);
+    // An entry that leads nowhere, and a slab whose number of free regions is wrong.
+    fake.leaf.set(600, &[0x7000_0000_0000 | 1]);
+    let wrong = fake.bits(0, 1, true, 9);
+    fake.add(700, 1, wrong, &[0, 0, 0, 1]);
+    let heap = fake.walk();
+    assert_eq!(heap.links, 2, "an entry and a number");
+    let mut lost: Vec<u64> = heap.lost.iter().map(|r| r.start).collect();
+    lost.sort_unstable();
+    assert_eq!(lost, [12, 200, 300, 400].map(|page| BLOCKS + size(page)));
+    let found = heap.stats();
+    assert_eq!(found.arenas[0].in_use.blocks, base.arenas[0].in_use.blocks + 255);
+    check_order(&heap);
+}
+
+#[test]
+fn leaves_that_are_used_twice_do_not_multiply_the_work() {
+    let mut fake = Fake::sound(LAYOUTS[0]);
+    let leaf = fake.leaf.at(0);
+    fake.root.set(6, &vec![leaf; LEAF - 6]);
+    let heap = fake.walk();
+    assert_eq!(heap.links, LEAF as u64 - 6);
+    assert!(heap.places().count() < 1000);
+}
+
+#[test]
+fn damage_of_any_kind_ends_the_walk_with_what_is_known() {
+    let mut seed = 7u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed >> 20
+    };
+    for _ in 0..150 {
+        let mut fake = Fake::sound(LAYOUTS[(next() % 2) as usize]);
+        for _ in 0..1 + next() % 20 {
+            let values = [next(), next() << 30, u64::MAX, fake.extents.at((next() % 128) as usize)];
+            let value = values[(next() % 4) as usize];
+            match next() % 4 {
+                0 => fake.root.set((next() % 16) as usize, &[value]),
+                1 => fake.leaf.set((next() % 128) as usize, &[value]),
+                _ => fake.extents.set((next() % 128) as usize, &[value]),
+            }
+        }
+        let heap = fake.walk();
+        check_order(&heap);
+        // An extent has room for 512 blocks.
+        assert!(heap.places().count() <= 512 * (LEAF + 1));
+        heap.stats();
+        heap.ranges();
+    }
+}
+
+/// An arena with two caches in memory of this process; returns it with the first words of both.
+fn caches(fake: &mut Fake) -> (Words, [usize; 2]) {
+    let mut own = Words::new(1 << 17);
+    let (arena, at) = (own.at(0), [1024, 2048]);
+    for (k, cache) in at.into_iter().enumerate() {
+        let other = at[1 - k];
+        let bins = own.at(cache + 8);
+        let (link, descriptor) = (own.at(other), own.at(other + 2));
+        own.set(cache, &[link, link, descriptor, descriptor, bins, arena]);
+    }
+    // In the middle of the arena's figures: both rings begin with the first cache.
+    let heads = [own.at(at[0]), own.at(at[0] + 2)];
+    own.set(100, &heads);
+    fake.root.set(LEAF + 8, &[arena]);
+    (own, at)
+}
+
+/// Fills a bin with blocks.
+fn fill(own: &mut Words, cache: usize, class: usize, blocks: &[u64]) {
+    let list = cache + 512 + 32 * class;
+    own.set(list, blocks);
+    let (head, empty) = (own.at(list), own.at(list + blocks.len()));
+    own.set(cache + 8 + 3 * class, &[head, 0, (empty & 0xffff) << 32]);
+}
+
+#[test]
+fn blocks_in_caches_are_free() {
+    let mut fake = Fake::sound(LAYOUTS[0]);
+    let (mut own, [first, second]) = caches(&mut fake);
+    fill(&mut own, first, 1, &[BLOCKS + 64, BLOCKS + 80]);
+    fill(&mut own, second, 36, &[BLOCKS + 10 * PAGE]);
+    let heap = fake.walk();
+    let [a] = heap.stats().arenas[..] else { panic!("one arena") };
+    assert_eq!((heap.links, heap.caches), (0, 2));
+    assert_eq!((a.cached.blocks, a.cached.bytes), (3, 32 + 16384));
+    assert_eq!(a.in_use.blocks, 253 + 12 + 3 - 3);
+}
+
+#[test]
+fn caches_that_lie_are_counted() {
+    let links = |damage: fn(&mut Words, [usize; 2])| {
+        let mut fake = Fake::sound(LAYOUTS[0]);
+        let (mut own, at) = caches(&mut fake);
+        damage(&mut own, at);
+        let heap = fake.walk();
+        check_order(&heap);
+        heap.links
+    };
+    assert_eq!(links(|_, _| ()), 0);
+    // Of another size, within a block, free, twice, and of no heap.
+    assert_eq!(links(|own, [a, _]| fill(own, a, 0, &[BLOCKS + 64])), 1);
+    assert_eq!(links(|own, [a, _]| fill(own, a, 1, &[BLOCKS + 65, BLOCKS])), 2);
+    assert_eq!(links(|own, all| all.into_iter().for_each(|c| fill(own, c, 1, &[BLOCKS + 64]))), 1);
+    assert_eq!(links(|own, [a, _]| fill(own, a, 1, &[1, u64::MAX])), 2);
+    // A list that can't be read.
+    assert_eq!(links(|own, [a, _]| own.set(a + 8, &[0x1000, 0, 0x1ff8 << 32])), 1);
+    // A ring that leads to its midst, and one that leads nowhere.
+    assert_eq!(
+        links(|own, [_, b]| {
+            let own_descriptor = own.at(b + 2);
+            own.set(b + 2, &[own_descriptor]);
+        }),
+        1
+    );
+    assert_eq!(links(|own, [_, b]| own.set(b + 2, &[8])), 1);
+}

@@ -1,0 +1,247 @@
+//! jemalloc's map from pages to extents: a radix tree of two levels (`rtree_t`), whose root is a variable.
+//!
+//! No symbol is needed to find it. An entry of the root leads to a leaf, an entry of a leaf to an extent, and the extent
+//! has the address that both entries stand for: so the root's place follows from any entry that leads to an extent.
+
+use super::ADDRESS;
+use crate::view::{Memory as _, View, WORD, words};
+use prof_os::maps::Map;
+use prof_os::page_size;
+use std::ops::Range;
+
+/// Binary logarithms of the pages that jemalloc may be built for.
+const SHIFTS: [u32; 3] = [12, 14, 16];
+/// Bits of a leaf's entry that are not of the extent's address.
+const FLAGS: u64 = 63;
+/// Alignment of what jemalloc allocates for itself.
+pub(super) const ALIGN: u64 = 64;
+/// Entries of a leaf that are looked at to recognise it.
+const LOOK: usize = 64;
+/// Words of a leaf, most of which lead to the same extent as the one before, that are looked at.
+const WORDS: usize = 1 << 12;
+/// How many of them may make no sense beside as many that do: the target may be changing them, or they begin in front of
+/// the leaf.
+const MISSES: usize = 3;
+/// Width of the number of a size class in an entry.
+const CLASS: u32 = 8;
+/// Bytes that are read at a time.
+const PIECE: u64 = 256 << 10;
+/// Greatest length of a segment of data, and number of trees, that are looked at.
+const SEGMENT: u64 = 1 << 30;
+const MOST_TREES: usize = 8;
+
+/// The map of one jemalloc; a process may have several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// Address of the root's first entry.
+    pub root: u64,
+    /// Binary logarithm of jemalloc's pages.
+    pub shift: u32,
+    /// The segment of data in which the root lies.
+    pub data: Range<u64>,
+}
+
+/// Returns the address of the extent that an entry of a leaf leads to.
+fn extent_of(entry: u64) -> u64 {
+    let address = entry & ((1 << ADDRESS) - 1);
+    address & !FLAGS
+}
+
+/// Returns the number of entries of the root and of a leaf, as a binary logarithm.
+fn entries(shift: u32) -> u32 {
+    (ADDRESS - shift) / 2
+}
+
+/// Returns whether a range lies in memory that may be jemalloc's own.
+pub(crate) fn is_own(maps: &[Map], range: &Range<u64>) -> bool {
+    let has = |at: u64| {
+        let next = maps.partition_point(|m| m.end.0 <= at);
+        maps.get(next).is_some_and(|m| m.start.0 <= at && m.read && m.write && m.inode == 0)
+    };
+    range.start < range.end && has(range.start) && has(range.end - 1)
+}
+
+/// Returns the writable segments of programs and libraries, with what follows them without a file.
+pub(crate) fn segments(maps: &[Map]) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for m in maps.iter().filter(|m| m.read && m.write && !m.shared) {
+        let follows = all.last().is_some_and(|s| s.end == m.start.0);
+        match all.last_mut() {
+            Some(last) if follows && m.is_anonymous() => last.end = m.end.0,
+            _ if m.inode != 0 => all.push(m.start.0..m.end.0),
+            // What lies right behind segments of code or constants is zeroed data.
+            _ if m.is_anonymous() && maps.iter().any(|o| o.end == m.start && o.inode != 0) => {
+                all.push(m.start.0..m.end.0);
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Calls `take` with the address and the value of each word of a range that is not zero, of pages that were touched, until
+/// it returns `false`. Returns whether all that was wanted was read.
+pub(crate) fn each_word(
+    view: &mut View<'_>,
+    range: Range<u64>,
+    mut take: impl FnMut(&mut View<'_>, u64, u64) -> bool,
+) -> bool {
+    let page = page_size();
+    let whole = range.start / page * page..range.end.next_multiple_of(page);
+    let Ok(touched) = view.reader.touched(whole, false) else { return false };
+    for part in touched {
+        let (mut at, end) = (part.start.max(range.start), part.end.min(range.end));
+        // The first words may be enough.
+        let mut piece = page;
+        while at < end {
+            let bytes = view.all(at..end.min(at + piece));
+            if bytes.is_empty() {
+                return false;
+            }
+            for (i, word) in words(&bytes).enumerate().filter(|(_, w)| *w != 0) {
+                if !take(view, at + i as u64 * WORD, word) {
+                    return true;
+                }
+            }
+            at += (bytes.len() as u64).next_multiple_of(WORD);
+            piece = PIECE;
+        }
+    }
+    true
+}
+
+/// Finds the trees of a process.
+pub(crate) fn find(view: &mut View<'_>, maps: &[Map]) -> Vec<Tree> {
+    // Pointers of another width have another tree.
+    if WORD != 8 {
+        return Vec::new();
+    }
+    let least = WORD << entries(SHIFTS[SHIFTS.len() - 1]);
+    let large =
+        segments(maps).into_iter().filter(|s| (least..SEGMENT).contains(&(s.end - s.start)));
+    large.flat_map(|data| in_data(view, maps, &data)).take(MOST_TREES).collect()
+}
+
+/// Finds the trees whose roots lie in a segment of data.
+pub(super) fn in_data(view: &mut View<'_>, maps: &[Map], data: &Range<u64>) -> Vec<Tree> {
+    let mut found: Vec<Tree> = Vec::new();
+    each_word(view, data.clone(), |view, at, leaf| {
+        let known = |t: &Tree| (t.root..t.end()).contains(&at);
+        if leaf.is_multiple_of(ALIGN) && !found.iter().any(known) {
+            let tree = |shift: &u32| of_entry(view, maps, data, at, leaf, *shift);
+            found.extend(SHIFTS.iter().find_map(tree));
+        }
+        found.len() < MOST_TREES
+    });
+    found
+}
+
+/// Returns the tree of which a word is an entry of the root, if it is one.
+fn of_entry(
+    view: &mut View<'_>,
+    maps: &[Map],
+    data: &Range<u64>,
+    at: u64,
+    leaf: u64,
+    shift: u32,
+) -> Option<Tree> {
+    let bits = entries(shift);
+    let len = WORD << bits;
+    if data.end - data.start < len || !is_own(maps, &(leaf..leaf.checked_add(len)?)) {
+        return None;
+    }
+    let (mut tried, mut fit, mut number) = (0, 0, None);
+    let (mut seen, mut words) = (0, 0);
+    each_word(view, leaf..leaf + len, |view, entry_at, entry| {
+        words += 1;
+        let extent = extent_of(entry);
+        if extent == seen && words < WORDS {
+            return true;
+        }
+        // Nearly all words that are no tree's end here.
+        if tried >= LOOK || tried - fit > MISSES + fit || words >= WORDS {
+            return false;
+        }
+        (tried, seen) = (tried + 1, extent);
+        let is_entry = entry >> (ADDRESS + CLASS) == 0
+            && is_own(maps, &(extent..extent.saturating_add(3 * WORD)));
+        let Some([_, address, size]) = is_entry.then(|| view.words(extent)).flatten() else {
+            return true;
+        };
+        let (page, index) = (address >> shift, (entry_at - leaf) / WORD);
+        let of_root = page >> bits;
+        let key = of_root << bits | index;
+        let is_inside = (page..page.saturating_add(size >> shift)).contains(&key);
+        if size >> shift != 0
+            && is_inside
+            && of_root >> bits == 0
+            && *number.get_or_insert(of_root) == of_root
+        {
+            fit += 1;
+        }
+        true
+    });
+    let root = at.checked_sub(number? * WORD)?;
+    let fits = fit * 2 > tried && root >= data.start && root.checked_add(len)? <= data.end;
+    fits.then(|| Tree { root, shift, data: data.clone() })
+}
+
+impl Tree {
+    /// Returns the address behind the root.
+    fn end(&self) -> u64 {
+        self.root + (WORD << entries(self.shift))
+    }
+
+    /// Returns the leaves: the address that each begins to stand for, and where it lies. Leaves that overlap others are
+    /// none; their number is returned as well.
+    pub(crate) fn leaves(
+        &self,
+        view: &mut View<'_>,
+        maps: &[Map],
+    ) -> (Vec<(u64, Range<u64>)>, u64) {
+        let bits = entries(self.shift);
+        let (mut all, mut bad) = (Vec::new(), 0);
+        let read = each_word(view, self.root..self.end(), |_, at, leaf| {
+            let key = ((at - self.root) / WORD) << (bits + self.shift);
+            let place = leaf..leaf.saturating_add(WORD << bits);
+            match leaf.is_multiple_of(ALIGN) && is_own(maps, &place) {
+                true => all.push((key, place)),
+                false => bad += 1,
+            }
+            true
+        });
+        bad += u64::from(!read);
+        all.sort_by_key(|(_, place)| place.start);
+        let mut end = 0;
+        all.retain(|(_, place)| {
+            let fits = place.start >= end;
+            bad += u64::from(!fits);
+            end = end.max(place.end);
+            fits
+        });
+        all.sort_by_key(|(key, _)| *key);
+        (all, bad)
+    }
+
+    /// Returns the extents that a leaf leads to: where the data of each lies, and the page that it is found by. Of
+    /// neighbours that lead to the same one, the first counts.
+    pub(crate) fn entries_of(
+        &self,
+        view: &mut View<'_>,
+        key: u64,
+        leaf: &Range<u64>,
+    ) -> (Vec<(u64, u64)>, bool) {
+        let (mut all, mut last) = (Vec::new(), (0, 0));
+        let read = each_word(view, leaf.clone(), |_, at, entry| {
+            let extent = extent_of(entry);
+            let page = key + (((at - leaf.start) / WORD) << self.shift);
+            if extent != 0 && last != (extent, page - (1 << self.shift).min(page)) {
+                all.push((extent, page));
+            }
+            last = (extent, page);
+            true
+        });
+        all.sort_unstable();
+        (all, read)
+    }
+}

@@ -1,0 +1,189 @@
+/* A heap of jemalloc's with blocks of every kind, and what the program and jemalloc say of it.
+ *
+ * "begin" makes the heap: its threads stay but for two, and keep their caches. "mix" frees, resizes and adds blocks,
+ * "churn" and "calm" let the threads change their own blocks at full speed and stop. "told" prints jemalloc's figures,
+ * "list" every block that the program has, by address and usable size. "leak" forgets some blocks. jemalloc is preloaded or linked in. */
+#include "common.h"
+#include <malloc.h>
+#include <pthread.h>
+
+extern int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
+extern void *mallocx(size_t, int) __attribute__((weak));
+extern void dallocx(void *, int) __attribute__((weak));
+
+#define THREADS 6
+#define ENDING 2
+#define BLOCKS 4000
+#define OWN 200
+#define LARGE 40
+#define SPECIAL 300
+#define LEAKED 100
+
+static void *kept[THREADS + 1][BLOCKS];
+static void *own[THREADS][OWN];
+static void *large[LARGE];
+static void *special[SPECIAL];
+static pthread_t threads[THREADS];
+static pthread_barrier_t turn, made;
+static volatile int churns, mixes;
+static volatile long changes;
+
+static unsigned next(unsigned *seed) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 8;
+}
+
+static void *get(size_t size) {
+    void *p = malloc(size);
+    if (p == NULL) fail("no memory");
+    memset(p, 1, size);
+    return p;
+}
+
+static void drop(void **p) {
+    free(*p);
+    *p = NULL;
+}
+
+static void make(int who) {
+    unsigned seed = 31 * who + 7;
+    for (int i = 0; i < BLOCKS; i++) {
+        unsigned r = next(&seed);
+        size_t size = r % 16 == 0 ? r / 16 % 60000 : r / 16 % 700;
+        if (r % 32 == 3) {
+            if (posix_memalign(&kept[who][i], 16 << r / 32 % 9, size + 1) != 0) fail("no memory");
+        } else {
+            kept[who][i] = get(size);
+        }
+    }
+    for (int i = 0; i < BLOCKS; i += 3) drop(&kept[who][i]);
+    for (int i = 1; i < BLOCKS; i += 9) kept[who][i] = realloc(kept[who][i], i % 3000 + 1);
+}
+
+static void mix(int who) {
+    int other = (who + 1) % (THREADS + 1);
+    for (int i = 0; i < BLOCKS; i += 5) {
+        drop(&kept[other][i + 1]);
+        kept[who][i + 2] = realloc(kept[who][i + 2], i * 7 % 5000 + 1);
+        if (kept[who][i] == NULL) kept[who][i] = get(i % 900);
+    }
+}
+
+static void churn(int who) {
+    unsigned seed = 77 + who;
+    while (churns) {
+        unsigned r = next(&seed);
+        void **p = &own[who][r % OWN];
+        if (*p != NULL && r % 3 == 0) *p = realloc(*p, r / 8 % 3000 + 1);
+        else if (*p != NULL) drop(p);
+        else *p = get(r % 512 == 9 ? 200000 + r % 100000 : r / 8 % 2000);
+        __atomic_add_fetch(&changes, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static void *work(void *arg) {
+    int who = (int)(long)arg;
+    make(who + 1);
+    pthread_barrier_wait(&made);
+    if (who < ENDING) return NULL;
+    for (;;) {
+        pthread_barrier_wait(&turn);
+        if (churns) churn(who);
+        else if (mixes) mix(who + 1);
+        pthread_barrier_wait(&turn);
+    }
+    return NULL;
+}
+
+static size_t told(const char *name) {
+    size_t value = 0, len = sizeof value;
+    if (mallctl(name, &value, &len, NULL, 0) != 0) fail("%s", name);
+    return value;
+}
+
+/* Blocks from an arena and a cache that the program has made itself, which many others are freed into. */
+static void make_special(void) {
+    unsigned arena = 0, cache = 0;
+    size_t len = sizeof arena;
+    if (mallctl("arenas.create", &arena, &len, NULL, 0) || mallctl("tcache.create", &cache, &len, NULL, 0))
+        fail("no arena or cache");
+    int flags = (int)((arena + 1) << 20 | (cache + 2) << 8);
+    for (int i = 0; i < SPECIAL; i++) special[i] = mallocx((size_t)i * 90 + 1, flags);
+    for (int i = 0; i < SPECIAL; i += 2) dallocx(special[i], flags), special[i] = NULL;
+}
+
+static void begin(void) {
+    pthread_barrier_init(&turn, NULL, THREADS - ENDING + 1);
+    pthread_barrier_init(&made, NULL, THREADS + 1);
+    for (long i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, work, (void *)i) != 0) fail("no thread");
+    make(0);
+    pthread_barrier_wait(&made);
+    for (int i = 0; i < ENDING; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < LARGE; i++) {
+        if (i % 4 == 3) {
+            if (posix_memalign(&large[i], 4096 << i % 10, 10000 * (i + 1)) != 0) fail("no memory");
+        } else {
+            large[i] = get(15000 * (i + 1));
+        }
+    }
+    for (int i = 0; i < LARGE; i += 5) drop(&large[i]);
+    large[1] = realloc(large[1], 3 << 20);
+    large[2] = realloc(large[2], 100);
+    large[0] = malloc((size_t)1 << 30);
+    make_special();
+}
+
+static void turn_all(void) {
+    pthread_barrier_wait(&turn);
+    mix(0);
+    pthread_barrier_wait(&turn);
+}
+
+static void each(void (*take)(void *)) {
+    for (int w = 0; w <= THREADS; w++)
+        for (int i = 0; i < BLOCKS; i++) take(kept[w][i]);
+    for (int w = 0; w < THREADS; w++)
+        for (int i = 0; i < OWN; i++) take(own[w][i]);
+    for (int i = 0; i < LARGE; i++) take(large[i]);
+    for (int i = 0; i < SPECIAL; i++) take(special[i]);
+}
+
+static void list_one(void *p) {
+    if (p != NULL) say("block %zx %zu\n", (size_t)p, malloc_usable_size(p));
+}
+
+static void tell(void) {
+    uint64_t epoch = 1;
+    size_t len = sizeof epoch;
+    if (mallctl("epoch", &epoch, &len, &epoch, sizeof epoch) != 0) fail("epoch");
+    /* 4096 stands for all arenas together. */
+    say("told allocated %zu active %zu cached %zu dirty %zu muzzy %zu changes %ld\n", told("stats.allocated"),
+        told("stats.active"), told("stats.arenas.4096.tcache_bytes"), 4096 * told("stats.arenas.4096.pdirty"),
+        4096 * told("stats.arenas.4096.pmuzzy"), changes);
+}
+
+/* Blocks that nobody knows any more. */
+static NOINLINE void leak(void) {
+    for (int i = 0; i < LEAKED; i++) {
+        void *p = get(2000 + i % 5);
+        KEEP(p);
+    }
+}
+
+int main(void) {
+    if (mallctl == NULL) fail("there is no jemalloc");
+    say("ready %d\n", getpid());
+    for (;;) {
+        const char *c = command();
+        if (strcmp(c, "begin") == 0) begin();
+        else if (strcmp(c, "churn") == 0) churns = 1, pthread_barrier_wait(&turn);
+        else if (strcmp(c, "calm") == 0) churns = 0, pthread_barrier_wait(&turn);
+        else if (strcmp(c, "mix") == 0) mixes = 1, turn_all(), mixes = 0;
+        else if (strcmp(c, "told") == 0) tell();
+        else if (strcmp(c, "list") == 0) each(list_one);
+        else if (strcmp(c, "leak") == 0) leak();
+        else fail("what is %s?", c);
+        say("done\n");
+    }
+}
