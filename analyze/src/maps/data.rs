@@ -196,6 +196,8 @@ pub struct MapUsageData {
 #[allow(missing_docs)] // as in [`Totals`]
 pub struct MapTotalsData {
     pub ns: u64,
+    /// Time when use was counted: all that follows but `address_space` is of that moment.
+    pub counted_ns: u64,
     pub address_space: u64,
     pub rss: u64,
     pub anonymous: u64,
@@ -433,6 +435,7 @@ impl MapTotalsData {
     pub fn of(analysis: &Analysis, t: &Totals) -> Self {
         Self {
             ns: analysis.meta().clock.ns(t.ticks),
+            counted_ns: analysis.meta().clock.ns(t.counted),
             address_space: t.address_space,
             rss: t.rss,
             anonymous: t.anonymous,

@@ -430,7 +430,8 @@ impl<'a> Looks<'a> {
 
     /// Notes the sums of a moment.
     fn total(&mut self, ticks: Ticks) {
-        let mut t = Totals { ticks, address_space: self.space, ..Totals::default() };
+        let space = self.space;
+        let mut t = Totals { ticks, counted: ticks, address_space: space, ..Totals::default() };
         for (s, (e, of)) in self.used.iter().filter(|(s, (e, _))| !self.is_ours(**s, *e)) {
             let live = self.table.within(*s, *e).first().map(|at| &self.table.live[at]);
             let kind = live.map_or(Kind::Anonymous, |l| self.kind(*s, *e, l));

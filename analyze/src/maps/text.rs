@@ -107,10 +107,14 @@ fn perms(r: bool, w: bool, x: bool, s: bool) -> String {
 }
 
 fn totals(t: &MapTotalsData, out: &mut String) -> fmt::Result {
+    let at = duration(t.ns);
+    let counted = match duration(t.counted_ns) {
+        counted if counted == at => String::new(),
+        counted => format!(" (counted at {counted})"),
+    };
     writeln!(
         out,
-        "\nat {}: address space {}, resident {}; of it anonymous {}, dirty {}, clean {}, in huge pages {}; swapped out {}",
-        duration(t.ns),
+        "\nat {at}: address space {}, resident {}{counted}; of it anonymous {}, dirty {}, clean {}, in huge pages {}; swapped out {}",
         bytes(t.address_space),
         bytes(t.rss),
         bytes(t.anonymous),
