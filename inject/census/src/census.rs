@@ -189,14 +189,15 @@ impl Census {
     }
 
     /// Returns the blocks that the program has: those in heaps of glibc's in the order of their addresses, then those that
-    /// have mappings of their own, then jemalloc's in the order of their addresses.
+    /// have mappings of their own, then jemalloc's in the order of their addresses. Blocks that jemalloc has made for itself,
+    /// and may free without a call of `free`, are none of them.
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let in_use = self.walked.chunks.iter().filter(|c| c.state() == State::InUse);
         let in_heaps = in_use.map(|c| Block { address: c.user(), size: c.usable() });
         // No chunk follows one that has a mapping of its own, so it has no word of the next one.
         let own = self.blocks.iter().map(|b| b.chunk);
         let own = own.map(|c| Block { address: c.user(), size: c.size() - HEADER });
-        let others = self.heaps.iter().flat_map(|h| h.blocks(true));
+        let others = self.heaps.iter().flat_map(Heap::blocks);
         in_heaps.chain(own).chain(others.map(|p| Block { address: p.address, size: p.size }))
     }
 

@@ -7,6 +7,7 @@
 //! pages to extents (`jemalloc/`). What no walk explains is counted by mapping.
 //!
 //! * [`take`] takes the census; [`Census`] is what it found;
+//! * [`own_words`] finds words of an allocator's own that look as if they held blocks;
 //! * [`Walk`] prepares one that somebody else stops the process for; [`Taken`] is what that found.
 //!
 //! The target's memory is only read, and none of its code runs. Whatever stands there may be wrong: sizes, lists and
@@ -27,4 +28,4 @@ mod walk;
 pub use census::{ArenaStats, Block, Census, Lost, Options, SizeClass, Snapshot, Sum, Trim, take};
 pub use error::Error;
 pub use jemalloc::{JemallocArena, JemallocStats};
-pub use moment::{Placed, Taken, Walk};
+pub use moment::{Placed, Taken, Walk, own_words};

@@ -69,6 +69,35 @@ pub struct Placed {
     pub headed: bool,
 }
 
+/// Returns the words of jemalloc's own data that are addresses of blocks and hold none of them: where each stands and the
+/// address, in order. The process runs meanwhile. There are none in a process without a jemalloc that can be walked.
+///
+/// # Errors
+/// If the process has ended or can't be read.
+pub fn own_words(pid: Pid, timeout: Duration) -> Result<Vec<(u64, u64)>, Error> {
+    let (reader, maps) = open(pid)?;
+    let mut view = View::new(&reader, Instant::now() + timeout);
+    let trees = jemalloc::find(&mut view, &maps);
+    let heaps = walk(&mut view, &maps, &trees);
+    let mut all: Vec<(u64, u64)> = heaps.iter().flat_map(Heap::words).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Opens the memory of a process, and reads its mappings.
+fn open(pid: Pid) -> Result<(Reader, Vec<Map>), Error> {
+    let gone = |e| match prof_os::process::has_ended(pid) {
+        true => Error::Ended(pid),
+        false => Error::Memory(pid, e),
+    };
+    let reader = Reader::open(pid).map_err(gone)?;
+    let maps = maps::of(pid).map_err(|_| Error::Ended(pid))?;
+    if maps.is_empty() {
+        return Err(Error::Ended(pid));
+    }
+    Ok((reader, maps))
+}
+
 fn start_brk(pid: Pid) -> u64 {
     Stat::of(pid).and_then(|s| s.start_brk()).unwrap_or(0)
 }
@@ -85,15 +114,7 @@ impl Walk {
     /// If the process has ended or can't be read.
     pub fn prepare(pid: Pid, timeout: Duration) -> Result<Self, Error> {
         let until = Instant::now() + timeout;
-        let gone = |e| match prof_os::process::has_ended(pid) {
-            true => Error::Ended(pid),
-            false => Error::Memory(pid, e),
-        };
-        let reader = Reader::open(pid).map_err(gone)?;
-        let maps = maps::of(pid).map_err(|_| Error::Ended(pid))?;
-        if maps.is_empty() {
-            return Err(Error::Ended(pid));
-        }
+        let (reader, maps) = open(pid)?;
         let mut view = View::new(&reader, until);
         let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
         let pieces = pieces::find(&mut view, &arenas, &maps);
@@ -242,7 +263,7 @@ impl Taken {
             mapped: true,
             headed: true,
         }));
-        all.extend(heaps.iter().flat_map(|h| h.blocks(false)).map(|p| Placed {
+        all.extend(heaps.iter().flat_map(Heap::blocks).map(|p| Placed {
             address: p.address,
             size: p.size,
             main: false,

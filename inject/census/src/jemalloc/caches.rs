@@ -21,9 +21,10 @@ const MOST_CACHES: usize = 1 << 18;
 const MOST_CACHED: u64 = 1 << 16;
 /// Greatest number of bins for slabs.
 const MOST_BINS: u64 = 64;
-/// Bytes of a link of a ring: in 5.3 a cache begins with one, and its descriptor follows; in 5.2 it stands in front of the
-/// descriptor as well.
+/// Bytes of a link of a ring, with which a cache of 5.3 begins.
 const FRONT: u64 = 2 * WORD;
+/// Bytes from the end of the bins for slabs to the descriptor in 5.2.
+const BETWEEN: u64 = 5 * WORD;
 
 /// A cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,7 +53,8 @@ impl Bin {
             let bytes = empty.wrapping_sub(head) & 0xffff;
             return Self { first: head, blocks: bytes / WORD, lists: head };
         }
-        let blocks = a >> 32;
+        // It is -1 for a moment when an empty one is asked.
+        let blocks = if a >> 63 == 0 { a >> 32 } else { 0 };
         let first = c.wrapping_sub(blocks.wrapping_mul(WORD));
         Self { first, blocks, lists: c.wrapping_sub(WORD) }
     }
@@ -65,6 +67,7 @@ pub(super) fn find(
     maps: &[Map],
     tree: &Tree,
     extents: &[Range<u64>],
+    minor: u32,
 ) -> (Vec<Cache>, u64) {
     let mut places = BTreeSet::new();
     each_word(view, tree.data.clone(), |_, _, word| {
@@ -86,39 +89,40 @@ pub(super) fn find(
             // Both rings begin with the same cache.
             let (cache, descriptor) = (pair[0], pair[1]);
             let distance = descriptor.wrapping_sub(cache);
-            if cache == 0 || !(FRONT..1 << 12).contains(&distance) || distance % WORD != 0 {
-                continue;
+            let fits = if minor >= 3 { distance == FRONT } else { distance < 1 << 12 };
+            if cache != 0 && distance.is_multiple_of(WORD) && fits {
+                links += ring(view, arena, descriptor, minor, &mut all);
             }
-            links += ring(view, arena, descriptor, &mut all);
         }
     }
     (all.into_iter().collect(), links)
 }
 
-/// Reads a descriptor: the next one, and the cache.
-fn descriptor(view: &mut View<'_>, at: u64, arena: u64) -> Option<(u64, Cache)> {
+/// Reads a descriptor of jemalloc 5.`minor`: the next one, and the cache.
+fn descriptor(view: &mut View<'_>, at: u64, arena: u64, minor: u32) -> Option<(u64, Cache)> {
     let [next, _, bins, a, b] = view.words(at)?;
-    let large = match arena {
-        _ if a == arena => None,
-        // In 5.2 the bins for slabs stand in front of the cache's link and its descriptor.
-        _ if b == arena => {
-            let len = at.checked_sub(FRONT)?.checked_sub(bins)?;
-            let most = MOST_BINS * BIN as u64 * WORD;
-            (0 < len && len <= most).then_some(Some(((len / WORD) as usize / BIN, a)))?
-        }
-        _ => return None,
-    };
-    Some((next, Cache { bins, large }))
+    if minor >= 3 {
+        // In front of the bins stands the address of the cache, which has the descriptor behind its link.
+        let cache = at.checked_sub(FRONT)?;
+        let is_one = a == arena && view.words(bins.checked_sub(WORD)?) == Some([cache]);
+        return is_one.then_some((next, Cache { bins, large: None }));
+    }
+    // The bins for slabs stand in front of two links, a flag and the descriptor.
+    let len = at.checked_sub(BETWEEN)?.checked_sub(bins)?;
+    let bytes = BIN as u64 * WORD;
+    let is_one =
+        b == arena && len.is_multiple_of(bytes) && (1..=MOST_BINS).contains(&(len / bytes));
+    is_one.then_some((next, Cache { bins, large: Some(((len / bytes) as usize, a)) }))
 }
 
 /// Follows a ring of descriptors. Returns 1 if it ends at a link that makes no sense.
-fn ring(view: &mut View<'_>, arena: u64, first: u64, all: &mut BTreeSet<Cache>) -> u64 {
-    let Some((mut next, cache)) = descriptor(view, first, arena) else { return 0 };
+fn ring(view: &mut View<'_>, arena: u64, first: u64, minor: u32, all: &mut BTreeSet<Cache>) -> u64 {
+    let Some((mut next, cache)) = descriptor(view, first, arena, minor) else { return 0 };
     if !all.insert(cache) {
         return 0;
     }
     while next != first {
-        let Some((behind, cache)) = descriptor(view, next, arena) else { return 1 };
+        let Some((behind, cache)) = descriptor(view, next, arena, minor) else { return 1 };
         // A ring that leads back to its midst would never end.
         if all.len() >= MOST_CACHES || !all.insert(cache) {
             return 1;

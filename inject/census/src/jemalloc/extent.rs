@@ -59,11 +59,13 @@ pub(crate) struct Extent {
     pub free: u32,
     /// The first word of its bits among those of all extents.
     pub bits: u32,
+    /// Where its data lie.
+    pub at: u64,
 }
 
 impl Extent {
     /// Reads the first words of an extent.
-    pub(crate) fn of([bits, address, size]: [u64; 3], layout: Layout, shift: u32) -> Self {
+    pub(crate) fn of(at: u64, [bits, address, size]: [u64; 3], layout: Layout, shift: u32) -> Self {
         let field = |at: u32, width: u32| bits >> at & ((1 << width) - 1);
         Self {
             address,
@@ -80,6 +82,7 @@ impl Extent {
             slab: field(SLAB, 1) != 0,
             free: field(layout.class + CLASS, shift - TINY + 1) as u32,
             bits: 0,
+            at,
         }
     }
 

@@ -11,6 +11,7 @@ mod stats;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests;
 mod tree;
+mod tsd;
 
 use crate::view::{View, WORD};
 use classes::{QUANTA, classes};
@@ -167,7 +168,10 @@ impl Heap {
     /// Marks the blocks in caches of threads.
     fn mark_cached(&mut self, view: &mut View<'_>, maps: &[Map], tree: &Tree, form: &Form) {
         let extents = self.ranges();
-        let (all, links) = caches::find(view, maps, tree, &extents);
+        let (mut all, mut links) = caches::find(view, maps, tree, &extents, form.layout.minor);
+        if all.is_empty() && form.layout.minor >= 3 {
+            (all, links) = tsd::find(view, maps, tree, &extents);
+        }
         self.links += links;
         let most = form.classes.partition_point(|size| *size <= caches::MOST);
         let mut own = Vec::new();
@@ -237,11 +241,10 @@ impl Heap {
         })
     }
 
-    /// Returns the blocks that the program has; those in which jemalloc keeps the lists of caches only if they are `wanted`.
-    pub(crate) fn blocks(&self, wanted: bool) -> impl Iterator<Item = Place> {
+    /// Returns the blocks that the program has, without those in which jemalloc keeps the lists of caches.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = Place> {
         let is_own = |p: &Place| self.own.binary_search(&p.address).is_ok();
-        let in_use = self.places().filter(|p| p.state == PlaceState::InUse);
-        in_use.filter(move |p| wanted || !is_own(p))
+        self.places().filter(move |p| p.state == PlaceState::InUse && !is_own(p))
     }
 
     /// Returns whether the layout is one that is known, and the walk therefore found blocks.
@@ -278,6 +281,12 @@ impl Heap {
         (sizes.sum(), self.own.len() as u64)
     }
 
+    /// Returns the words of jemalloc's own data that are addresses of blocks: where each stands, and the address.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (u64, u64)> {
+        let active = self.extents.iter().filter(|e| e.state == Use::Active);
+        active.map(|e| (e.at + WORD, e.address))
+    }
+
     /// Returns the bytes of pages with blocks.
     pub(crate) fn active(&self) -> u64 {
         let active = self.extents.iter().filter(|e| e.state == Use::Active);
@@ -306,7 +315,7 @@ fn read(view: &mut View<'_>, form: &Form, at: u64) -> Option<Extent> {
     for (i, w) in words.iter_mut().enumerate() {
         *w = view.word(at.checked_add(i as u64 * WORD)?, u64::MAX)?;
     }
-    Some(Extent::of(words, form.layout, form.shift))
+    Some(Extent::of(at, words, form.layout, form.shift))
 }
 
 /// Reads which regions of a slab are in use; also returns whether their number is the one that the slab tells. `None`: the

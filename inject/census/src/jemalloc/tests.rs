@@ -138,7 +138,7 @@ fn a_sound_heap_is_counted_with_either_layout() {
         assert_eq!(a.in_use.bytes, 253 * 16 + 12 * 8 + 3 * 16384);
         assert_eq!((a.active, a.dirty, a.muzzy, a.retained), (17 * PAGE, 4 * PAGE, 0, 8 * PAGE));
         assert!(!heap.has_caches());
-        let first = heap.blocks(true).next().expect("a block");
+        let first = heap.blocks().next().expect("a block");
         assert_eq!((first.address, first.size), (BLOCKS + 3 * 16, 16));
         check_order(&heap);
     }
@@ -238,7 +238,8 @@ fn caches(fake: &mut Fake) -> (Words, [usize; 2]) {
         let other = at[1 - k];
         let bins = own.at(cache + 8);
         let (link, descriptor) = (own.at(other), own.at(other + 2));
-        own.set(cache, &[link, link, descriptor, descriptor, bins, arena]);
+        let this = own.at(cache);
+        own.set(cache, &[link, link, descriptor, descriptor, bins, arena, 0, this]);
     }
     // In the middle of the arena's figures: both rings begin with the first cache.
     let heads = [own.at(at[0]), own.at(at[0] + 2)];
@@ -266,6 +267,74 @@ fn blocks_in_caches_are_free() {
     assert_eq!((heap.links, heap.caches), (0, 2));
     assert_eq!((a.cached.blocks, a.cached.bytes), (3, 32 + 16384));
     assert_eq!(a.in_use.blocks, 253 + 12 + 3 - 3);
+}
+
+/// The data of two threads, as they lie in their thread-local storage: the link, then the slow part of the cache, then the
+/// part with the bins.
+#[test]
+fn caches_are_found_by_the_threads_where_arenas_know_of_none() {
+    let damages: [fn(&mut Words, [usize; 2]); 4] = [
+        |_, _| (),
+        // The data of a thread that has ended lead to themselves.
+        |own, [a, _]| {
+            let this = own.at(a);
+            own.set(a + 5, &[this, this]);
+            own.set(a + 25, &[0]);
+        },
+        |own, [a, b]| own.set(a + 5, &[own.at(b) + 8]),
+        |own, [_, b]| own.set(b + 5, &[own.at(b)]),
+    ];
+    // A first link that leads to no thread is none, so that no thread is known.
+    for (damage, (caches, links)) in damages.into_iter().zip([(2, 0), (0, 0), (0, 0), (2, 1)]) {
+        let mut fake = Fake::sound(LAYOUTS[0]);
+        let mut own = Words::new(1 << 17);
+        let at = [1000, 40_000];
+        for (k, this) in at.into_iter().enumerate() {
+            let (slow, bins) = (own.at(this + 20), own.at(this + 70));
+            let other = own.at(at[1 - k]);
+            own.set(this + 5, &[other, other]);
+            own.set(this + 20 + 5, &[8]);
+            own.set(this + 20 + 21, &[bins]);
+            own.set(this + 70, &[slow]);
+        }
+        // The second bin of each.
+        for (k, this) in at.into_iter().enumerate() {
+            own.set(this + 400, &[BLOCKS + 64 + 16 * k as u64]);
+            let (head, empty) = (own.at(this + 400), own.at(this + 401));
+            own.set(this + 71 + 3, &[head, 0, (empty & 0xffff) << 32]);
+        }
+        damage(&mut own, at);
+        fake.root.set(LEAF + 8, &[own.at(at[0])]);
+        let heap = fake.walk();
+        assert_eq!((heap.caches, heap.links), (caches, links));
+        let [a] = heap.stats().arenas[..] else { panic!("one arena") };
+        assert_eq!(a.cached.blocks, caches);
+    }
+}
+
+/// In 5.2 a cache begins with two words, and has the bins of small blocks, two links, a flag and the descriptor.
+#[test]
+fn caches_of_the_older_layout_have_bins_of_two_kinds() {
+    let mut fake = Fake::sound(LAYOUTS[1]);
+    let mut own = Words::new(1 << 17);
+    let (arena, cache, large, list) = (own.at(0), 1024, 2048, 3072);
+    let descriptor = cache + 2 + 3 * 36 + 5;
+    let [this, bins] = [own.at(descriptor), own.at(cache + 2)];
+    own.set(descriptor, &[this, this, bins, own.at(large), arena]);
+    let heads = [own.at(cache), this];
+    own.set(100, &heads);
+    // The stacks grow down from where the bins point to: blocks of 16 bytes, and a large one of the class behind.
+    own.set(list - 2, &[BLOCKS + 64, BLOCKS + 80]);
+    own.set(cache + 2 + 3, &[2 << 32, 5, own.at(list)]);
+    own.set(list + 9, &[BLOCKS + 10 * PAGE]);
+    own.set(large, &[1 << 32, 5, own.at(list + 10)]);
+    // An empty bin in the midst of being asked.
+    own.set(large + 3, &[u64::MAX, 0, own.at(list + 20)]);
+    fake.root.set(LEAF + 8, &[arena]);
+    let heap = fake.walk();
+    let [a] = heap.stats().arenas[..] else { panic!("one arena") };
+    assert_eq!((heap.links, heap.caches), (0, 1));
+    assert_eq!((a.cached.blocks, a.cached.bytes), (3, 32 + 16384));
 }
 
 #[test]
