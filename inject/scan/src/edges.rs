@@ -133,7 +133,8 @@ impl<'a> Collector<'a> {
             let mut i = table.first_behind(at + u64::from(found[0]));
             let (mut start, mut end) = block(i);
             for k in &found[..n] {
-                let Some(to) = self.find(word(bytes, *k)) else { continue };
+                let value = word(bytes, *k);
+                let Some(to) = self.find(value) else { continue };
                 let here = at + u64::from(*k);
                 if here >= end {
                     let near = (i..i + 64).find(|i| *i >= all || block(*i).1 > here);
@@ -142,7 +143,7 @@ impl<'a> Collector<'a> {
                 }
                 if here >= start {
                     self.of_block(i, to);
-                } else if !freed.has(here) {
+                } else if !freed.has(here) && !freed.is_own(here, value) {
                     self.of_nobody(here, to);
                 }
             }

@@ -1,4 +1,6 @@
-//! Memory that the program has freed. Words there are no pointers of the program.
+//! Memory that the program has freed, and words of its allocator's own: they are no pointers of the program.
+
+use std::sync::Arc;
 
 /// Bytes for each bit.
 const GRAIN: u64 = 8;
@@ -7,20 +9,21 @@ const MOST: u64 = 64 << 30;
 
 /// The freed memory of a range of addresses.
 ///
-/// Only the heap that grows by `brk` is covered. Elsewhere an allocator may give memory back, and other code may get it
+/// Of freed memory only the heap that grows by `brk` is covered. Elsewhere an allocator may give memory back, and other code may get it
 /// without a notice to the scan.
 #[derive(Clone, Debug, Default)]
 pub struct Freed {
     start: u64,
     most: u64,
     bits: Vec<u64>,
+    own: Arc<[(u64, u64)]>,
 }
 
 impl Freed {
     /// Creates an account of the addresses from here on, with nothing freed.
     #[must_use]
     pub fn from(start: u64) -> Self {
-        Self { start: start / GRAIN * GRAIN, most: MOST / GRAIN, bits: Vec::new() }
+        Self { start: start / GRAIN * GRAIN, most: MOST / GRAIN, ..Self::default() }
     }
 
     /// Returns whether the word at an address is freed.
@@ -29,6 +32,19 @@ impl Freed {
         let bit = address.wrapping_sub(self.start) / GRAIN;
         let word = usize::try_from(bit / 64).ok().and_then(|i| self.bits.get(i));
         word.is_some_and(|w| w >> (bit % 64) & 1 != 0)
+    }
+
+    /// Returns the same account, which also knows words of an allocator's own data: where each stands, and the address of
+    /// a block that it is, in order.
+    #[must_use]
+    pub fn with_own(self, own: Arc<[(u64, u64)]>) -> Self {
+        Self { own, ..self }
+    }
+
+    /// Returns whether a word at an address is one of an allocator's own. A word that was changed since is none.
+    #[must_use]
+    pub fn is_own(&self, address: u64, word: u64) -> bool {
+        self.own.binary_search(&(address, word)).is_ok()
     }
 
     /// Counts a block as freed: the words that lie wholly inside.
@@ -66,6 +82,13 @@ impl Freed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_of_the_allocators_is_one_until_it_changes() {
+        let f = Freed::from(0).with_own([(0x100, 7), (0x108, 9)].into());
+        assert!(f.is_own(0x100, 7) && f.is_own(0x108, 9) && !f.is_own(0x100, 9) && !f.is_own(0, 7));
+        assert!(!f.has(0x100) && !Freed::default().is_own(0x100, 7));
+    }
 
     #[test]
     fn only_whole_words_of_freed_blocks_count() {

@@ -168,7 +168,9 @@ impl<'a> Marker<'a> {
                 (start, end) = block(i);
             }
             if here < start {
-                self.of_nobody(here, to, freed);
+                if !freed.is_own(here, w) {
+                    self.of_nobody(here, to, freed);
+                }
             } else {
                 self.of_block(i as u32, to, from);
             }
@@ -466,6 +468,22 @@ mod tests {
         let mut m = Marker::new(&t, PLAIN);
         m.root(BASE + 319);
         assert!(m.is_reached(0));
+    }
+
+    #[test]
+    fn a_word_of_the_allocators_own_holds_nothing_until_it_is_another() {
+        let mut w =
+            World { bytes: vec![0; 4096], blocks: vec![(BASE + 256, 64), (BASE + 512, 64)] };
+        w.put(BASE + 32, BASE + 256);
+        w.put(BASE + 40, BASE + 512);
+        let t = Table::from_iter(w.blocks.clone());
+        let own = [(BASE + 32, BASE + 256), (BASE + 40, BASE + 256)];
+        let freed = Freed::default().with_own(own.into());
+        let mut m = Marker::new(&t, PLAIN).doubting();
+        m.feed(BASE, &w.bytes, 4096, Words::Owned(&freed));
+        assert!(!m.is_reached(0) && m.is_reached(1));
+        m.mark_doubted(std::slice::from_ref(&(BASE..BASE + 64)));
+        assert!(!m.is_reached(0), "it is in doubt for no reason");
     }
 
     #[test]

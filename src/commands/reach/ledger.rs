@@ -5,13 +5,14 @@ use crate::failure::refused;
 use anyhow::{Result, anyhow};
 use prof_analyze::heap::{End, Watch};
 use prof_analyze::{Follower, load::Op};
-use prof_census::{Census, Options, Snapshot, take};
+use prof_census::{Census, Options, Snapshot, own_words, take};
 use prof_inject::Recorded;
 use prof_os::{Pid, maps};
 use prof_scan::{Block, Blocks, Boxed, Freed};
 use prof_trace::ticks::Ticks;
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time that the collector gets for two passes.
@@ -125,8 +126,11 @@ impl Ledger {
         }
         let path: PathBuf = recorded.path();
         let heap = maps::of(pid).ok().and_then(|all| all.into_iter().find(|m| m.name == b"[heap]"));
-        let noted =
-            Noted { freed: Freed::from(heap.map_or(u64::MAX, |m| m.start.0)), ..Noted::default() };
+        // Each extent of jemalloc's has the address of its first block.
+        let timeout = until.saturating_duration_since(Instant::now());
+        let own: Arc<[_]> = own_words(pid, timeout).map_err(|e| refused(e.to_string()))?.into();
+        let freed = Freed::from(heap.map_or(u64::MAX, |m| m.start.0)).with_own(own.clone());
+        let noted = Noted { freed, ..Noted::default() };
         let follower = Follower::observed(&path, noted)?;
         Ok(Self {
             pid,
@@ -134,7 +138,7 @@ impl Ledger {
             follower,
             since: Ticks::ZERO,
             census_since: Ticks::ZERO,
-            nothing: Freed::default(),
+            nothing: Freed::default().with_own(own),
             until,
         })
     }
