@@ -7,6 +7,7 @@ use common::{Maker, START, Temp, alloc, free, realloc};
 use prof_analyze::export::{Cost, Format, Source};
 use prof_analyze::heap::BlockStats;
 use prof_analyze::index::{Column, flags};
+use prof_analyze::leaks::{Class, LeakOptions, Leaks};
 use prof_analyze::load::{BEFORE, LABEL};
 use prof_analyze::query::{Filter, Query, Span};
 use prof_analyze::report::{Report, ReportOptions, Style};
@@ -147,6 +148,24 @@ fn they_have_a_name_wherever_stacks_are_shown() {
         source.write(format, &mut out).expect("written");
         assert!(String::from_utf8_lossy(&out).contains(LABEL), "{format:?}");
     }
+}
+
+#[test]
+fn they_are_static_even_if_they_are_freed_one_by_one() {
+    const SECOND: u64 = 1_000_000_000;
+    let (all, mut m) = (found(), Maker::new());
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x500, 0]]).thread(1, 1, "main").toggle(START + 50, 1);
+    m.put(kind::CENSUS, &census(&all).encode()).pass(START + 60);
+    let times = (1..500).map(|i| START + i * SECOND / 10);
+    let frees: Vec<_> = times.zip(&all).map(|(at, block)| free(at, block.0)).collect();
+    m.events(1, &frees).pass(START + 50 * SECOND).end(START + 60 * SECOND);
+    let file = m.file();
+    let index = open(&file);
+    let query = Query::new(&index, &Filter::default()).expect("no filter");
+    let options = LeakOptions { top: 0, classes: Class::ALL.to_vec(), ..LeakOptions::default() };
+    let leaks = Leaks::new(&index, &query, &options).expect("verdicts");
+    let found: Vec<_> = leaks.stacks.iter().map(|s| (s.class, s.live_count)).collect();
+    assert_eq!(found, [(Class::Static, 102)]);
 }
 
 #[test]

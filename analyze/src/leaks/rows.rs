@@ -6,6 +6,7 @@ use super::series::{MOMENTS, Moments, NOTHING, Series, series};
 use super::turnover::{Credit, World, assess, credits};
 use crate::Index;
 use crate::index::ScanError;
+use crate::load::BEFORE;
 use crate::query::Query;
 
 /// Number of stacks, those that hold the most, that are judged by size.
@@ -14,6 +15,10 @@ const TAKEN_APART: usize = 256;
 const PART: f64 = 0.05;
 /// Part of the time: blocks older than this are judged separately where the stack does not grow.
 const OLD: f64 = 0.4;
+
+/// The verdict on blocks from before the recording, as a census has found them.
+const CANNOT_GROW: Verdict =
+    Verdict { class: Class::Static, confidence: Confidence::High, weakest: 0.0, mean: 0.0 };
 
 /// A stack, or a part of one, with its verdict.
 pub(super) struct Judged {
@@ -45,7 +50,11 @@ pub(super) fn rows(
         .filter_map(|(group, s)| Some((group, s?)))
         .filter(|(_, s)| s.live_bytes > 0 || s.held.last().is_some_and(|h| *h > 0))
         .map(|(group, series)| {
-            let verdict = judge(&series, is_early(&series, moments));
+            let verdict = match index.analysis().groups()[group].node {
+                // Nothing is allocated there any more: its memory can only become less.
+                BEFORE => CANNOT_GROW,
+                _ => judge(&series, is_early(&series, moments)),
+            };
             Judged { group, verdict, series, sizes: None, older: None, replaced: 0 }
         })
         .collect();
