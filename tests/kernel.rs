@@ -13,20 +13,29 @@ use std::process::{Child, Command, Stdio};
 /// Number of full pages in each of the program's pipes.
 const PAGES: u64 = 64;
 
+/// The ways by which the kernel tells of its allocations.
+const BACKENDS: [&str; 2] = ["perf", "bpf"];
+
 /// Returns whether the kernel can be recorded here; the test is skipped otherwise.
-fn allowed(test: &str) -> bool {
+fn allowed(test: &str, backend: &str) -> bool {
     if !nix::unistd::geteuid().is_root() {
         skip(test, "recording the kernel needs root");
         return false;
     }
     let scene = Scene::new("kernel-allowed");
-    let out = scene.prof(&["kernel", "100ms", "1", "--quiet", "--percpu"]);
+    let args = ["kernel", "100ms", "1", "--quiet", "--percpu", "--backend", backend];
+    let out = scene.prof(&args);
     if out.code == 3 {
         skip(test, &out.stderr);
     } else {
         assert_eq!(out.code, 0, "{out:#?}");
     }
     out.code == 0
+}
+
+/// Returns the ways that can be used here.
+fn backends(test: &str) -> Vec<&'static str> {
+    BACKENDS.into_iter().filter(|backend| allowed(test, backend)).collect()
 }
 
 /// `prof kernel` in the background, ended with the test.
@@ -105,14 +114,16 @@ fn page() -> u64 {
 
 #[test]
 fn what_a_program_makes_the_kernel_allocate_is_there_to_the_byte() {
-    if !allowed("what_a_program_makes_the_kernel_allocate") {
-        return;
-    }
+    backends("what_a_program_makes_the_kernel_allocate").into_iter().for_each(is_exact);
+}
+
+fn is_exact(backend: &str) {
     let scene = Scene::new("kernel-exact");
     let mut target = Target::start(&program("kernel.c"), &[]);
     let pid = target.pid.to_string();
-    let mut prof =
-        Running::start(&scene, &["1s", "--pid", &pid, "-o", "k.prof", "-T", "6", "--older", "0"]);
+    let args =
+        ["1s", "--pid", &pid, "-o", "k.prof", "-T", "6", "--older", "0", "--backend", backend];
+    let mut prof = Running::start(&scene, &args);
     target.ask("eventfds 3000");
     target.ask("pipes 7");
     target.ask("close");
@@ -163,15 +174,49 @@ fn what_a_program_makes_the_kernel_allocate_is_there_to_the_byte() {
 
 #[test]
 fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
-    if !allowed("a_full_ring_is_told") {
-        return;
+    backends("a_full_ring_is_told").into_iter().for_each(loss_and_death_are_harmless);
+}
+
+/// Returns how many BPF programs of prof's the kernel has.
+fn programs() -> usize {
+    // What the kernel is asked for: the next program's number, then a descriptor, then what it tells of that.
+    const NEXT: libc::c_long = 11;
+    const OPEN: libc::c_long = 13;
+    const INFO: libc::c_long = 15;
+    let bpf = |command: libc::c_long, attr: &mut [u32; 8]| {
+        // SAFETY: the kernel reads and writes an attribute of this length, and what the last two words of it point to.
+        unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(attr)) }
+    };
+    let (mut id, mut count) = (0, 0);
+    loop {
+        let mut next = [id, 0, 0, 0, 0, 0, 0, 0];
+        if bpf(NEXT, &mut next) < 0 {
+            return count;
+        }
+        id = next[1];
+        let fd = bpf(OPEN, &mut [id, 0, 0, 0, 0, 0, 0, 0]);
+        if fd < 0 {
+            continue;
+        }
+        let mut info = [0u8; 80];
+        let at = info.as_mut_ptr() as u64;
+        let words = [fd as u32, info.len() as u32, at as u32, (at >> 32) as u32, 0, 0, 0, 0];
+        if bpf(INFO, &mut words.clone()) == 0 && info[64..].starts_with(b"prof_kernel") {
+            count += 1;
+        }
+        // SAFETY: the descriptor is this function's own.
+        unsafe { libc::close(fd as i32) };
     }
+}
+
+fn loss_and_death_are_harmless(backend: &str) {
     let scene = Scene::new("kernel-full");
+    let others = programs();
     let mounts = || fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     let before = mounts();
     let mut target = Target::start(&program("kernel.c"), &[]);
-    let mut prof =
-        Running::start(&scene, &["60s", "--ring-size", "4KiB", "-o", "full.prof", "--quiet"]);
+    let full = ["60s", "--ring-size", "4KiB", "-o", "full.prof", "--quiet", "--backend", backend];
+    let mut prof = Running::start(&scene, &full);
     target.ask("eventfds 5000");
     assert_eq!(prof.end(Signal::SIGTERM), 0, "{}", prof.messages());
     assert!(
@@ -181,7 +226,9 @@ fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
     );
     assert!(scene.report(&scene.path("full.prof")).number("/recording/lost_events") > 0);
 
-    let mut prof = Running::start(&scene, &["60s", "-o", "killed.prof", "--quiet"]);
+    let killed = ["60s", "-o", "killed.prof", "--quiet", "--backend", backend];
+    let mut prof = Running::start(&scene, &killed);
+    assert_eq!(programs() > others, backend == "bpf", "{} programs", programs());
     target.ask("eventfds 2000");
     let file = scene.path("killed.prof");
     let written = || fs::metadata(&file).map_or(0, |m| m.len());
@@ -193,6 +240,7 @@ fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
     assert_eq!(prof.end(Signal::SIGKILL), 128 + 9);
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "a process is left");
     assert_eq!(mounts(), before, "a mount is left");
+    until("no program is left", || programs() <= others);
     let instances = Path::new("/sys/kernel/tracing/instances");
     assert_eq!(fs::read_dir(instances).map_or(0, Iterator::count), 0, "an instance is left");
     let report = scene.report(&scene.path("killed.prof"));
@@ -202,23 +250,48 @@ fn a_full_ring_is_told_and_a_killed_prof_leaves_nothing() {
 
 #[test]
 fn options_select_what_is_recorded() {
-    if !allowed("options_select") {
-        return;
+    backends("options_select").into_iter().for_each(options_select);
+    if allowed("options_select", "perf") {
+        a_command_goes_by_perf();
     }
-    let scene = Scene::new("kernel-options");
-    // Every process has counters in per-CPU memory.
+}
+
+/// A command's children, each of which has counters in per-CPU memory.
+fn a_command_goes_by_perf() {
+    let scene = Scene::new("kernel-command");
     let percpu =
         ["kernel", "60s", "--percpu", "-o", "p.prof", "-c", "/bin/true; /bin/true; exit 7"];
     let out = scene.prof(&percpu);
     assert_eq!(out.code, 7, "the command's exit code: {out:#?}");
+    let why = "by perf events, and not by BPF programs: ";
+    assert!(out.stderr.contains(why), "{out:#?}");
+    let bpf = ["kernel", "60s", "--backend", "bpf", "-o", "b.prof", "-c", "/bin/true"];
+    let out = scene.prof(&bpf);
+    assert!(out.code == 3 && out.stderr.contains("--backend bpf can't be used: "), "{out:#?}");
     let report = scene.finished(&scene.path("p.prof"));
     assert!(of(&report, &["pcpu_alloc"]).2 >= 2, "{}", report.askers());
     assert_eq!(of(&report, &["kmem_cache_alloc"]).2, 0, "{}", report.askers());
+}
 
+fn options_select(backend: &str) {
+    let scene = Scene::new("kernel-options");
     let mut target = Target::start(&program("kernel.c"), &[]);
     let pid = target.pid.to_string();
     let filp = object_size("filp").to_string();
-    let sizes = ["60s", "--pid", &pid, "--slab", "-z", &filp, "-Z", &filp, "-o", "z.prof"];
+    let sizes = [
+        "60s",
+        "--pid",
+        &pid,
+        "--slab",
+        "-z",
+        &filp,
+        "-Z",
+        &filp,
+        "-o",
+        "z.prof",
+        "--backend",
+        backend,
+    ];
     let mut prof = Running::start(&scene, &sizes);
     target.ask("eventfds 400");
     assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
@@ -227,7 +300,7 @@ fn options_select_what_is_recorded() {
     assert_eq!(asked_by(&report, "do_eventfd").0, 0, "{}", report.askers());
     assert_eq!(of(&report, &["anon_pipe_write"]).0, 0);
 
-    let rate = ["60s", "--pid", &pid, "--slab", "-s", "10", "-o", "s.prof"];
+    let rate = ["60s", "--pid", &pid, "--slab", "-s", "10", "-o", "s.prof", "--backend", backend];
     let mut prof = Running::start(&scene, &rate);
     target.ask("eventfds 4000");
     assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
@@ -236,14 +309,14 @@ fn options_select_what_is_recorded() {
     let (_, _, all) = of(&report, &["kmem_cache_alloc", "do_eventfd"]);
     assert!((8_000..=16_000).contains(&all), "{all} of 12,000\n{}", report.askers());
 
-    let combined = ["500ms", "--pid", &pid, "--combined-only", "--slab"];
+    let combined = ["500ms", "--pid", &pid, "--combined-only", "--slab", "--backend", backend];
     let mut prof = Running::start(&scene, &combined);
     target.ask("eventfds 300");
     until("a summary", || prof.printed().contains("in 300 allocations from stack"));
     assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
     assert!(!prof.messages().contains("recorded to"), "{}", prof.messages());
 
-    let each = ["300ms", "--pid", &pid, "-a", "--older", "0", "-o", "a.prof"];
+    let each = ["300ms", "--pid", &pid, "-a", "--older", "0", "-o", "a.prof", "--backend", backend];
     let mut prof = Running::start(&scene, &each);
     target.ask("eventfds 2");
     until("each block is shown", || prof.printed().contains(&format!("size = {filp}\n")));
@@ -254,7 +327,7 @@ fn options_select_what_is_recorded() {
 
 #[test]
 fn a_cgroup_is_told_from_the_rest() {
-    if !allowed("a_cgroup_is_told_from_the_rest") {
+    if !allowed("a_cgroup_is_told_from_the_rest", "perf") {
         return;
     }
     let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
@@ -281,6 +354,38 @@ fn a_cgroup_is_told_from_the_rest() {
     assert_eq!(code, 0, "{}", prof.messages());
     let report = scene.report(&scene.path("c.prof"));
     assert_eq!(of(&report, &["filp", "do_eventfd"]).0, 700, "{}", report.askers());
+}
+
+#[test]
+fn what_interrupts_free_is_seen() {
+    for backend in backends("what_interrupts_free_is_seen") {
+        let scene = Scene::new("kernel-nested");
+        let mut target = Target::start(&program("kernel.c"), &[]);
+        let mut other = Target::start(&program("kernel.c"), &[]);
+        let pid = target.pid.to_string();
+        let args = ["60s", "--pid", &pid, "--slab", "-o", "n.prof", "-q", "--backend", backend];
+        let mut prof = Running::start(&scene, &args);
+        target.send("churn 40000");
+        other.ask("churn 40000");
+        target.line();
+        target.ask("eventfds 10");
+        // The kernel frees most of it a grace period later.
+        let file = scene.path("n.prof");
+        let pipes = ["create_pipe_files"];
+        until("everything is freed", || of(&scene.report(&file), &pipes).0 == 0);
+        assert_eq!(prof.end(Signal::SIGINT), 0, "{}", prof.messages());
+        target.quit();
+        other.quit();
+        let report = scene.finished(&file);
+        assert_eq!(report.number("/recording/lost_events"), 0, "{}", prof.messages());
+        assert!(!prof.messages().contains("looked up wrongly"), "{}", prof.messages());
+        // Two open files for each pipe, and an inode with one allocation or more.
+        let (count, bytes, all) = of(&report, &["filp", "create_pipe_files"]);
+        assert_eq!((count, bytes, all), (0, 0, 80_000), "{}", report.askers());
+        assert_eq!(of(&report, &["filp", "do_eventfd"]).0, 10, "{}", report.askers());
+        let (count, _, all) = of(&report, &pipes);
+        assert!(count == 0 && all >= 200_000, "{count} of {all}: {}", report.askers());
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use launch::Launched;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use prof_kernel::{Error, Options, Recorder, Scope, What};
+use prof_kernel::{Backend, Error, Options, Recorder, Scope, What};
 use prof_os::Pid;
 use prof_trace::values::parse;
 use std::path::PathBuf;
@@ -94,6 +94,10 @@ pub(crate) struct KernelArgs {
     /// Size of the memory of each processor that holds events until they are read: a power of two
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_ring)]
     pub ring_size: usize,
+    /// How the kernel tells of allocations: by programs (bpf), which cost less, or by perf events; auto takes programs
+    /// where they can be used
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
 }
 
 /// Parses the size of a ring.
@@ -128,7 +132,7 @@ pub(crate) fn run(args: &KernelArgs) -> Result<ExitCode> {
         }
     })?;
     stop_on_signals()?;
-    say(&text::beginning(&recorder, args));
+    text::beginning(&recorder, args).iter().for_each(|line| say(line));
     let code = match follow(&mut recorder, args, child.as_mut()) {
         Ok(code) => code,
         Err(e) => {
@@ -170,6 +174,7 @@ fn options(args: &KernelArgs) -> Result<Options> {
         max_size,
         sample_every: args.sample_rate.unwrap_or(1),
         ring: args.ring_size,
+        backend: args.backend,
     })
 }
 

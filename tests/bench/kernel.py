@@ -1,4 +1,4 @@
-"""Compares what `prof kernel` costs with a bpftrace program that does memleak's work."""
+"""Compares what `prof kernel` costs, by perf events and by BPF programs, with a bpftrace program that does memleak's work."""
 import os, shutil, signal, subprocess, time
 
 import harness
@@ -56,11 +56,11 @@ def section():
     if os.geteuid() != 0:
         print("  needs root")
         return
-    ways = {"without": None, "prof kernel": None}
+    ways = {"without": None, "perf": None, "bpf": None}
     if shutil.which("bpftrace"):
         ways["bpftrace"] = None
     found = {name: [] for name in ways}
-    said = ""
+    said = {}
     for _ in range(ROUNDS):
         for name in ways:
             if name == "without":
@@ -72,12 +72,15 @@ def section():
                 found[name].append(beside(bpftrace(), 6, end=signal.SIGKILL, env=env)[:3])
             else:
                 path = os.path.join(harness.SCRATCH, "kernel.prof")
-                command = [harness.PROF, "kernel", "--quiet", "-o", path]
-                *figures, said = beside(command, 2)
+                command = [harness.PROF, "kernel", "--quiet", "--backend", name, "-o", path]
+                *figures, said[name] = beside(command, 2)
                 found[name].append(tuple(figures))
                 os.remove(path)
     print(f"{'':14}{'pipes/s':>10}{'ns each':>10}{'its own':>10}{'together':>10}")
     for name, rounds in found.items():
         rate, ns, own = (median([r[i] for r in rounds]) for i in range(3))
         print(f"{name:14}{rate:10.0f}{ns:10.0f}{own:10.0f}{ns + own:10.0f}")
-    print("\n".join(line for line in said.splitlines() if "lost" in line or "a second" in line))
+    for name, text in said.items():
+        for line in text.splitlines():
+            if "lost" in line or "a second" in line or "can't be used" in line:
+                print(f"{name}: {line}")

@@ -1,6 +1,8 @@
 /* Makes the kernel allocate what is asked for: "eventfds N" opens N event descriptors, "pipes N" opens N pipes that hold
- * 64 full pages each, "close" closes all of them. */
+ * 64 full pages each, "close" closes all of them. "churn N" opens and closes N pipes, and sends
+ * as many datagrams to itself: most of what that takes is freed by interrupts, a while later. */
 #include "common.h"
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -30,6 +32,23 @@ static void pipes(int n) {
     }
 }
 
+static void churn(int n) {
+    static char data[600];
+    struct sockaddr_in self = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof self;
+    int s = socket(AF_INET, SOCK_DGRAM, 0);
+    if (s < 0 || bind(s, (struct sockaddr *)&self, len) || getsockname(s, (struct sockaddr *)&self, &len)) fail("socket");
+    for (int i = 0; i < n; i++) {
+        int ends[2];
+        if (pipe(ends)) fail("pipe: %s", strerror(errno));
+        if (sendto(s, data, sizeof data, 0, (struct sockaddr *)&self, len) != (long)sizeof data) fail("sendto");
+        if (recv(s, data, sizeof data, 0) != (long)sizeof data) fail("recv");
+        close(ends[0]);
+        close(ends[1]);
+    }
+    close(s);
+}
+
 int main(void) {
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
@@ -43,6 +62,8 @@ int main(void) {
             for (int i = 0; i < n; i++) keep(eventfd(0, 0));
         } else if (sscanf(line, "pipes %d", &n) == 1) {
             pipes(n);
+        } else if (sscanf(line, "churn %d", &n) == 1) {
+            churn(n);
         } else if (is(line, "close")) {
             while (count > 0) close(open_fds[--count]);
         } else {

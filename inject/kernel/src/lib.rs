@@ -9,6 +9,7 @@
 //! * [`Outstanding`]: the allocations that are not freed, by stack;
 //! * [`Names`]: the kernel's functions, from `/proc/kallsyms`.
 
+mod bpf;
 mod format;
 mod live;
 mod names;
@@ -27,7 +28,7 @@ mod write;
 pub use live::{Block, Kind, Outstanding, Row};
 pub use names::{KernelFunction, Names};
 pub use prof_os::clock::monotonic_ns as now;
-pub use recorder::{KernelStats, Options, Recorder};
+pub use recorder::{Backend, KernelStats, Options, Recorder};
 pub use tasks::Scope;
 pub use tracepoints::What;
 
@@ -58,6 +59,9 @@ pub enum Error {
         /// Advice for the user.
         advice: String,
     },
+    /// The kernel does not run prof's programs, or they can't do what is asked for.
+    #[error("--backend bpf can't be used: {0}; --backend perf records the same")]
+    NoPrograms(String),
     /// The process may not open as many descriptors as are needed.
     #[error(
         "recording the kernel's allocations takes {needed} descriptors, more than this process may have (`ulimit -n`)"

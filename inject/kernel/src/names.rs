@@ -95,6 +95,14 @@ impl Names {
         Some((first, all.next_back().unwrap_or(first)))
     }
 
+    /// Returns the addresses of two names; `None` if one is missing.
+    pub fn between(&self, first: &str, second: &str) -> Option<(u64, u64)> {
+        let name =
+            |s: &(u64, u32, u16, u16)| &self.text[s.1 as usize..s.1 as usize + usize::from(s.2)];
+        let find = |wanted| Some(self.symbols.iter().find(|s| name(s) == wanted)?.0);
+        Some((find(first)?, find(second)?))
+    }
+
     /// Returns the ranges of addresses of the functions whose names `wanted` accepts.
     pub fn ranges(&self, wanted: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let name =

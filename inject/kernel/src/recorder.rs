@@ -5,12 +5,13 @@ mod events;
 mod order;
 
 use crate::Error;
+use crate::bpf::Programs;
 use crate::live::Outstanding;
 use crate::names::{KernelFunction, Names};
 use crate::sample::{Numbers, Record, decode};
 use crate::stacks::Stacks;
 use crate::sys;
-use crate::tasks::{Scope, Threads};
+use crate::tasks::{Scope, Threads, threads_of};
 use crate::tracefs::Tracefs;
 use crate::tracepoints::{self, Tracepoint, What};
 use crate::write::Recording;
@@ -32,6 +33,21 @@ const HASTE: i32 = -10;
 /// Time between two writes to the file, in ns.
 const FLUSH: u64 = 1_000_000_000;
 
+/// Bytes of the rings that only names of threads are read from.
+const NAMES_RING: usize = 1 << 20;
+
+/// The way by which the kernel tells of its allocations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Backend {
+    /// Programs where they can be used, else perf events.
+    Auto,
+    /// Perf events.
+    Perf,
+    /// Programs in the kernel (BPF).
+    Bpf,
+}
+
 /// The settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -47,6 +63,15 @@ pub struct Options {
     pub sample_every: u64,
     /// Bytes of each processor's ring: a power of two, and at least a page.
     pub ring: usize,
+    /// The way by which the kernel tells of allocations.
+    pub backend: Backend,
+}
+
+/// What tells of allocations.
+#[derive(Debug)]
+enum Source {
+    Perf { opened: Opened, numbers: Numbers },
+    Programs(Box<Programs>),
 }
 
 /// Counts of a recording.
@@ -70,6 +95,12 @@ pub struct KernelStats {
     pub lost_allocations: u64,
     /// Frees that were lost so.
     pub lost_frees: u64,
+    /// Those of both kinds that were lost because they interrupted the recording of another one.
+    pub lost_nested: u64,
+    /// Stacks that were looked up as well as unwound, for comparison.
+    pub compared: u64,
+    /// Those of them that were looked up wrongly. From the first one on, all are unwound.
+    pub wrong: u64,
     /// Records that could not be decoded.
     pub damaged: u64,
     /// Greatest number of bytes that waited in a ring.
@@ -89,9 +120,10 @@ pub struct KernelStats {
 pub struct Recorder {
     options: Options,
     tracepoints: Vec<Tracepoint>,
-    numbers: Numbers,
     rings: Rings,
-    opened: Opened,
+    source: Source,
+    /// Why perf events are used where programs might have been.
+    why_perf: Option<String>,
     order: Order,
     names: Names,
     names_read: u64,
@@ -118,23 +150,46 @@ impl Recorder {
         let page = prof_os::page_size();
         let tracepoints = tracepoints::all(&Tracefs::open()?, options.what)?;
         let names = Names::read()?;
-        let mut rings = Rings::open(options.ring, page as usize)?;
+        let mut stacks = Stacks::new(&names, options.what.slab, options.what.percpu);
+        if let Some(pid) = options.scope.process()
+            && threads_of(pid).is_none()
+        {
+            return Err(Error::Gone(pid));
+        }
+        let without = cost::without();
+        let (programs, why_perf) = programs(&options, &tracepoints, &names, &mut stacks)?;
+        let ring = if programs.is_some() { options.ring.min(NAMES_RING) } else { options.ring };
+        let mut rings = Rings::open(ring, page as usize)?;
         sys::go_first(HASTE);
-        let event_ns = cost::of_an_event(&tracepoints, &mut rings)?;
+        let (programs, event_ns) = match programs {
+            Some(mut p) => {
+                let ns = cost::of_programs(&mut p, &mut stacks, without);
+                (Some(p), ns)
+            }
+            None => (None, cost::of_an_event(&tracepoints, &mut rings, without)?),
+        };
         let started = prof_os::clock::monotonic_ns();
         let recording = match file {
             Some(file) => Some(begin(file, &options, &tracepoints, started, command)?),
             None => None,
         };
-        let mut numbers = Numbers::default();
-        let opened = Opened::open(&options, &tracepoints, &rings, page, &mut numbers)?;
-        let stacks = Stacks::new(&names, options.what.slab, options.what.percpu);
-        opened.enable()?;
+        let source = match programs {
+            Some(mut programs) => {
+                programs.begin(&options, &tracepoints);
+                Source::Programs(programs)
+            }
+            None => {
+                let mut numbers = Numbers::default();
+                let opened = Opened::open(&options, &tracepoints, &rings, page, &mut numbers)?;
+                opened.enable()?;
+                Source::Perf { opened, numbers }
+            }
+        };
         Ok(Self {
             tracepoints,
-            numbers,
             rings,
-            opened,
+            source,
+            why_perf,
             order: Order::new(Ticks(started)),
             names,
             names_read: started,
@@ -155,7 +210,11 @@ impl Recorder {
 
     /// Waits until a ring is a quarter full, or for `most`; then reads all rings.
     pub fn pass(&mut self, most: Duration) {
-        self.rings.wait(most);
+        let patience = match &self.source {
+            Source::Perf { .. } => most,
+            Source::Programs(p) => most.min(p.patience()),
+        };
+        self.rings.wait(patience);
         let start = prof_os::clock::monotonic_ns();
         self.read();
         self.take(self.order.safe());
@@ -170,11 +229,33 @@ impl Recorder {
 
     /// Reads all rings.
     fn read(&mut self) {
-        let Self { rings, numbers, tracepoints, options, order, stacks, threads, figures, .. } =
-            self;
-        let whose = match options.scope {
+        let Self { rings, tracepoints, order, stacks, threads, figures, .. } = self;
+        let whose = match self.options.scope {
             Scope::Process(pid) => Some(pid),
             _ => None,
+        };
+        let no_numbers = Numbers::default();
+        let numbers = match &mut self.source {
+            Source::Perf { numbers, .. } => numbers,
+            Source::Programs(programs) => {
+                programs.read(stacks, |stacks, e| {
+                    figures.events += 1;
+                    let t = &tracepoints[e.tracepoint];
+                    let change = Change::free(t.kind, e.time, e.address, e.size, self.page);
+                    if !t.is_alloc {
+                        order.push(change);
+                    } else if e.pid == self.me {
+                        figures.of_prof += 1;
+                    } else if whose.is_some_and(|pid| pid != e.pid) {
+                        // The programs' scope was another one before.
+                    } else if t.kind == crate::Kind::Page && stacks.get(e.stack).is_own {
+                        figures.own_pages += 1;
+                    } else {
+                        order.push(change.by(e.stack, threads.number(e.tid)));
+                    }
+                });
+                &no_numbers
+            }
         };
         for ring in &mut rings.all {
             figures.fullest = figures.fullest.max(ring.waiting());
@@ -183,7 +264,7 @@ impl Recorder {
                     figures.events += 1;
                     let t = &tracepoints[s.tracepoint];
                     if !t.is_alloc {
-                        return order.push(Change::free(t, &s, self.page));
+                        return order.push(Change::of(t, &s, self.page));
                     }
                     if s.pid == self.me {
                         figures.of_prof += 1;
@@ -194,8 +275,7 @@ impl Recorder {
                             figures.own_pages += 1;
                         } else {
                             let thread = threads.number(s.tid);
-                            let change = Change::alloc(t, &s, self.page, stack, thread);
-                            order.push(change);
+                            order.push(Change::of(t, &s, self.page).by(stack, thread));
                         }
                     }
                 }
@@ -257,11 +337,21 @@ impl Recorder {
 
     /// Returns the counts so far.
     pub fn figures(&self) -> KernelStats {
-        let (allocations, frees) = self.opened.lost(&self.tracepoints);
         let mut f = self.figures;
-        (f.lost_allocations, f.lost_frees) = (allocations, frees);
-        if allocations + frees == 0 {
-            f.lost_allocations = self.reported;
+        match &self.source {
+            Source::Perf { opened, .. } => {
+                (f.lost_allocations, f.lost_frees) = opened.lost(&self.tracepoints);
+                if f.lost_allocations + f.lost_frees == 0 {
+                    f.lost_allocations = self.reported;
+                }
+            }
+            Source::Programs(p) => {
+                let lost = p.lost();
+                (f.lost_allocations, f.lost_frees) = (lost.allocations, lost.frees);
+                f.lost_nested = lost.nested;
+                (f.compared, f.wrong, f.damaged) = (p.compared, p.wrong, f.damaged + p.damaged);
+                f.fullest = p.fullest;
+            }
         }
         f.own_ns = prof_os::clock::process_ns() - self.cpu_at_start;
         f.elapsed_ns = prof_os::clock::monotonic_ns() - self.started;
@@ -270,8 +360,16 @@ impl Recorder {
 
     /// Returns the bytes of all rings together, and the number of processors.
     pub fn rings(&self) -> (u64, usize) {
-        let n = self.rings.all.len();
+        let n = self.rings.processors.len();
         (self.options.ring as u64 * n as u64, n)
+    }
+
+    /// Returns which way the kernel tells of allocations, and why it is perf events where it might have been the other.
+    pub fn backend(&self) -> (Backend, Option<&str>) {
+        match self.source {
+            Source::Perf { .. } => (Backend::Perf, self.why_perf.as_deref()),
+            Source::Programs(_) => (Backend::Bpf, None),
+        }
     }
 
     /// Returns the error that ended the writing of the recording.
@@ -284,12 +382,18 @@ impl Recorder {
     /// # Errors
     /// If the recording could not be written to its end.
     pub fn finish(&mut self, reason: &str) -> Result<(), Error> {
-        self.opened.disable();
+        match &mut self.source {
+            Source::Perf { opened, .. } => opened.disable(),
+            Source::Programs(p) => p.stop(),
+        }
         self.read();
         self.take(u64::MAX);
         let f = self.figures();
         let Some(mut recording) = self.recording.take() else { return Ok(()) };
-        let calls = self.opened.hits(&self.tracepoints);
+        let calls = match &self.source {
+            Source::Perf { opened, .. } => opened.hits(&self.tracepoints),
+            Source::Programs(p) => p.hits(),
+        };
         recording.counters(&Counters {
             events: f.events,
             lost: f.lost_allocations + f.lost_frees,
@@ -302,6 +406,23 @@ impl Recorder {
             }
             (None, _) => Ok(()),
         }
+    }
+}
+
+/// Starts the programs, unless they are not wanted, or can't be used and need not be: then says why.
+fn programs(
+    options: &Options,
+    tracepoints: &[Tracepoint],
+    names: &Names,
+    stacks: &mut Stacks,
+) -> Result<(Option<Box<Programs>>, Option<String>), Error> {
+    if options.backend == Backend::Perf {
+        return Ok((None, None));
+    }
+    match Programs::start(options, tracepoints, names, stacks, &sys::processors()) {
+        Ok(p) => Ok((Some(Box::new(p)), None)),
+        Err(why) if options.backend == Backend::Bpf => Err(Error::NoPrograms(why)),
+        Err(why) => Ok((None, Some(why))),
     }
 }
 

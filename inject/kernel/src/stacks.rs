@@ -127,6 +127,12 @@ impl Stacks {
         number
     }
 
+    /// Returns whether there is a stack with a number.
+    #[inline]
+    pub(crate) fn has(&self, number: u32) -> bool {
+        (number as usize) < self.all.len()
+    }
+
     /// Returns a stack by its number.
     #[inline]
     pub(crate) fn get(&self, number: u32) -> &Stack {

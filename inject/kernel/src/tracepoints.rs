@@ -165,22 +165,24 @@ pub(crate) fn all(tracefs: &Tracefs, what: What) -> Result<Vec<Tracepoint>, Erro
 }
 
 impl Tracepoint {
-    /// Returns the expression that lets allocations of `min` to `max` bytes through; `None` if that is all.
-    pub(crate) fn filter(&self, min: u64, max: u64, page: u64) -> Option<String> {
+    /// Returns the least and the greatest size of allocations of `min` to `max` bytes, or order of pages; `None` if that
+    /// is all.
+    pub(crate) fn sizes(&self, min: u64, max: u64, page: u64) -> Option<(u64, u64)> {
         if !self.is_alloc || (min == 0 && max == u64::MAX) {
             return None;
         }
-        let name = self.size_name;
-        if self.kind == Kind::Page {
-            // The smallest order with at least `min` bytes, and the largest with at most `max`.
-            let least = min.div_ceil(page).max(1).next_power_of_two().trailing_zeros();
-            let most = (max / page).checked_ilog2();
-            return Some(match most {
-                Some(most) => format!("{name} >= {least} && {name} <= {most}"),
-                None => format!("{name} > 64"),
-            });
+        if self.kind != Kind::Page {
+            return Some((min, max.min(i64::MAX as u64)));
         }
-        Some(format!("{name} >= {min} && {name} <= {}", max.min(i64::MAX as u64)))
+        // The smallest order with at least `min` bytes, and the largest with at most `max`.
+        let least = min.div_ceil(page).max(1).next_power_of_two().trailing_zeros();
+        Some((max / page).checked_ilog2().map_or((1, 0), |most| (least.into(), most.into())))
+    }
+
+    /// Returns the expression that lets allocations of `min` to `max` bytes through; `None` if that is all.
+    pub(crate) fn filter(&self, min: u64, max: u64, page: u64) -> Option<String> {
+        let (name, (least, most)) = (self.size_name, self.sizes(min, max, page)?);
+        Some(format!("{name} >= {least} && {name} <= {most}"))
     }
 }
 
@@ -207,7 +209,7 @@ mod tests {
         );
         (t.kind, t.size_name) = (Kind::Page, "order");
         assert_eq!(t.filter(4097, 20000, 4096).as_deref(), Some("order >= 1 && order <= 2"));
-        assert_eq!(t.filter(0, 4095, 4096).as_deref(), Some("order > 64"));
+        assert_eq!(t.filter(0, 4095, 4096).as_deref(), Some("order >= 1 && order <= 0"));
         t.is_alloc = false;
         assert_eq!(t.filter(16, 32, 4096), None);
     }

@@ -2,14 +2,14 @@
 
 use super::KernelArgs;
 use crate::term::{one_line, say};
-use prof_kernel::{Block, Kind, Recorder, Row};
+use prof_kernel::{Backend, Block, Kind, Recorder, Row};
 use prof_trace::ticks::Ticks;
 use prof_trace::values::text::{bytes, duration, number};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// Returns the line on what begins.
-pub(super) fn beginning(recorder: &Recorder, args: &KernelArgs) -> String {
+/// Returns the lines on what begins.
+pub(super) fn beginning(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
     let (all, processors) = recorder.rings();
     let whose = match (args.pid, &args.cgroup, &args.command) {
         (Some(pid), ..) => format!("process {pid}"),
@@ -17,12 +17,20 @@ pub(super) fn beginning(recorder: &Recorder, args: &KernelArgs) -> String {
         (.., Some(command)) => format!("{command:?}"),
         _ => "the whole machine".into(),
     };
-    format!(
-        "recording the kernel's allocations for {whose}, with {} of rings on {processors} processors; an event costs \
-         about {} ns here. Ctrl-C ends it",
-        bytes(all),
-        recorder.figures().event_ns
-    )
+    let by = match recorder.backend() {
+        (Backend::Perf, Some(why)) => format!("perf events, and not by BPF programs: {why}"),
+        (Backend::Perf, None) => "perf events".into(),
+        _ => "BPF programs".into(),
+    };
+    vec![
+        format!("the kernel tells of its allocations by {by}"),
+        format!(
+            "recording the kernel's allocations for {whose}, with {} of rings on {processors} processors; an event \
+             costs about {} ns here. Ctrl-C ends it",
+            bytes(all),
+            recorder.figures().event_ns
+        ),
+    ]
 }
 
 /// Returns the stacks with the most outstanding bytes, the largest last.
@@ -125,12 +133,24 @@ pub(super) fn ending(recorder: &Recorder, args: &KernelArgs) -> Vec<String> {
         ));
     }
     if f.lost_allocations + f.lost_frees > 0 {
+        let nested = match f.lost_nested {
+            0 => String::new(),
+            n => format!(" or, {} of them, as they interrupted the recording of others", number(n)),
+        };
         lines.push(format!(
-            "{} allocations and {} frees were lost, as a ring of {} was full: what is outstanding is not exact. Give a \
-             larger --ring-size, or record less (--sample-rate, --min-size, --slab)",
+            "{} allocations and {} frees were lost, as a ring of {} was full{nested}: what is outstanding is not exact. \
+             Give a larger --ring-size, or record less (--sample-rate, --min-size, --slab)",
             number(f.lost_allocations),
             number(f.lost_frees),
             bytes(args.ring_size as u64)
+        ));
+    }
+    if f.wrong > 0 {
+        lines.push(format!(
+            "{} of {} stacks that were compared had been looked up wrongly: a part of the stacks is not right. Record \
+             with --backend perf, and report this",
+            number(f.wrong),
+            number(f.compared)
         ));
     }
     if f.damaged + f.late > 0 {

@@ -27,26 +27,24 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Makes an allocation.
+    /// Makes a free. `address` may be the number of a page, and `size` an order.
     #[inline]
-    pub(super) fn alloc(
-        t: &Tracepoint,
-        s: &Sample<'_>,
-        page: u64,
-        stack: u32,
-        thread: u32,
-    ) -> Self {
-        let size = t.size.map_or(0, |f| f.int(s.raw));
-        let (address, size) = place(t.kind, t.address.int(s.raw), size, page);
-        Self { time: s.time, address, size, stack, thread }
+    pub(super) fn free(kind: Kind, time: Ticks, address: u64, size: u64, page: u64) -> Self {
+        let (address, size) = place(kind, address, size, page);
+        Self { time, address, size, stack: NO_STACK, thread: 0 }
     }
 
-    /// Makes a free.
+    /// Makes it an allocation.
     #[inline]
-    pub(super) fn free(t: &Tracepoint, s: &Sample<'_>, page: u64) -> Self {
-        let order = t.size.map_or(0, |f| f.int(s.raw));
-        let (address, size) = place(t.kind, t.address.int(s.raw), order, page);
-        Self { time: s.time, address, size, stack: NO_STACK, thread: 0 }
+    pub(super) fn by(self, stack: u32, thread: u32) -> Self {
+        Self { stack, thread, ..self }
+    }
+
+    /// Makes a free of the sample of a tracepoint.
+    #[inline]
+    pub(super) fn of(t: &Tracepoint, s: &Sample<'_>, page: u64) -> Self {
+        let size = t.size.map_or(0, |f| f.int(s.raw));
+        Self::free(t.kind, s.time, t.address.int(s.raw), size, page)
     }
 }
 
