@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Time that the collector gets for two passes.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for the search of words of jemalloc's own; those that are not found by then count as pointers.
+const OWN: Duration = Duration::from_secs(2);
 /// Interval at which its sign of life is looked at.
 const LOOK: Duration = Duration::from_millis(1);
 /// Least time between two signs of life that the collector gives while a write keeps it busy.
@@ -127,7 +129,7 @@ impl Ledger {
         let path: PathBuf = recorded.path();
         let heap = maps::of(pid).ok().and_then(|all| all.into_iter().find(|m| m.name == b"[heap]"));
         // Each extent of jemalloc's has the address of its first block.
-        let timeout = until.saturating_duration_since(Instant::now());
+        let timeout = until.saturating_duration_since(Instant::now()).min(OWN);
         let own: Arc<[_]> = own_words(pid, timeout).map_err(|e| refused(e.to_string()))?.into();
         let freed = Freed::from(heap.map_or(u64::MAX, |m| m.start.0)).with_own(own.clone());
         let noted = Noted { freed, ..Noted::default() };

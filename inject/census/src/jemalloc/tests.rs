@@ -153,6 +153,13 @@ fn the_root_is_found_by_what_it_leads_to() {
     let data = fake.tree().data;
     let found = tree::in_data(&mut view, &maps, &data);
     assert_eq!(found, [fake.tree()]);
+    // An array of pointers looks like a part of a root whose pages are full; it is not looked behind.
+    let mut full = Fake::sound(LAYOUTS[0]);
+    let entry = full.leaf.at(0);
+    let first = (full.root.at(0).next_multiple_of(PAGE) - full.root.at(0)) / WORD;
+    full.root.set((BLOCKS >> 30) as usize, &[0]);
+    full.root.set(first as usize + 512, &[entry; 300]);
+    assert_eq!(tree::in_data(&mut view, &maps, &full.tree().data), []);
     // A root whose beginning would lie in front of the data is none.
     let later = data.start + 8..data.end;
     assert_eq!(tree::in_data(&mut view, &maps, &later), []);

@@ -15,6 +15,11 @@ const SHIFTS: [u32; 3] = [12, 14, 16];
 const FLAGS: u64 = 63;
 /// Alignment of what jemalloc allocates for itself.
 pub(super) const ALIGN: u64 = 64;
+/// Bytes of a piece of data, and the number of its words from which on it is no part of a root: its 512 entries of 1 GiB
+/// each would stand for 256 GiB of memory and more. Programs have long arrays of pointers, and to look behind each takes
+/// long.
+const PAGE: u64 = 4096;
+const FULL: usize = 256;
 /// Entries of a leaf that are looked at to recognise it.
 const LOOK: usize = 64;
 /// Words of a leaf, most of which lead to the same extent as the one before, that are looked at.
@@ -125,15 +130,40 @@ pub(crate) fn find(view: &mut View<'_>, maps: &[Map]) -> Vec<Tree> {
 /// Finds the trees whose roots lie in a segment of data.
 pub(super) fn in_data(view: &mut View<'_>, maps: &[Map], data: &Range<u64>) -> Vec<Tree> {
     let mut found: Vec<Tree> = Vec::new();
-    each_word(view, data.clone(), |view, at, leaf| {
+    let mut page = Vec::new();
+    let read = each_word(view, data.clone(), |view, at, leaf| {
+        let begins = page.last().is_some_and(|(last, _)| last / PAGE != at / PAGE);
+        if begins {
+            look_at(view, maps, data, &page, &mut found);
+            page.clear();
+        }
+        page.push((at, leaf));
+        found.len() < MOST_TREES
+    });
+    if read {
+        look_at(view, maps, data, &page, &mut found);
+    }
+    found
+}
+
+/// Adds the trees of whose roots words are entries, given the words of a page and where they stand.
+fn look_at(
+    view: &mut View<'_>,
+    maps: &[Map],
+    data: &Range<u64>,
+    page: &[(u64, u64)],
+    found: &mut Vec<Tree>,
+) {
+    if page.len() > FULL {
+        return;
+    }
+    for (at, leaf) in page.iter().copied().filter(|(_, leaf)| leaf.is_multiple_of(ALIGN)) {
         let known = |t: &Tree| (t.root..t.end()).contains(&at);
-        if leaf.is_multiple_of(ALIGN) && !found.iter().any(known) {
+        if found.len() < MOST_TREES && !found.iter().any(known) {
             let tree = |shift: &u32| of_entry(view, maps, data, at, leaf, *shift);
             found.extend(SHIFTS.iter().find_map(tree));
         }
-        found.len() < MOST_TREES
-    });
-    found
+    }
 }
 
 /// Returns the tree of which a word is an entry of the root, if it is one.
