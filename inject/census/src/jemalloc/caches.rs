@@ -47,14 +47,17 @@ pub(super) struct Bin {
 impl Bin {
     /// Reads a bin of jemalloc 5.`minor`.
     fn of([a, _, c]: [u64; BIN], minor: u32) -> Self {
+        // Fields of two and of four bytes, in the machine's order.
+        let (a_bytes, c_bytes) = (a.to_ne_bytes(), c.to_ne_bytes());
         if minor >= 3 {
             // The stack grows down; where it is when empty is known by the low bits.
-            let (head, empty) = (a, c >> 32 & 0xffff);
-            let bytes = empty.wrapping_sub(head) & 0xffff;
-            return Self { first: head, blocks: bytes / WORD, lists: head };
+            let (head, empty) = (a, u16::from_ne_bytes([c_bytes[4], c_bytes[5]]));
+            let bytes = empty.wrapping_sub(head as u16);
+            return Self { first: head, blocks: u64::from(bytes) / WORD, lists: head };
         }
         // It is -1 for a moment when an empty one is asked.
-        let blocks = if a >> 63 == 0 { a >> 32 } else { 0 };
+        let blocks = i32::from_ne_bytes([a_bytes[4], a_bytes[5], a_bytes[6], a_bytes[7]]);
+        let blocks = u64::try_from(blocks).unwrap_or(0);
         let first = c.wrapping_sub(blocks.wrapping_mul(WORD));
         Self { first, blocks, lists: c.wrapping_sub(WORD) }
     }
@@ -163,7 +166,7 @@ impl Bin {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_pointer_width = "64", target_endian = "little"))]
 mod tests {
     use super::*;
 

@@ -8,7 +8,7 @@ mod caches;
 mod classes;
 mod extent;
 mod stats;
-#[cfg(all(test, target_pointer_width = "64"))]
+#[cfg(all(test, target_pointer_width = "64", target_endian = "little"))]
 mod tests;
 mod tree;
 mod tsd;
