@@ -410,3 +410,36 @@ fn refusals_say_what_to_do() {
     assert!(gone.code == 3 && gone.stderr.contains("process 4194303 is gone"), "{gone:#?}");
     assert_eq!(fs::read_dir(&scene.dir).expect("a folder").count(), 0, "a file without content");
 }
+
+#[test]
+fn perf_events_do_where_programs_are_refused() {
+    let test = "perf_events_do_where_programs_are_refused";
+    if !allowed(test, "bpf") || !installed("setpriv") || !installed("unshare") {
+        return skip(test, "no programs, no setpriv, or no unshare");
+    }
+    let scene = Scene::new("kernel-without-bpf");
+    let run = |rest: &str| {
+        // With tracefs mounted, the right to mount it is not needed; both mounts end with the namespaces.
+        let script = format!(
+            "mount -t tracefs none /sys/kernel/tracing; {rest} kernel 200ms 1 -q --combined-only",
+        );
+        let mut c = Command::new("unshare");
+        c.args(["-m", "sh", "-c", &script]);
+        scene.run(c)
+    };
+    let prof = Scene::binary().display().to_string();
+    let without = "exec setpriv --bounding-set=-sys_admin,-bpf --inh-caps=-sys_admin,-bpf";
+    for (rest, why) in [
+        (format!("{without} {prof}"), "the kernel refuses BPF maps"),
+        (
+            format!("exec unshare -pf --mount-proc {prof}"),
+            "in a container with numbers of processes",
+        ),
+    ] {
+        let out = run(&rest);
+        let line = "by perf events, and not by BPF programs: ";
+        assert!(out.code == 0 && out.stderr.contains(line), "{rest}: {out:#?}");
+        assert!(out.stderr.contains(why), "{rest}: {out:#?}");
+        assert!(out.stderr.contains("recording the kernel's allocations"), "{out:#?}");
+    }
+}
