@@ -23,6 +23,9 @@ const SLAB_TAKES: [&str; 14] = [
 ];
 /// Functions by which the per-CPU allocator takes pages for its own blocks.
 const PERCPU_TAKES: [&str; 3] = ["pcpu_alloc_pages", "pcpu_populate_chunk", "pcpu_create_chunk"];
+/// Beginnings of the names of the functions by which a tracepoint calls its probes where it has several: another tracer of
+/// the same tracepoints puts them between the allocator and prof.
+const ITERATORS: [&str; 3] = ["__traceiter_k", "__traceiter_mm_page_", "__traceiter_percpu_"];
 /// Number of innermost frames that are searched for these functions.
 const NEAR: usize = 8;
 
@@ -54,6 +57,8 @@ pub(crate) struct Stacks {
     cache_names: Vec<String>,
     scratch: Vec<u64>,
     own: Vec<(u64, u64)>,
+    /// Address ranges of [`ITERATORS`].
+    iterators: Vec<(u64, u64)>,
     /// Nodes that have been made since they were last written.
     pub new_nodes: Vec<Node>,
     /// Code addresses that have been seen since they were last written, with their numbers.
@@ -67,7 +72,8 @@ impl Stacks {
             (slab && SLAB_TAKES.contains(&plain(name)))
                 || (percpu && PERCPU_TAKES.contains(&plain(name)))
         };
-        Self { own: names.ranges(wanted), ..Self::default() }
+        let iterators = names.ranges(|name| ITERATORS.iter().any(|i| name.starts_with(i)));
+        Self { own: names.ranges(wanted), iterators, ..Self::default() }
     }
 
     /// Returns the address that stands for a slab cache's name.
@@ -94,7 +100,9 @@ impl Stacks {
         let mut frames = std::mem::take(&mut self.scratch);
         frames.clear();
         frames.extend((cache != 0).then_some(cache));
-        frames.extend(sample::addresses(stack));
+        let mut stack = sample::addresses(stack).peekable();
+        stack.next_if(|a| is_in(&self.iterators, *a));
+        frames.extend(stack);
         let number = match self.numbers.get(&frames[..]) {
             Some(n) => *n,
             None => self.add(&frames),
@@ -118,9 +126,7 @@ impl Stacks {
             }
             node = id;
         }
-        // A return address lies behind the call, possibly in the next function.
-        let is_in = |a: &u64| self.own.iter().any(|(start, end)| (*start + 1..=*end).contains(a));
-        let is_own = frames.iter().take(NEAR).any(is_in);
+        let is_own = frames.iter().take(NEAR).any(|a| is_in(&self.own, *a));
         let number = self.all.len() as u32;
         self.all.push(Stack { frames: frames.into(), node, is_own });
         self.numbers.insert(frames.into(), number);
@@ -140,6 +146,12 @@ impl Stacks {
     }
 }
 
+/// Returns whether a return address is of a call in one of the ranges of functions. It lies behind the call, possibly in
+/// the next function.
+fn is_in(ranges: &[(u64, u64)], address: u64) -> bool {
+    ranges.iter().any(|(start, end)| (*start + 1..=*end).contains(&address))
+}
+
 /// Returns a function's name without the suffixes that compilers add to parts and clones.
 fn plain(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
@@ -151,6 +163,14 @@ mod tests {
 
     const TEXT: &str =
         "1000 T start\n2000 T allocate_slab.isra.0\n3000 T kmem_cache_alloc\n4000 T end\n";
+
+    #[test]
+    fn another_tracer_changes_no_stack() {
+        let text = "1000 T start\n2000 T __traceiter_kmalloc\n2100 T kmalloc\n2200 T end\n";
+        let mut s = Stacks::new(&Names::parse(text), true, false);
+        let alone = s.number(0, &bytes(&[0x2110, 0x1010]));
+        assert_eq!(s.number(0, &bytes(&[0x2058, 0x2110, 0x1010])), alone);
+    }
 
     fn bytes(frames: &[u64]) -> Vec<[u8; 8]> {
         frames.iter().map(|a| a.to_ne_bytes()).collect()
