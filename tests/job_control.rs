@@ -73,6 +73,23 @@ fn a_prof_that_job_control_stops_holds_nothing() {
     target.quit();
 }
 
+/// A process that is stopped until this is dropped, also by a test that fails.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        let pid = Pid::from_raw(pid);
+        kill(pid, Signal::SIGSTOP).expect("stop");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
 /// Returns the process group and the session of a process.
 fn group_and_session(pid: i32) -> (i32, i32) {
     let pid = Some(Pid::from_raw(pid));
@@ -94,12 +111,13 @@ fn the_collector_leaves_the_job_at_once_and_the_session_when_it_is_behind() {
     target.ask("alloc 100");
     target.ask("free 100");
     assert_eq!(group_and_session(collector), (group, session));
-    kill(Pid::from_raw(collector), Signal::SIGSTOP).expect("stop");
-    for _ in 0..5 {
-        target.ask("alloc 60000");
-        target.ask("free 60000");
+    {
+        let _stopped = Stopped::new(collector);
+        for _ in 0..5 {
+            target.ask("alloc 60000");
+            target.ask("free 60000");
+        }
     }
-    kill(Pid::from_raw(collector), Signal::SIGCONT).expect("continue");
     until("the collector has a session", || group_and_session(collector) == (collector, collector));
     scene.detach(&target);
     assert_eq!(scene.finished(&recording).total("allocations"), 300_100);
