@@ -40,11 +40,15 @@ pub(crate) fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<(
 pub(crate) fn leave_group() {
     // SAFETY: the calls take no pointers but a null one, and the child does nothing but wait for its end.
     unsafe {
+        let own = libc::getpid();
         let leader = libc::fork();
         if leader == 0 {
-            loop {
+            // It would wait for ever for a parent that was killed.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            while libc::getppid() == own {
                 libc::pause();
             }
+            libc::_exit(0);
         }
         // A group lives as long as one of its members.
         if leader < 0 || libc::setpgid(leader, leader) != 0 || libc::setpgid(0, leader) != 0 {
