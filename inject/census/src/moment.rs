@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a heap that are walked in a second at least, to tell beforehand how long a stop would be.
 const RATE: u64 = 512 << 20;
-/// How much longer than a first walk of jemalloc's heap a second one may take: other processes may need the processor.
+/// A second walk of jemalloc's heap may take this many times as long as the first: other processes may need the
+/// processor.
 const MARGIN: u32 = 2;
 
 /// A walk that is prepared: memory to which no list of glibc leads, so that all mappings have to be searched for it, is

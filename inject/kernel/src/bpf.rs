@@ -58,7 +58,7 @@ pub(crate) struct Event {
     pub tid: Pid,
 }
 
-/// What was lost.
+/// Numbers of events that were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub allocations: u64,

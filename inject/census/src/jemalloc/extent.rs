@@ -12,7 +12,7 @@ const CLASS: u32 = 8;
 /// Binary logarithm of the least size of a block.
 const TINY: u32 = 3;
 
-/// What the versions of jemalloc differ in: where the fields of an extent's first word begin.
+/// The bits at which the fields of an extent's first word begin. The versions of jemalloc differ in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Minor number of the version that it came with.
@@ -28,7 +28,7 @@ pub(crate) const LAYOUTS: [Layout; 2] = [
     Layout { minor: 2, state: 16, state_width: 2, class: 18 },
 ];
 
-/// What an extent is used for.
+/// The purpose of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Of blocks.
@@ -59,7 +59,7 @@ pub(crate) struct Extent {
     pub free: u32,
     /// The first word of its bits among those of all extents.
     pub bits: u32,
-    /// Where its data lie.
+    /// Address of its data.
     pub at: u64,
 }
 

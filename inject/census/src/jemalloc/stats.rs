@@ -1,4 +1,4 @@
-//! What a heap of jemalloc has, in numbers.
+//! The figures of a heap of jemalloc.
 
 use super::Heap;
 use super::extent::Use;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct JemallocStats {
     /// The version whose layout fits, major and minor: 5.2 or 5.3. `None`: none fits, so that no block is counted.
     pub version: Option<(u32, u32)>,
-    /// Its arenas, in the order of their numbers.
+    /// The arenas, in the order of their numbers.
     pub arenas: Vec<JemallocArena>,
     /// Number of caches of threads that were found. If there are none, blocks in caches count as in use.
     pub caches: u64,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 const LEAF: usize = 1 << 18;
-/// Where the blocks of these heaps would lie. Nothing reads them.
+/// Address of the first block of these heaps. Nothing reads the blocks.
 const BLOCKS: u64 = 5 << 30;
 /// Words of an extent.
 const EXTENT: usize = 16;

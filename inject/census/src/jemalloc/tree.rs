@@ -24,8 +24,8 @@ const FULL: usize = 256;
 const LOOK: usize = 64;
 /// Words of a leaf, most of which lead to the same extent as the one before, that are looked at.
 const WORDS: usize = 1 << 12;
-/// How many of them may make no sense beside as many that do: the target may be changing them, or they begin in front of
-/// the leaf.
+/// Number of them that may make no sense beside as many that do: the target may be changing them, or they begin in front
+/// of the leaf.
 const MISSES: usize = 3;
 /// Width of the number of a size class in an entry.
 const CLASS: u32 = 8;
@@ -74,7 +74,7 @@ pub(crate) fn segments(maps: &[Map]) -> Vec<Range<u64>> {
         match all.last_mut() {
             Some(last) if follows && m.is_anonymous() => last.end = m.end.0,
             _ if m.inode != 0 => all.push(m.start.0..m.end.0),
-            // What lies right behind segments of code or constants is zeroed data.
+            // Anonymous memory right behind segments of code or constants is zeroed data.
             _ if m.is_anonymous() && maps.iter().any(|o| o.end == m.start && o.inode != 0) => {
                 all.push(m.start.0..m.end.0);
             }

@@ -21,7 +21,7 @@ const ARENA: u64 = 5;
 const MOST: usize = 1 << 18;
 const MOST_PLACES: usize = 1 << 14;
 
-/// Where parts lie in a thread's data, in words.
+/// Distances of parts from the beginning of a thread's data, in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// The link of the ring.
