@@ -71,7 +71,7 @@ impl Default for Settings {
             reports: None,
             timeout: Duration::from_secs(5),
             duration: None,
-            by: By::Map,
+            by: By::Auto,
             census: None,
         }
     }

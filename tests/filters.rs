@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::build::program;
+use common::build::{program, program_with};
 use common::snapshot::Snapshot;
 use common::{Output, Scene, Target, installed, skip};
 use std::process::Command;
@@ -108,6 +108,76 @@ fn a_filter_against_code_without_a_file_lets_the_dynamic_linker_pass() {
     let r = scene.finished(&recording);
     let all: u64 = r.asked_by("filtered_block").iter().map(|g| g.number("allocations")).sum();
     assert_eq!(all, 10, "{}", r.askers());
+}
+
+/// Without a word of the user's, the way is the one that the process permits.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn where_code_can_t_be_mapped_the_dynamic_linker_loads_it() {
+    if !is_root() || !installed("setpriv") {
+        return skip("filters", "reading a filter takes CAP_SYS_ADMIN, and taking it away setpriv");
+    }
+    // The kernel itself refuses the call to a prof that can't suspend the filter, as it does by SELinux's policy.
+    for (kind, why) in [
+        ("allow", ""),
+        ("code", "for mmap of executable memory without a file"),
+        ("execmem", "the kernel refuses it executable memory without a file (EACCES"),
+    ] {
+        let scene = Scene::new(&format!("filter-auto-{kind}"));
+        let mut target = Target::start(&program("filters.c"), &[kind]);
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let pid = target.pid.to_string();
+        let attach = |options: &[&str]| {
+            let args = [&["attach", &pid, "-o", "a.prof"], options].concat();
+            match kind {
+                "execmem" => uncapable_prof(&scene, &[&args[..], &["--filter-allows"]].concat()),
+                _ => scene.prof(&args),
+            }
+        };
+        if !why.is_empty() {
+            let out = attach(&["--by", "map"]);
+            assert!(out.code == 3 && out.stderr.contains(why), "{out:?}");
+            assert!(out.stderr.contains("`--by dlopen`"), "{out:?}");
+            before.assert_same(&Snapshot::of(&target));
+        }
+        let out = attach(&["--by", "auto"]).ok("attach");
+        let by_dlopen = target.proc("maps").contains("/libprof_hook.so");
+        assert_eq!(by_dlopen, !why.is_empty(), "{out:?}");
+        assert_eq!(out.stderr.contains("by dlopen, as prof can't map it: "), by_dlopen, "{out:?}");
+        assert!(out.stderr.contains(why), "{out:?}");
+        target.ask("go");
+        scene.detach(&target);
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+        let r = scene.finished(&scene.path("a.prof"));
+        let all: u64 = r.asked_by("filtered_block").iter().map(|g| g.number("allocations")).sum();
+        assert_eq!(all, 10, "{}", r.askers());
+    }
+}
+
+/// A refusal in both ways names both reasons.
+#[test]
+fn a_process_that_neither_maps_nor_loads_code_is_told_both_reasons() {
+    if !is_root() {
+        return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
+    }
+    let scene = Scene::new("filter-neither");
+    let (linked, static_) = (program("filters.c"), program_with("filters.c", &["-static"]));
+    let dlopen = if cfg!(target_arch = "x86_64") { "mmap of a file's code" } else { "AMD64 only" };
+    let no_linker = if cfg!(target_arch = "x86_64") { "it has no dynamic linker" } else { dlopen };
+    for (program, kind, why) in [(&linked, "mmap", dlopen), (&static_, "code", no_linker)] {
+        let mut target = Target::start(program, &[kind]);
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let out = scene.prof(&["attach", &target.pid.to_string(), "--by", "auto"]);
+        assert_eq!(out.code, 3, "{out:?}");
+        assert!(out.stderr.contains("for mmap of executable memory without a file"), "{out:?}");
+        assert!(out.stderr.contains(why), "{why} is not in {out:?}");
+        before.assert_same(&Snapshot::of(&target));
+        target.ask("go");
+        target.quit();
+    }
 }
 
 #[test]

@@ -316,6 +316,32 @@ pub enum Refusal {
         /// Reason.
         why: String,
     },
+    /// The target may not map code that is in no file.
+    #[error(
+        "prof's code can't be mapped into pid {pid} ({comm}): {why}; nothing was changed; `--by dlopen` has the process load it from a file"
+    )]
+    NoCode {
+        /// Process id.
+        pid: Pid,
+        /// Name of the process.
+        comm: String,
+        /// Reason.
+        why: String,
+    },
+    /// The hook gets into the target in neither way.
+    #[error(
+        "prof's code can't get into pid {pid} ({comm}): it can't be mapped, as {map}; and it can't be loaded by dlopen: {dlopen}; nothing was changed"
+    )]
+    NoWay {
+        /// Process id.
+        pid: Pid,
+        /// Name of the process.
+        comm: String,
+        /// Reason why prof can't map it.
+        map: String,
+        /// Reason why the target's dynamic linker can't load it.
+        dlopen: String,
+    },
     /// A module has no function that the user has named.
     #[error(
         "pid {pid} ({comm}): {module} has no function {function} in its symbol tables (C++ names are mangled there: try `nm`)"

@@ -12,12 +12,13 @@ use crate::mapped::ring::Ring;
 use crate::mapped::{library, room, setup};
 use crate::process::code::code as mapped_code;
 use crate::process::elf::{self, Module};
+use crate::process::rings::has_parts;
 use crate::process::translated;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::tables::Tables;
 use crate::stopped::threads::StopTimes;
 use crate::target::Target;
-use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_os::maps;
 use prof_trace::shared::Kind;
 use std::time::{Duration, Instant};
@@ -51,7 +52,35 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     Ok(installed)
 }
 
+/// Maps everything in the way that the options name, or in the one that the target permits.
 fn put_in(target: &Target, options: &Options) -> Result<Installed> {
+    let pid = target.pid;
+    match options.by {
+        By::Map => put_in_by(target, options, false),
+        By::Dlopen => put_in_by(target, options, true),
+        By::Auto => {
+            let e = match put_in_by(target, options, false) {
+                Err(Error::Refused(Refusal::NoCode { why, .. })) if !has_parts(pid) => why,
+                other => return other,
+            };
+            match put_in_by(target, options, true) {
+                Ok(mut installed) => {
+                    installed
+                        .notes
+                        .push(format!("the hook got in by dlopen, as prof can't map it: {e}"));
+                    Ok(installed)
+                }
+                Err(Error::Refused(Refusal::NoDlopen { comm, why, .. })) => {
+                    Err(Refusal::NoWay { pid, comm, map: e, dlopen: why }.into())
+                }
+                Err(other) => Err(other),
+            }
+        }
+    }
+}
+
+/// Maps everything; `by_linker` says whether the target's dynamic linker loads the hook.
+fn put_in_by(target: &Target, options: &Options, by_linker: bool) -> Result<Installed> {
     let pid = target.pid;
     let mem = RemoteMemory::open(pid)?;
     let Sight { maps, modules, functions } = look(target, &mem, options)?;
@@ -59,7 +88,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = HookImage::new()?;
     crate::inherited::check(pid, &mem, &maps, &found)?;
-    if options.by == By::Dlopen {
+    if by_linker {
         library::check(pid, &mem, &modules, gadgets)?;
     }
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
@@ -75,7 +104,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let mut site = Site::new(pid, &mem, gadgets, options.timeout, &mut stops);
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let guard = options.guard.map(|guard| guard(pid));
-    site.by_linker = options.by == By::Dlopen;
+    site.by_linker = by_linker;
     let ring = site.make_ring(geometry, &windows)?;
     drop(guard);
     let mut mapped = Mapped::default();

@@ -22,8 +22,10 @@ use std::time::Duration;
 /// Way in which the hook gets into a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// prof maps it, by system calls alone.
+    /// As [`By::Map`], or as [`By::Dlopen`] where the target may not map code.
     #[default]
+    Auto,
+    /// prof maps it, by system calls alone.
     Map,
     /// The target's dynamic linker loads it as a library.
     Dlopen,
@@ -78,7 +80,7 @@ impl Default for Options {
             max_depth: 1024,
             timeout: Duration::from_secs(5),
             choice: FunctionChoice::default(),
-            by: By::Map,
+            by: By::Auto,
             guard: None,
         }
     }

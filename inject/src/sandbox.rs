@@ -92,7 +92,7 @@ fn has_word(status: &Status) -> bool {
 pub(crate) fn look_ahead(pid: Pid, thread: &Status) -> bool {
     let may_try = !has_word(thread) && has_the_same(pid, thread);
     if may_try {
-        let _ = trial();
+        let _ = (trial(), code_trial());
     }
     may_try
 }
@@ -174,13 +174,19 @@ impl Pass {
     pub(crate) fn mapping_of_code(&self, pid: Pid, call: RemoteAddr) -> Result<()> {
         use crate::mapped::bits::{ANON, EXEC, FIXED_NOREPLACE, NO_FD, READ};
         let args = [0x7000_0000, 1 << 20, READ | EXEC, ANON | FIXED_NOREPLACE, NO_FD, 0];
-        match self.fate(call, nr::MMAP, args) {
-            Fate::Made | Fate::Fails => Ok(()),
-            Fate::Other => Err(kills(
-                pid,
-                "mmap of executable memory without a file (which `--by dlopen` does not need)",
-            )),
-        }
+        let why = match (self, self.fate(call, nr::MMAP, args)) {
+            (_, Fate::Other) => {
+                "its seccomp filter kills it, or sends it SIGSYS, for mmap of executable memory without a file (with CAP_SYS_ADMIN and --filter-allows, prof suspends the filter for that call, but if prof is killed at that moment, the filter does so)".into()
+            }
+            (Self::Tried, _) => match code_trial() {
+                Ok(()) => return Ok(()),
+                Err(what) => format!(
+                    "it has the same seccomp filter as prof, and prof tried to map executable memory without a file in a process of its own: {what}"
+                ),
+            },
+            (_, Fate::Made | Fate::Fails) => return Ok(()),
+        };
+        Err(Refusal::NoCode { pid, comm: process::comm(pid), why }.into())
     }
 
     /// Returns the outcome of a call. Only filters that were read tell of one that is not made.
@@ -331,6 +337,15 @@ fn trial() -> Result<(), &'static str> {
     *DONE.get_or_init(|| in_a_child(passes))
 }
 
+/// Makes the call in a child of prof's that not every attach makes, see [`Pass::mapping_of_code`].
+///
+/// # Errors
+/// With what went wrong.
+fn code_trial() -> Result<(), &'static str> {
+    static DONE: OnceLock<Result<(), &'static str>> = OnceLock::new();
+    *DONE.get_or_init(|| in_a_child(maps_code))
+}
+
 /// Returns whether `calls` returns true in a child of prof's that it does not kill. `calls` may only make system calls, and
 /// nothing that takes a lock or allocates: prof has other threads.
 ///
@@ -366,11 +381,24 @@ pub(crate) fn in_a_child(calls: fn() -> bool) -> Result<(), &'static str> {
 
 extern "C" fn nothing(_: i32) {}
 
+/// Maps executable memory without a file, as a part of a trial.
+fn maps_code() -> bool {
+    let page = prof_os::page_size() as usize;
+    let (rx, anon) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: nothing uses the memory that is mapped here.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), page, rx, anon, -1, 0);
+        at != libc::MAP_FAILED
+            && libc::munmap(at, page) == 0
+            && libc::mmap(at, page, rx, anon | libc::MAP_FIXED_NOREPLACE, -1, 0) == at
+    }
+}
+
 /// Makes the calls of the trial, in the child of a process with threads: with libc's functions, which only make the
 /// system call.
 fn passes() -> bool {
     let (page, anon) = (4 * prof_os::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: nothing uses the memory that is mapped here, and the calls affect nothing else.
     unsafe {
         let mut mask: libc::sigset_t = std::mem::zeroed();
@@ -385,8 +413,8 @@ fn passes() -> bool {
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let ring = libc::mmap(std::ptr::null_mut(), page, rw, shared, fd, 0);
         let fixed = libc::MAP_FIXED_NOREPLACE;
-        let code = libc::mmap(std::ptr::null_mut(), page, rx, anon, -1, 0);
-        if fd < 0 || ring == libc::MAP_FAILED || code == libc::MAP_FAILED {
+        let other = libc::mmap(std::ptr::null_mut(), page, rw, anon, -1, 0);
+        if fd < 0 || ring == libc::MAP_FAILED || other == libc::MAP_FAILED {
             return false;
         }
         let own = libc::mmap(std::ptr::null_mut(), page, rw, anon | libc::MAP_NORESERVE, -1, 0);
@@ -394,16 +422,16 @@ fn passes() -> bool {
         libc::madvise(own, page, libc::MADV_NOHUGEPAGE);
         let calls = [
             libc::munmap(own, page),
-            libc::munmap(code, page),
-            i32::from(libc::mmap(code, page, rx, anon | fixed, -1, 0) != code),
+            libc::munmap(other, page),
+            i32::from(libc::mmap(other, page, rw, anon | fixed, -1, 0) != other),
             libc::madvise(ring, page, libc::MADV_DONTFORK),
             libc::madvise(ring, page, libc::MADV_DONTDUMP),
             i32::from(libc::mremap(ring, page, page / 2, 0) != ring),
             libc::munlock(ring, page / 2),
-            libc::mprotect(code, page, libc::PROT_READ),
-            libc::mprotect(code, page, rw),
-            libc::madvise(code, page, libc::MADV_WIPEONFORK),
-            libc::munmap(code, page),
+            libc::mprotect(other, page, libc::PROT_READ),
+            libc::mprotect(other, page, rw),
+            libc::madvise(other, page, libc::MADV_WIPEONFORK),
+            libc::munmap(other, page),
             libc::munmap(ring, page),
             libc::close(fd),
         ];

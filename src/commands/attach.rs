@@ -3,16 +3,16 @@
 use super::family::{self, SelectArgs};
 use super::on_signal::SignalReportArgs;
 use super::record::{RecordArgs, parse_duration, pid};
+use super::way::WayArgs;
 use crate::audit::Audit;
 use crate::failure::usage;
 use crate::family::find::Which;
 use crate::session::{self, Attached, Settings};
 use crate::signals::{parse_signal, signal_name};
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use prof_analyze::Follower;
-use prof_inject::By;
 use prof_os::Pid;
 use prof_trace::values::text;
 use std::process::ExitCode;
@@ -73,11 +73,9 @@ pub(crate) struct AttachArgs {
     /// processes do its work; shorter for an idle process. 0s: do not check
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub look: Duration,
-    /// How prof's code gets into the process: `map`, by system calls alone, which needs nothing of the process; or `dlopen`,
-    /// as a library that its own dynamic linker loads and that debuggers and profilers know by name (AMD64, glibc 2.34
-    /// and newer)
-    #[arg(long, value_name = "WAY", value_enum, default_value_t = Way::Map)]
-    pub by: Way,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub way: WayArgs,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
     /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
     /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close; with `--by dlopen` also those of its
@@ -85,24 +83,6 @@ pub(crate) struct AttachArgs {
     /// kills the process
     #[arg(long)]
     pub filter_allows: bool,
-}
-
-/// How the hook gets into the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Way {
-    /// prof maps it
-    Map,
-    /// The process's own dynamic linker loads it
-    Dlopen,
-}
-
-impl From<Way> for By {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::Map => Self::Map,
-            Way::Dlopen => Self::Dlopen,
-        }
-    }
 }
 
 /// Interval of updates in the foreground.
@@ -116,7 +96,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         reports: args.reports.reports(args.signal)?,
         timeout: args.timeout,
         duration: args.duration,
-        by: args.by.into(),
+        by: args.way.by.into(),
         census: args.census.then_some(args.census_stop),
     };
     if args.filter_allows {

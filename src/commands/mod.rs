@@ -48,6 +48,7 @@ pub(crate) mod status;
 pub(crate) mod top;
 pub(crate) mod trace;
 mod watched;
+pub(crate) mod way;
 
 use crate::cleaner;
 use crate::cli::Command;

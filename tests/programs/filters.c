@@ -1,7 +1,8 @@
 /* Programs under a seccomp filter. KIND: "allow" allows everything; "default" answers calls that container runtimes
  * forbid by default with an error; "memfd", "mmap" and "return" kill for memfd_create, for mapping executable
  * memory, for rt_sigreturn, "code" for mapping executable memory without a file, "mask" for rt_sigprocmask, and "look"
- * for process_vm_readv; "file" answers mapping a file's code with an error, and "open" openat. "filters KIND" installs
+ * for process_vm_readv; "file" answers mapping a file's code with an error, "execmem" mapping executable memory without
+ * a file, as SELinux's execmem does, and "open" openat. "filters KIND" installs
  * the filter and allocates on command; "filters KIND COMMAND ..." runs a command under it. */
 #include "common.h"
 #include <linux/filter.h>
@@ -52,15 +53,16 @@ static void filter(const char *kind) {
         add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
     }
     if (strcmp(kind, "open") == 0) one(SYS_openat, SECCOMP_RET_ERRNO | EACCES);
-    if (strcmp(kind, "code") == 0 || strcmp(kind, "file") == 0) {
+    if (strcmp(kind, "code") == 0 || strcmp(kind, "file") == 0 || strcmp(kind, "execmem") == 0) {
         int file = kind[0] == 'f';
+        unsigned answer = kind[0] == 'c' ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EACCES;
         unsigned low = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 4 : 0;
         add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MMAP, 0, 5));
         add((struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2]) + low));
         add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 3));
         add((struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[3]) + low));
         add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAP_ANONYMOUS, file, !file));
-        add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, file ? SECCOMP_RET_ERRNO | EACCES : SECCOMP_RET_KILL_PROCESS));
+        add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, answer));
     }
     add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
     struct sock_fprog all = {length, code};

@@ -21,11 +21,10 @@ use crate::stopped::candidates::{with_all_stopped, with_caller};
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::remote::Caller;
 use crate::stopped::threads::StopTimes;
-use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
-use prof_os::Pid;
-use prof_os::maps;
+use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
 use std::fs::File;
 use std::mem::offset_of;
@@ -233,7 +232,7 @@ impl<'a> Site<'a> {
             if self.by_linker && self.map_of_library(*a, image, m.hook, &mut note)? {
                 continue;
             }
-            self.map_at(*a, READ | EXEC, note)?;
+            self.map_at(*a, READ | EXEC, note).map_err(forbidden)?;
             self.calls(&[guard(a.addr, page), guard(a.addr + a.len - page, page)])?;
         }
         Ok(())
@@ -262,7 +261,7 @@ impl<'a> Site<'a> {
             match self.map_at(Area { addr, len: all }, access, note) {
                 Ok(()) => break,
                 Err(e) if is_taken(&e) && tried < TRIES => {}
-                Err(e) => return Err(e),
+                Err(e) => return Err(forbidden(e)),
             }
         }
         let start = m.place.addr + page;
@@ -519,6 +518,19 @@ fn note_place(by_linker: bool, place: Area, page: u64, control: &mut Control, m:
 /// Returns whether mmap has failed because the range is already mapped.
 fn is_taken(e: &Error) -> bool {
     matches!(e, Error::Remote { what: "mmap", errno: Errno::EEXIST, .. })
+}
+
+/// Returns the error of a mapping of code, by which it can be seen whether a policy forbids that.
+fn forbidden(e: Error) -> Error {
+    match e {
+        Error::Remote { what: "mmap", pid, errno: errno @ (Errno::EACCES | Errno::EPERM) } => {
+            let why = format!(
+                "the kernel refuses it executable memory without a file ({errno}), as a seccomp filter or a policy like SELinux's execmem does"
+            );
+            Refusal::NoCode { pid, comm: process::comm(pid), why }.into()
+        }
+        e => e,
+    }
 }
 
 /// Maps private memory at a certain address, unlocked. Where the target locks all future mappings and its limit of
