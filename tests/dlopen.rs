@@ -31,6 +31,113 @@ fn code_without_file(target: &Target) -> usize {
         .count()
 }
 
+/// Returns a command that records another one, with the hook by dlopen.
+fn run(scene: &Scene, file: &str, by: &str, command: &Path) -> Command {
+    let mut c = prof(scene, &["run", "--by", by, "-o", file, "--"]);
+    c.arg(command);
+    c
+}
+
+/// The hook is in the process before any code of the program's, and of its libraries', has run.
+#[test]
+fn a_command_is_recorded_from_its_first_allocation_on() {
+    let scene = Scene::new("dlopen-run");
+    let late = program_with("late.c", &["-O1", "-shared", "-fPIC"]);
+    let mut figures = Vec::new();
+    for by in ["map", "dlopen"] {
+        let mut c = run(&scene, by, by, &program("toggle.c"));
+        c.env("LD_PRELOAD", &late);
+        let mut target = Target::spawn(c);
+        target.expect("ready");
+        target.ask("alloc 3");
+        let out = scene.prof(&["status"]).ok("status");
+        assert!(out.stdout.contains("toggle"), "{out:?}");
+        let pid = child_of(target.pid);
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+        assert_eq!(maps.contains("/libprof_hook.so"), by == "dlopen", "{maps}");
+        target.quit();
+        let r = scene.finished(&scene.path(by));
+        r.marked("late.c", "late_constructor").assert_live(1, 1008);
+        r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
+        assert_eq!(r.number("/recording/lost_events"), 0);
+        figures.push(["allocations", "frees", "live_bytes"].map(|f| r.total(f)));
+    }
+    assert_eq!(figures[0], figures[1]);
+    none_left();
+}
+
+/// Returns the child of a process that has one.
+fn child_of(pid: i32) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("children");
+    let first = |pid: &&str| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        !comm.starts_with("prof")
+    };
+    children.split_whitespace().find(first).expect("a child").parse().expect("a pid")
+}
+
+/// What a wrapper executes has a linker of its own, and a shell's child has the library of its parent.
+#[test]
+fn a_command_that_calls_exec_is_followed() {
+    let scene = Scene::new("dlopen-exec");
+    let mut c = prof(&scene, &["run", "--by", "dlopen", "-o", "r.prof", "--"]);
+    let shell = format!("(exit 3); [ $? = 3 ] && exec {}", program("toggle.c").display());
+    c.args(["sh", "-c", &shell]);
+    let mut target = Target::spawn(c);
+    target.expect("ready");
+    target.ask("alloc 3");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", child_of(target.pid)));
+    assert!(maps.expect("maps").contains("/libprof_hook.so"));
+    target.quit();
+    let r = scene.finished(&scene.path("r.prof"));
+    r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
+    none_left();
+}
+
+/// The linker calls audit libraries for what prof has it load, too, and tells of its work if it is asked to.
+#[test]
+fn a_command_whose_linker_is_watched_is_recorded() {
+    let scene = Scene::new("dlopen-watched");
+    let audit = program_with("audited.c", &["-O1", "-shared", "-fPIC"]);
+    let debug = scene.path("debug");
+    let values: [(&str, &Path); 3] =
+        [("LD_AUDIT", &audit), ("LD_DEBUG", Path::new("all")), ("LD_BIND_NOW", Path::new("1"))];
+    for (variable, value) in values {
+        let inner = scene.path("inner.sh");
+        let program = program("toggle.c");
+        let script = format!("{variable}={} exec {}", value.display(), program.display());
+        std::fs::write(&inner, script).expect("a script");
+        let mut c = prof(&scene, &["run", "--by", "dlopen", "-o", variable, "--", "sh"]);
+        c.arg(&inner).env("LD_DEBUG_OUTPUT", &debug);
+        let mut target = Target::spawn(c);
+        target.expect("ready");
+        target.ask("alloc 3");
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", child_of(target.pid)));
+        assert!(maps.expect("maps").contains("/libprof_hook.so"), "{variable}");
+        target.quit();
+        let r = scene.finished(&scene.path(variable));
+        r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
+    }
+    none_left();
+}
+
+/// A program without a dynamic linker is refused, or recorded as by `map`.
+#[test]
+fn a_static_command_is_recorded_by_map() {
+    let scene = Scene::new("dlopen-run-static");
+    let program = program_with("toggle.c", &["-O1", "-static"]);
+    let out = scene.run(run(&scene, "refused.prof", "dlopen", &program));
+    assert!(out.code == 3 && out.stderr.contains("it has no dynamic linker"), "{out:?}");
+    assert!(!scene.path("refused.prof").exists());
+    let mut target = Target::spawn(run(&scene, "r.prof", "auto", &program));
+    target.expect("ready");
+    target.ask("alloc 3");
+    target.quit();
+    let r = scene.finished(&scene.path("r.prof"));
+    r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
+}
+
 /// Waits until no file of the hook's library is left: other tests have such files for a moment.
 fn none_left() {
     let is_ours = |e: &std::fs::DirEntry| e.file_name().to_string_lossy().starts_with("prof-hook-");
@@ -341,6 +448,30 @@ fn what_the_linker_leaves_is_unmapped() {
     before.assert_same(&Snapshot::of(&target));
     target.ask("go");
     target.quit();
+}
+
+/// prof's code is mapped executable and stays so, and the stubs are pages of a file (PR_SET_MDWE, Linux 6.3).
+#[test]
+fn memory_that_can_t_become_executable_is_no_obstacle() {
+    for way in ["map", "dlopen", "auto"] {
+        let scene = Scene::new("dlopen-mdwe");
+        let mut command = Command::new(program("locked.c"));
+        command.arg("mdwe");
+        let mut target = Target::spawn(command);
+        if target.expect("ready").contains("unsupported") {
+            return common::skip("dlopen-mdwe", "PR_SET_MDWE needs Linux 6.3");
+        }
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let recording = scene.attach_with(&target, &["--by", way]);
+        assert_eq!(maps_of_hook(&target) > 0, way == "dlopen");
+        target.ask("go");
+        scene.detach(&target);
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+        let r = scene.finished(&recording);
+        r.marked("locked.c", "locked_block").assert_live(5, 640);
+    }
 }
 
 /// A thread that is always inside the dynamic linker makes a refusal, not a hang.

@@ -5,6 +5,7 @@
 //! then left stopped by SIGSTOP, and prof attaches to it as to any other process. The caller of
 //! [`Installed::activate`] lets it run by [`Launched::go`].
 
+use crate::mapped::library::{R_STATE, RT_ADD, RT_CONSISTENT};
 use crate::process::elf::{self, Module};
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
@@ -19,6 +20,7 @@ use prof_arch::native::jump::{breakpoint, code_at};
 use prof_arch::unwind::RegisterSet;
 use prof_os::status::Status;
 use prof_os::{Pid, maps};
+use std::cell::Cell;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -27,10 +29,6 @@ use std::time::{Duration, Instant};
 
 /// Time within which a program must start; it may have to be read from a slow disk.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Value of `r_state` when the linker's list is complete, and that field's offset in `r_debug` (glibc's link.h,
-/// musl's).
-const RT_CONSISTENT: u32 = 0;
-const R_STATE: u64 = 3 * size_of::<usize>() as u64;
 
 /// A program that was started, and is stopped before the first instruction of its own.
 #[derive(Debug)]
@@ -184,7 +182,16 @@ pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
         let has_libc = |m: &Module| !m.symbols(t.pid, &mem, |n| n == LIBC_START).is_empty();
         return if modules.iter().any(has_libc) { run_to_thread_pointer(t) } else { Ok(()) };
     };
-    run_to(t, &mem, stop_at, || debug.is_complete(&mem))
+    // glibc links audit libraries first, with lists of their own; the program's list is consistent then, as it is empty.
+    let began = Cell::new(!debug.tells_of_additions());
+    run_to(t, &mem, stop_at, || match debug.state(&mem) {
+        Some(RT_CONSISTENT) => began.get(),
+        Some(state) => {
+            began.set(began.get() || state == RT_ADD);
+            false
+        }
+        None => true,
+    })
 }
 
 /// Function of glibc and musl that a program's entry code calls. It sets up the thread pointer first.
@@ -215,7 +222,9 @@ fn run_to_thread_pointer(t: &mut Tracee) -> Result<()> {
 /// Place of the dynamic linker's `r_debug`.
 #[derive(Clone, Copy, Debug)]
 enum DebugData {
-    /// At the address of a symbol: `_r_debug` in glibc, the local symbol `debug` in musl.
+    /// At the address of glibc's symbol `_r_debug`.
+    Glibc(RemoteAddr),
+    /// At the address of musl's local symbol `debug`.
     At(RemoteAddr),
     /// The target of the pointer at this address, once the linker has relocated itself: musl's `_dl_debug_addr`.
     PointedTo(RemoteAddr),
@@ -227,21 +236,31 @@ impl DebugData {
     fn of(pid: Pid, mem: &RemoteMemory, linker: &Module) -> Self {
         let find = |name| linker.data_symbol(pid, mem, name);
         // Stripping removes musl's `debug`, but not `_dl_debug_addr`, which is exported.
-        let direct = find("_r_debug").or_else(|| find("debug")).map(Self::At);
-        direct.or_else(|| find("_dl_debug_addr").map(Self::PointedTo)).unwrap_or(Self::Nowhere)
+        let places = [
+            find("_r_debug").map(Self::Glibc),
+            find("debug").map(Self::At),
+            find("_dl_debug_addr").map(Self::PointedTo),
+        ];
+        places.into_iter().flatten().next().unwrap_or(Self::Nowhere)
     }
 
-    /// Returns whether the linker's list of modules is complete, at a call of `_dl_debug_state`. Without the data, the
-    /// first call counts: musl makes no other one in a program without dlopen.
-    fn is_complete(self, mem: &RemoteMemory) -> bool {
+    /// Returns whether the linker calls `_dl_debug_state` also before it adds the program's modules to the list. musl makes
+    /// no other call than that with the complete list in a program without dlopen.
+    fn tells_of_additions(self) -> bool {
+        matches!(self, Self::Glibc(_))
+    }
+
+    /// Returns the state of the linker's list of modules, if it is known.
+    fn state(self, mem: &RemoteMemory) -> Option<u32> {
         let at = match self {
-            Self::At(at) => Some(at),
-            Self::PointedTo(at) => mem.word(at).ok().filter(|at| *at != 0).map(RemoteAddr),
-            Self::Nowhere => None,
+            Self::Glibc(at) | Self::At(at) => at,
+            Self::PointedTo(at) => RemoteAddr(mem.word(at).ok().filter(|at| *at != 0)?),
+            Self::Nowhere => return None,
         };
-        let Some(at) = at else { return true };
         let mut state = [0u8; 4];
-        mem.read(at.plus(R_STATE), &mut state).is_ok() && u32::from_ne_bytes(state) == RT_CONSISTENT
+        // Memory that can't be read is that of no consistent list.
+        let read = mem.read(at.plus(R_STATE), &mut state);
+        Some(if read.is_ok() { u32::from_ne_bytes(state) } else { u32::MAX })
     }
 }
 

@@ -5,6 +5,7 @@ use super::parts::{self, Parts};
 use super::record::RecordArgs;
 use super::report::{self, ReportArgs};
 use super::run_family::Family;
+use super::way::WayArgs;
 use crate::failure::{refused, usage};
 use crate::look;
 use crate::new_file::create;
@@ -40,6 +41,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub reports: SignalReportArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub way: WayArgs,
     /// Do not follow the command when it runs another program in its place (exec), as shells, env and shims
     /// do: the recording ends there
     #[arg(long)]
@@ -59,7 +63,7 @@ impl RunArgs {
     /// If they contradict each other.
     pub(super) fn settings(&self) -> Result<Settings> {
         let reports = self.reports.reports(self.signal)?;
-        Ok(Settings { signal: self.signal, reports, ..Settings::default() })
+        Ok(Settings { signal: self.signal, reports, by: self.way.by.into(), ..Settings::default() })
     }
 }
 

@@ -11,7 +11,9 @@
 //! as a process has one thread only, which the new one would not know; and its first `malloc` would make an arena that
 //! stays when the thread has gone.
 
+use crate::hooked::functions::LOADER;
 use crate::linker_calls::{self, Deed};
+use crate::mapped::library;
 use crate::process::code::linker;
 use crate::process::elf::{self, Module};
 use crate::sandbox::Pass;
@@ -157,6 +159,8 @@ pub(crate) struct Modules {
     callers: Vec<Range<u64>>,
     /// Code of libc's function that calls `main`.
     starts: Vec<Range<u64>>,
+    /// Address of the linker's function that it calls when it has linked a program, before any code of the program's.
+    linked: Option<u64>,
 }
 
 fn within(code: &[Range<u64>], f: &Frame) -> bool {
@@ -204,12 +208,22 @@ impl Modules {
         let waiting = code(&|name| WAITING.contains(&name));
         let callers = code(&|name| name == "dl_iterate_phdr");
         let starts = code(&|name| name == "__libc_start_main");
-        Ok(Self { libc, linker, allocators, harmless, waiting, callers, starts })
+        let linked = all[linker].symbols(pid, mem, |name| name == LOADER);
+        let linked = linked.first().map(|s| s.addr.0);
+        Ok(Self { libc, linker, allocators, harmless, waiting, callers, starts, linked })
     }
 
     /// Returns the index of libc.
     pub(crate) fn libc(&self) -> usize {
         self.libc
+    }
+
+    /// Returns whether a thread with these frames has linked a program, and no code of that has run yet: the linker is
+    /// where `prof run` holds a program, and nobody but the kernel has called it. It holds no lock then, and the next that it
+    /// does is to call the constructors, which may call `dlopen` themselves.
+    fn is_at_start(&self, frames: &[Frame]) -> bool {
+        frames.first().is_some_and(|f| Some(f.at.0) == self.linked)
+            && frames.iter().all(|f| f.module == self.linker && !f.is_signal)
     }
 
     /// Returns what a thread with these frames is inside of that forbids a call by any thread, if anything.
@@ -398,6 +412,7 @@ impl Search<'_> {
     ) -> Result<std::result::Result<Vec<Pid>, Reason>> {
         let (mut fit, mut why) = (Vec::new(), String::new());
         let first = stopped.threads.iter().any(|t| t.tid == self.pid && t.is_stopped());
+        let only = stopped.threads.len() == 1;
         for t in &mut stopped.threads {
             let (pid, tid) = (t.pid, t.tid);
             let regs = t.regs()?;
@@ -405,9 +420,17 @@ impl Search<'_> {
             if regs.sp() == 0 {
                 continue;
             }
-            let Some(frames) = walker.frames(&regs) else {
+            let (frames, is_whole) = walker.frames(&regs);
+            // The linker's own start has no call frame information.
+            if only
+                && modules.is_at_start(&frames)
+                && library::has_linked(self.mem, walker.modules(), modules.libc)
+            {
+                return Ok(Ok(vec![tid]));
+            }
+            if !is_whole {
                 return Ok(Err(format!("the stack of thread {tid} can't be followed to its end")));
-            };
+            }
             if let Some(place) = modules.inside_linker(&frames) {
                 return Ok(Err(format!("thread {tid} was {place} at the last look")));
             }
@@ -497,6 +520,7 @@ mod tests {
             waiting: one(0x400),
             callers: one(0x200),
             starts: one(0x300),
+            linked: Some(0x500),
         }
     }
 
@@ -528,6 +552,19 @@ mod tests {
         assert_eq!(judged(&[(OTHER_ALLOCATOR, 3)]), (Some("in the allocator"), None));
         assert_eq!(judged(&[(PROGRAM, 3), (LINKER, 3)]).1, Some("in the dynamic linker"));
         assert_eq!(judged(&[(PROGRAM, 3), (LIBC, 0x205)]).1, Some("in the dynamic linker"));
+    }
+
+    #[test]
+    fn the_start_of_a_program_is_where_the_linker_alone_has_run() {
+        let at_start = |all: &[(usize, u64)]| {
+            let frames: Vec<_> = all.iter().map(|(m, at)| frame(*m, *at)).collect();
+            modules().is_at_start(&frames)
+        };
+        assert!(at_start(&[(LINKER, 0x500), (LINKER, 0x900)]));
+        assert!(!at_start(&[(LINKER, 0x501), (LINKER, 0x900)]), "another place in it");
+        assert!(!at_start(&[(LINKER, 0x500), (LIBC, 0x900), (PROGRAM, 1)]), "by dlopen");
+        assert!(!at_start(&[(LINKER, 0x500), (LINKER, 0x900), (PROGRAM, 1)]), "in a constructor");
+        assert!(!at_start(&[]));
     }
 
     #[test]

@@ -92,24 +92,25 @@ impl<'a> Walker<'a> {
         marked() || self.search(regs.sp(), &hit)
     }
 
-    /// Returns all frames of a thread's stack, the innermost first; `None` if call frame information does not lead to its
-    /// end.
-    pub(crate) fn frames(&mut self, regs: &UserRegs) -> Option<Vec<Frame>> {
+    /// Returns the frames of a thread's stack, the innermost first, as far as call frame information leads, and whether that is
+    /// to its end.
+    pub(crate) fn frames(&mut self, regs: &UserRegs) -> (Vec<Frame>, bool) {
         let mut full = FullRegs::from(regs);
         let (mut exact, mut all) = (true, Vec::new());
         self.by_code = false;
         for _ in 0..MAX_FRAMES {
             let at = if exact { full.pc } else { full.pc.wrapping_sub(1) };
-            let module = self.module_of(full.pc)?;
+            let Some(module) = self.module_of(full.pc) else { break };
             let is_signal = is_sigreturn_code(&self.mem.read_some(RemoteAddr(full.pc), 16));
             all.push(Frame { at: RemoteAddr(at), module, is_signal });
-            match self.step(&full, exact)? {
-                _ if self.by_code => return None,
-                Some((next, signal)) => (full, exact) = (next, signal),
-                None => return Some(all),
+            match self.step(&full, exact) {
+                Some(_) if self.by_code => break,
+                Some(Some((next, signal))) => (full, exact) = (next, signal),
+                Some(None) => return (all, true),
+                None => break,
             }
         }
-        None
+        (all, false)
     }
 
     /// Returns the modules by whose tables stacks are unwound.
