@@ -5,8 +5,8 @@
 //! then left stopped by SIGSTOP, and prof attaches to it as to any other process. The caller of
 //! [`Installed::activate`] lets it run by [`Launched::go`].
 
-use crate::mapped::library::{R_STATE, RT_ADD, RT_CONSISTENT};
 use crate::process::elf::{self, Module};
+use crate::process::link_map::{R_STATE, RT_ADD, RT_CONSISTENT};
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
 use nix::errno::Errno;

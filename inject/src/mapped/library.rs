@@ -9,6 +9,7 @@ use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile};
 use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
 use crate::process::elf::{self, Module};
+use crate::process::link_map::MOST;
 use crate::stopped::function_call::RemoteFunction;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::memory::WORD;
@@ -31,8 +32,6 @@ use std::time::{Duration, Instant};
 pub(crate) const LINKER_STACK: u64 = 128 << 10;
 /// Maximum length of the dynamic linker's message.
 const MESSAGE: usize = 512;
-/// Maximum number of entries of the dynamic linker's list.
-const MOST: usize = 8192;
 
 /// Functions of libc.
 #[derive(Clone, Copy, Debug)]
@@ -136,36 +135,6 @@ fn find_from(mem: &RemoteMemory, first: u64, number: u64) -> Listed {
         at = next;
     }
     Listed::Unknown
-}
-
-/// Values of `r_state` while nothing is added to the linker's list or taken from it, and while something is added, and that
-/// field's place in `r_debug` (glibc's link.h, musl's).
-pub(crate) const RT_CONSISTENT: u32 = 0;
-pub(crate) const RT_ADD: u32 = 1;
-pub(crate) const R_STATE: u64 = 3 * WORD as u64;
-
-/// Returns whether the linker's list is complete, and has libc in it. Audit libraries are linked before the program is, in
-/// a list of their own.
-pub(crate) fn has_linked(mem: &RemoteMemory, modules: &[Module], libc: usize) -> bool {
-    let list = RemoteAddr(elf::r_debug(mem, modules));
-    let mut state = [0; 4];
-    if mem.read(list.plus(R_STATE), &mut state).is_err()
-        || u32::from_ne_bytes(state) != RT_CONSISTENT
-    {
-        return false;
-    }
-    let mut at = mem.word(list.plus(WORD as u64)).unwrap_or(0);
-    for _ in 0..MOST {
-        if at == 0 {
-            break;
-        }
-        let field = |k: u64| mem.word(RemoteAddr(at).plus(k * WORD as u64)).ok();
-        if field(0) == Some(modules[libc].bias) {
-            return true;
-        }
-        at = field(3).unwrap_or(0);
-    }
-    false
 }
 
 /// Returns whether the library with this number is mapped.

@@ -13,9 +13,9 @@
 
 use crate::hooked::functions::LOADER;
 use crate::linker_calls::{self, Deed};
-use crate::mapped::library;
 use crate::process::code::linker;
 use crate::process::elf::{self, Module};
+use crate::process::link_map;
 use crate::sandbox::Pass;
 use crate::stopped::candidates::{Fitness, candidates};
 use crate::stopped::gadgets::Gadgets;
@@ -424,7 +424,7 @@ impl Search<'_> {
             // The linker's own start has no call frame information.
             if only
                 && modules.is_at_start(&frames)
-                && library::has_linked(self.mem, walker.modules(), modules.libc)
+                && link_map::has_linked(self.mem, walker.modules(), modules.libc)
             {
                 return Ok(Ok(vec![tid]));
             }
