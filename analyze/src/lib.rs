@@ -58,7 +58,7 @@ pub mod unseen;
 
 pub use analysis::{Analysis, Follower, Note, Progress};
 pub use error::Error;
-pub use index::{Index, IndexOptions};
+pub use index::{Growing, Index, IndexOptions};
 pub use job::{Job, JobProgress};
 pub use load::LoadOptions;
 

@@ -5,7 +5,7 @@ mod common;
 use common::world::{Block, World, make, write};
 use common::{Maker, Random, START, Temp, alloc, free, realloc};
 use prof_analyze::index::{Column, IndexOptions, Keep, flags, path_of};
-use prof_analyze::{Analysis, Index, LoadOptions, Note};
+use prof_analyze::{Analysis, Follower, Growing, Index, LoadOptions, Note};
 use prof_trace::pack::Compress;
 use prof_trace::size::Header;
 use std::fs;
@@ -287,4 +287,69 @@ fn chains_with_a_start_or_an_end_that_is_not_known() {
         rows,
         [(0x600, 1, 1, true), (0x700, 1, 2, false), (0x800, 2, 0, true), (0xa00, 0, 1, false)]
     );
+}
+
+/// Appends to a recording as a collector does.
+fn append(path: &Path, bytes: &[u8]) {
+    use std::io::Write;
+    let mut file = fs::OpenOptions::new().append(true).open(path).expect("a recording");
+    file.write_all(bytes).expect("written");
+}
+
+#[test]
+fn the_index_of_a_growing_recording_is_kept_as_it_grows() {
+    for (seed, steps, parts) in [(1, 2000, 9), (2, 3000, 40), (3, 500, 3), (4, 60_000, 5)] {
+        let (w, m) = random(seed, steps);
+        let (first, rest) = m.bytes.split_at(m.bytes.len() / parts);
+        let f = Folder::new(&format!("grows-{seed}"), first);
+        let path = f.recording();
+        let mut growing = Growing::open(&path, &NEVER).expect("a recording").expect("a file");
+        let mut follower = Follower::open(&path).expect("a recording");
+        let mut looks: Vec<(Index, Vec<Block>)> = Vec::new();
+        // The parts end anywhere, mostly in the middle of a chunk.
+        for part in rest.chunks(rest.len() / parts + 1).map(Some).chain([None]) {
+            let progress = follower.poll().expect("read");
+            let index = growing.look().expect("read").expect("an index");
+            let t = *index.analysis().totals();
+            if !progress.finished {
+                assert_eq!(t, progress.totals);
+                assert_eq!(*index.course(), follower.course());
+                assert_eq!(index.analysis().groups(), follower.groups());
+            }
+            let rows = blocks(&index);
+            let live = rows.iter().filter(|b| b.end.is_none()).count() as u64;
+            assert_eq!((rows.len() as u64, live), (t.figures.begun(), t.figures.live_count));
+            looks.push((index, rows));
+            part.inspect(|part| append(&path, part));
+        }
+        // What was added later changes no earlier look.
+        looks.iter().for_each(|(index, rows)| assert_eq!(blocks(index), *rows));
+        let (index, rows) = looks.pop().expect("a look");
+        let mut expected = w.blocks.clone();
+        expected.sort();
+        assert_eq!(rows, expected, "seed {seed}");
+        let plain = Analysis::from_file(&path, &LoadOptions::default()).expect("a recording");
+        same(index.analysis(), &plain);
+        assert!(growing.look().expect("read").is_none(), "a finished recording is opened as such");
+        assert_eq!(f.files(), ["r.prof"]);
+    }
+}
+
+#[test]
+fn a_recording_that_is_replaced_or_cut_is_not_followed() {
+    let mut m = Maker::new();
+    m.pass(START).events(1, &[alloc(START + 5, 16, 100, 1)]).pass(START + 10);
+    let f = Folder::new("replaced", &m.bytes);
+    let path = f.recording();
+    let open = || Growing::open(&path, &NEVER).expect("a recording").expect("a file");
+    let mut growing = open();
+    assert!(growing.look().expect("read").is_some());
+    fs::write(f.0.join("other"), &m.bytes).expect("written");
+    fs::rename(f.0.join("other"), &path).expect("renamed");
+    assert!(growing.look().expect("read").is_none(), "another file has the name");
+    let mut growing = open();
+    assert!(growing.look().expect("read").is_some());
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("a recording");
+    file.set_len(100).expect("cut");
+    assert!(growing.look().expect("read").is_none(), "it has become shorter");
 }

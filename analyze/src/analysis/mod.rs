@@ -106,6 +106,20 @@ pub struct Analysis {
 /// # Errors
 /// If the file can't be read, or ends before the record of its target.
 pub(crate) fn read_all(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), Error> {
+    read_on(stream, sink)?;
+    stream.finish(sink)?;
+    let target = &stream.meta().target;
+    if target.arch.is_empty() && target.pid == 0 {
+        return Err(Error::Empty { path: stream.path().to_owned() });
+    }
+    Ok(())
+}
+
+/// Passes what a recording has by now to `sink`, as far as its order is final.
+///
+/// # Errors
+/// If it can't be read.
+pub(crate) fn read_on(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), Error> {
     stream.advance(sink)?;
     for _ in 0..RETRIES {
         let unfinished = matches!(stream.tail(), Tail::Partial { .. });
@@ -115,11 +129,6 @@ pub(crate) fn read_all(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), 
         // The last chunk is most likely being written right now.
         std::thread::sleep(RETRY);
         stream.advance(sink)?;
-    }
-    stream.finish(sink)?;
-    let target = &stream.meta().target;
-    if target.arch.is_empty() && target.pid == 0 {
-        return Err(Error::Empty { path: stream.path().to_owned() });
     }
     Ok(())
 }

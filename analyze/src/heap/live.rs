@@ -220,6 +220,15 @@ impl<V: Value> Live<V> {
 }
 
 impl Live<Block> {
+    /// Returns all blocks, shard by shard, each shard sorted by time.
+    pub(crate) fn by_time(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.shards.iter().flat_map(|s| {
+            let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
+            all.sort_unstable_by_key(|p| (p.value.time, p.addr));
+            all.into_iter().map(|p| (p.addr, p.value))
+        })
+    }
+
     /// Returns all blocks, shard by shard, each shard sorted by time; consumes the table.
     pub(crate) fn drain(self) -> impl Iterator<Item = (u64, Block)> {
         self.shards.into_iter().flat_map(|s| {

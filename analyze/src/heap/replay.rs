@@ -198,6 +198,11 @@ impl<W: Watch> Replay<W> {
         (self.live.drain(), self.watch)
     }
 
+    /// Returns the live blocks, in runs sorted by time.
+    pub(crate) fn live_by_time(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.live.by_time()
+    }
+
     /// Returns the totals so far.
     pub fn totals(&self) -> Totals {
         let mut t = self.totals;

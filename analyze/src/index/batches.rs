@@ -56,6 +56,11 @@ pub(super) fn here<T, M: From<Vec<T>>>(
     Feed { to: To::Here(Box::new(work)), back, batch: Vec::with_capacity(most), most }
 }
 
+/// Creates a sending end that nothing is sent to.
+pub(super) fn nowhere<T, M: From<Vec<T>> + 'static>() -> Feed<T, M> {
+    here(0, drop)
+}
+
 impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
     /// Adds an item to the batch, which is sent when it is full.
     #[inline(always)]

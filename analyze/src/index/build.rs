@@ -1,13 +1,13 @@
 //! Builds an index: one pass over a recording that makes a row of each block.
 
-use super::batches::{Feed, Take, batched_channel, here};
+use super::batches::{Feed, batched_channel, here, nowhere};
 use super::before::Before;
 use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
 use crate::analysis::{Source, read_all};
 use crate::heap::{Block, Course, End, Fate, Group, Live, Replay, Totals, Value, Watch};
-use crate::load::{BATCH, LoadOptions, Op, OpKind, Sink, Stream, open_file};
+use crate::load::{BATCH, LoadOptions, Meta, Op, OpKind, Sink, Stream, open_file};
 use prof_trace::capture::Capture;
 use prof_trace::ticks::Ticks;
 use std::fs::File;
@@ -33,7 +33,8 @@ impl Value for Link {
 }
 
 /// Makes a row of each block that ends.
-struct Rows {
+pub(super) struct Rows {
+    /// Where the rows go; nowhere between two runs.
     to: Feed<Row, Vec<Row>>,
     /// Links of the live blocks that `realloc` returned, by address.
     links: Live<Link>,
@@ -43,6 +44,19 @@ struct Rows {
     before: Before,
     /// Thread index of the blocks that a census has found; `u32::MAX`: there are none.
     finder: u32,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            to: nowhere(),
+            links: Live::default(),
+            old_links: Vec::new(),
+            chains: 0,
+            before: Before::default(),
+            finder: u32::MAX,
+        }
+    }
 }
 
 impl Rows {
@@ -60,9 +74,15 @@ impl Rows {
         if b.is_noted() { self.links.remove(addr).unwrap_or_default() } else { Link::default() }
     }
 
+    /// Returns the row of a block that is live.
+    pub(super) fn live(&self, addr: u64, b: &Block) -> Row {
+        let link = if b.is_noted() { self.links.get(addr) } else { None };
+        self.row(addr, b, link.unwrap_or_default(), &NEVER)
+    }
+
     #[inline(always)]
-    fn push(&mut self, addr: u64, b: &Block, link: Link, how: &End) {
-        self.to.push(Row {
+    fn row(&self, addr: u64, b: &Block, link: Link, how: &End) -> Row {
+        Row {
             addr,
             sized: b.sized(),
             begin: b.time,
@@ -82,7 +102,7 @@ impl Rows {
                     Fate::Reallocated => flags::CONTINUED,
                 }
                 | if b.thread_index == self.finder { flags::FOUND } else { 0 },
-        });
+        }
     }
 }
 
@@ -117,7 +137,8 @@ impl Watch for Rows {
             }
             *self.old_link(end.thread_index) = link;
         }
-        self.push(addr, b, link, &end);
+        let row = self.row(addr, b, link, &end);
+        self.to.push(row);
     }
 
     fn unknown(&mut self, op: &Op) {
@@ -132,7 +153,7 @@ impl Watch for Rows {
 }
 
 /// Sends operations to the thread that replays them.
-struct Pipe(Feed<Op, Message>);
+pub(super) struct Pipe(Feed<Op, Message>);
 
 /// A message between the reading and the replaying thread.
 enum Message {
@@ -193,39 +214,21 @@ pub(super) fn build(
     let file = open_file(path)?;
     let identity = Identity::of(&file).map_err(|e| Error::read(path, e))?;
     let mut out = match to {
-        Some(f) => Out::File(io::BufWriter::with_capacity(1 << 20, f)),
+        Some(f) => Out::file(f),
         None => Out::Memory(Vec::new()),
     };
     out.write(&[0; HEADER as usize]).map_err(Failure::Index)?;
     let writer = Writer::new(out, HEADER, stream.event_bytes());
-    let (read, replayed, written) = run(&mut stream, writer);
+    let (read, replay, mut writer) =
+        run(&mut stream, Replay::new(Rows::default()), writer, read_all);
     read?;
-    let Replayed { mut totals, mut groups, chains, before, mut course } = replayed;
-    let mut writer = written;
-    if let Some(sum) = crate::aggregate::sum(&file, stream.meta()) {
-        course = sum.steps.course();
-        (totals, groups) = (sum.totals, sum.groups);
-    } else if let Some(s) = &stream.meta().stripped {
-        crate::heap::restore(s, &mut totals, &mut groups);
-    }
-    let thread_numbers = (0..).map_while(|thread_index| stream.thread_of(thread_index)).collect();
+    let figures = Figures::of(&replay, stream.meta(), &file);
+    let (live, rows) = replay.into_live();
+    live.for_each(|(addr, b)| writer.push(&rows.live(addr, &b)));
+    writer.finish_rows();
+    let thread_numbers = thread_numbers(&stream);
     let source = Source::new(stream, file);
-    let summary = Summary {
-        identity,
-        tail: source.tail,
-        bytes: source.bytes,
-        events: source.events,
-        damaged_bytes: source.damaged_bytes,
-        packed: source.packed,
-        totals,
-        rows: writer.rows,
-        chains: chains.into(),
-        groups,
-        thread_numbers,
-        before,
-        blocks: std::mem::take(&mut writer.blocks),
-        course,
-    };
+    let summary = figures.summary(identity, &source, thread_numbers, &mut writer, &rows);
     let course_at = writer.at;
     writer.write(&super::course::encode(&summary.course));
     let tables_at = writer.at;
@@ -236,30 +239,84 @@ pub(super) fn build(
     Ok(Built { source, store, summary })
 }
 
-/// Result of a replay.
-struct Replayed {
+/// Returns the numbers of the threads, by thread index.
+pub(super) fn thread_numbers(stream: &Stream) -> Vec<u32> {
+    (0..).map_while(|thread_index| stream.thread_of(thread_index)).collect()
+}
+
+/// The figures of a recording, as far as it was read.
+pub(super) struct Figures {
     totals: Totals,
     groups: Vec<Group>,
-    /// Number of chains of reallocations.
-    chains: u32,
-    /// Frees of blocks from before the recording.
-    before: Before,
     /// The figures of all blocks over time.
     course: Course,
 }
 
-/// Reads, replays and writes, each on a thread of its own, as the three take about equally long. Where no threads can be
-/// had (`ulimit -u`, pids.max), this one does all.
-fn run(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
+impl Figures {
+    /// Returns those of the blocks that were replayed, or those that the recording states.
+    pub(super) fn of(replay: &Replay<Rows>, meta: &Meta, file: &File) -> Self {
+        if let Some(sum) = crate::aggregate::sum(file, meta) {
+            return Self { totals: sum.totals, groups: sum.groups, course: sum.steps.course() };
+        }
+        let (mut totals, mut groups) = (replay.totals(), replay.groups());
+        if let Some(s) = &meta.stripped {
+            crate::heap::restore(s, &mut totals, &mut groups);
+        }
+        Self { totals, groups, course: replay.course() }
+    }
+
+    /// Returns the summary of an index whose rows are written.
+    pub(super) fn summary(
+        self,
+        identity: Identity,
+        source: &Source,
+        thread_numbers: Vec<u32>,
+        writer: &mut Writer,
+        rows: &Rows,
+    ) -> Summary {
+        Summary {
+            identity,
+            tail: source.tail,
+            bytes: source.bytes,
+            events: source.events,
+            damaged_bytes: source.damaged_bytes,
+            packed: source.packed,
+            totals: self.totals,
+            rows: writer.rows,
+            chains: rows.chains.into(),
+            groups: self.groups,
+            thread_numbers,
+            before: rows.before.clone(),
+            blocks: std::mem::take(&mut writer.blocks),
+            course: self.course,
+        }
+    }
+}
+
+/// Reads with `read`, replays and writes, each on a thread of its own, as the three take about equally long. Where no
+/// threads can be had (`ulimit -u`, pids.max), this one does all. Returns replay and writer, with all rows of blocks that
+/// have ended, in any case.
+pub(super) fn run(
+    stream: &mut Stream,
+    replay: Replay<Rows>,
+    writer: Writer,
+    read: impl FnOnce(&mut Stream, &mut Pipe) -> Result<(), Error>,
+) -> (Result<(), Error>, Replay<Rows>, Writer) {
     let (ops, from_ops) = batched_channel(BATCH);
     let (rows, from_rows) = batched_channel::<Row, Vec<Row>>(ROWS);
     std::thread::scope(|scope| {
         // A thread gets its work when both are there.
-        let (start_replay, replays) = sync_channel(1);
+        let (start_replay, replays) = sync_channel::<Replay<Rows>>(1);
         let (start_writing, writes) = sync_channel::<Writer>(1);
         let replayer = Builder::new().spawn_scoped(scope, move || {
-            let rows = replays.recv().ok()?;
-            Some(replay(&from_ops, rows))
+            let mut replay = replays.recv().ok()?;
+            replay.watch_mut().to = rows;
+            while let Some(message) = from_ops.next() {
+                if let Some(ops) = take(&mut replay, message) {
+                    from_ops.done(ops);
+                }
+            }
+            Some(stopped(replay))
         });
         let written = Builder::new().spawn_scoped(scope, move || {
             let mut writer = writes.recv().ok()?;
@@ -267,76 +324,64 @@ fn run(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Wri
                 rows.iter().for_each(|row| writer.push(row));
                 from_rows.done(rows);
             }
-            writer.finish_rows();
             Some(writer)
         });
         let (Ok(replayer), Ok(written)) = (replayer, written) else {
             drop((start_replay, start_writing));
-            return run_here(stream, writer);
+            return run_here(stream, replay, writer, read);
         };
-        let _ = start_replay.send(rows);
+        let _ = start_replay.send(replay);
         let _ = start_writing.send(writer);
         let mut pipe = Pipe(ops);
-        let read = read_all(stream, &mut pipe);
+        let read = read(stream, &mut pipe);
         pipe.0.send();
         drop(pipe);
         let replayed = replayer.join().unwrap_or_else(|panic| resume_unwind(panic));
         let written = written.join().unwrap_or_else(|panic| resume_unwind(panic));
         // Both have got their work above.
-        (read, replayed.expect("rows to replay to"), written.expect("a writer"))
+        (read, replayed.expect("a replay"), written.expect("a writer"))
     })
 }
 
+/// Sends the last rows, and lets go of where they went.
+fn stopped(mut replay: Replay<Rows>) -> Replay<Rows> {
+    let rows = replay.watch_mut();
+    rows.to.send();
+    rows.to = nowhere();
+    replay
+}
+
 /// Reads, replays and writes on this thread.
-fn run_here(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
+fn run_here(
+    stream: &mut Stream,
+    mut replay: Replay<Rows>,
+    writer: Writer,
+    read: impl FnOnce(&mut Stream, &mut Pipe) -> Result<(), Error>,
+) -> (Result<(), Error>, Replay<Rows>, Writer) {
     let writer = Arc::new(Mutex::new(writer));
     let to = Arc::clone(&writer);
-    let rows = here(ROWS, move |rows: Vec<Row>| {
+    replay.watch_mut().to = here(ROWS, move |rows: Vec<Row>| {
         let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
         rows.iter().for_each(|row| to.push(row));
     });
-    let replay = Arc::new(Mutex::new(begin(rows)));
+    let replay = Arc::new(Mutex::new(replay));
     let to = Arc::clone(&replay);
     let ops = here(BATCH, move |message| {
         let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
         take(&mut to, message);
     });
     let mut pipe = Pipe(ops);
-    let read = read_all(stream, &mut pipe);
+    let read = read(stream, &mut pipe);
     pipe.0.send();
     drop(pipe);
     // Only the pipe had another reference to the replay, and only the replay had one to the writer.
-    let replayed = finish(own(replay));
-    let mut writer = own(writer);
-    writer.finish_rows();
-    (read, replayed, writer)
+    let replayed = stopped(own(replay));
+    (read, replayed, own(writer))
 }
 
 fn own<T>(shared: Arc<Mutex<T>>) -> T {
     let only = Arc::into_inner(shared).expect("the only reference");
     only.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Replays operations, and makes rows of the blocks; those still live at the end come last.
-fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
-    let mut replay = begin(to);
-    while let Some(message) = from.next() {
-        if let Some(ops) = take(&mut replay, message) {
-            from.done(ops);
-        }
-    }
-    finish(replay)
-}
-
-fn begin(to: Feed<Row, Vec<Row>>) -> Replay<Rows> {
-    Replay::new(Rows {
-        to,
-        links: Live::default(),
-        old_links: Vec::new(),
-        chains: 0,
-        before: Before::default(),
-        finder: u32::MAX,
-    })
 }
 
 /// Replays a message; returns its buffer.
@@ -351,17 +396,6 @@ fn take(replay: &mut Replay<Rows>, message: Message) -> Option<Vec<Op>> {
             Some(ops)
         }
     }
-}
-
-fn finish(replay: Replay<Rows>) -> Replayed {
-    let (totals, groups, course) = (replay.totals(), replay.groups(), replay.course());
-    let (live, mut rows) = replay.into_live();
-    for (addr, b) in live {
-        let link = rows.link(addr, &b);
-        rows.push(addr, &b, link, &NEVER);
-    }
-    rows.to.send();
-    Replayed { totals, groups, chains: rows.chains, before: rows.before, course }
 }
 
 /// The end of a block that is never freed.

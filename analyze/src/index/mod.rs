@@ -17,6 +17,7 @@ mod column;
 mod course;
 pub(crate) mod files;
 mod format;
+mod growing;
 mod meta;
 mod rows;
 mod scan;
@@ -33,11 +34,12 @@ use prof_os::files::open_regular;
 use rows::Store;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use before::Before;
 #[doc(hidden)]
 pub use format::reseal;
+pub use growing::Growing;
 pub use rows::{Block, Column, flags};
 pub use scan::ScanError;
 
@@ -79,7 +81,7 @@ pub struct Index {
     before: Before,
     course: Course,
     /// The named stacks, made when they are first asked for.
-    stacks: OnceLock<Stacks>,
+    stacks: OnceLock<Arc<Stacks>>,
     /// Path of the index; `None` if it is in memory or in an unnamed file.
     path: Option<PathBuf>,
     /// Whether this run built the index.
@@ -238,7 +240,17 @@ impl Index {
 
     /// Returns the named stacks of all groups. The first call symbolises them.
     pub fn stacks(&self) -> &Stacks {
-        self.stacks.get_or_init(|| Stacks::new(&self.analysis))
+        self.stacks.get_or_init(|| Arc::new(Stacks::new(&self.analysis)))
+    }
+
+    /// Takes the named stacks of an earlier moment of the same recording, if no stack was added since and its groups are
+    /// in the same order, as those of a [`Growing`] recording are.
+    pub fn take_stacks(&mut self, earlier: &Self) {
+        if let Some(stacks) = earlier.stacks.get()
+            && stacks.len() == self.analysis.groups().len()
+        {
+            self.stacks = OnceLock::from(Arc::clone(stacks));
+        }
     }
 
     /// Returns the path of the index, if it is in a named file.

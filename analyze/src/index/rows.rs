@@ -119,6 +119,14 @@ pub mod flags {
 pub(super) enum Store {
     File(File),
     Memory(Vec<u8>),
+    /// Rows of a recording that grows: others come behind them in the file.
+    Grown {
+        file: Arc<File>,
+        /// Position from which on this moment has rows of its own.
+        end: u64,
+        /// What is behind that position.
+        tail: Box<Store>,
+    },
 }
 
 impl Store {
@@ -137,6 +145,11 @@ impl Store {
                 buf.extend_from_slice(bytes);
                 Ok(())
             }
+            Store::Grown { tail, end, .. } if at >= *end => tail.read(at - end, len, buf),
+            Store::Grown { file, .. } => {
+                buf.resize(len, 0);
+                file.read_exact_at(buf, at)
+            }
         }
     }
 }
@@ -148,6 +161,10 @@ pub(super) enum Out {
 }
 
 impl Out {
+    pub(super) fn file(file: File) -> Self {
+        Out::File(BufWriter::with_capacity(1 << 20, file))
+    }
+
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Out::File(f) => f.write_all(bytes),
@@ -195,6 +212,44 @@ impl Writer {
             blocks: Vec::new(),
             bytes: Vec::new(),
             failed: None,
+        }
+    }
+
+    /// Creates a writer of rows that follow those of this one for a moment: it begins with the rows that are in no block
+    /// yet, and its blocks are behind those of this one. Hands over to the kernel what was written so far.
+    ///
+    /// # Errors
+    /// If writing has failed.
+    pub(super) fn branch(&mut self, out: Out) -> io::Result<Self> {
+        if let Some(e) = self.failed.take() {
+            return Err(e);
+        }
+        if let Out::File(f) = &mut self.out {
+            f.flush()?;
+        }
+        let mut branch = Self::new(out, self.at, Arc::clone(&self.event_bytes));
+        // It is used for a moment: compressing it would take longer than it is worth.
+        branch.most = u64::MAX;
+        branch.used = self.used;
+        for (to, from) in branch.columns.iter_mut().zip(&*self.columns) {
+            to[..self.used].copy_from_slice(&from[..self.used]);
+        }
+        branch.rows = self.rows;
+        branch.blocks.clone_from(&self.blocks);
+        Ok(branch)
+    }
+
+    /// Returns what was written as a store, without a header.
+    ///
+    /// # Errors
+    /// If writing has failed.
+    pub(super) fn into_store(self) -> io::Result<Store> {
+        if let Some(e) = self.failed {
+            return Err(e);
+        }
+        match self.out {
+            Out::File(f) => Ok(Store::File(f.into_inner().map_err(|e| e.into_error())?)),
+            Out::Memory(v) => Ok(Store::Memory(v)),
         }
     }
 
@@ -265,20 +320,13 @@ impl Writer {
 
     /// Writes the header at the beginning, and returns the storage.
     pub(super) fn finish(self, header: &[u8]) -> io::Result<Store> {
-        if let Some(e) = self.failed {
-            return Err(e);
+        let mut store = self.into_store()?;
+        match &mut store {
+            Store::Memory(v) => v[..header.len()].copy_from_slice(header),
+            Store::File(f) => f.write_all_at(header, 0)?,
+            Store::Grown { .. } => {}
         }
-        match self.out {
-            Out::File(f) => {
-                let f = f.into_inner().map_err(|e| e.into_error())?;
-                f.write_all_at(header, 0)?;
-                Ok(Store::File(f))
-            }
-            Out::Memory(mut v) => {
-                v[..header.len()].copy_from_slice(header);
-                Ok(Store::Memory(v))
-            }
-        }
+        Ok(store)
     }
 }
 
