@@ -153,6 +153,25 @@ impl IndexArgs {
         }
         Ok(index)
     }
+
+    /// Opens a recording that grows; returns `None` if it can't be followed, as those of a family can't.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    #[cfg(feature = "serve")]
+    pub(crate) fn grow(&self, path: &Path) -> Result<Option<prof_analyze::Growing>> {
+        if self.no_index || Folder::open(path).is_some() {
+            return Ok(None);
+        }
+        crate::progress::install();
+        let symbols = self.symbol_options()?;
+        let opened =
+            prof_analyze::Growing::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
+        Ok(opened.map(|mut growing| {
+            growing.set_symbol_options(symbols);
+            growing
+        }))
+    }
 }
 
 impl IndexArgs {

@@ -206,7 +206,7 @@ pub(crate) fn serve(args: &ServeArgs, sources: Vec<Source>) -> Result<ExitCode> 
     let listen = args.listen.clone().unwrap_or(Listen::Tcp(DEFAULT, true));
     let outside = matches!(listen, Listen::Tcp(a, _) if !a.ip().is_loopback());
     let is_unix = matches!(listen, Listen::Unix(_));
-    let index = args.index.clone();
+    let (index, growing) = (args.index.clone(), args.index.clone());
     let options = Options {
         listen,
         names: args.allow_host.clone(),
@@ -222,6 +222,7 @@ pub(crate) fn serve(args: &ServeArgs, sources: Vec<Source>) -> Result<ExitCode> 
         script_wait: SCRIPT_WAIT,
         page: !args.no_ui,
         open: Box::new(move |path| index.open(path).map_err(|e| format!("{e:#}"))),
+        grow: Box::new(move |path| growing.grow(path).map_err(|e| format!("{e:#}"))),
     };
     let server = Server::bind(sources, options).map_err(|e| usage(e.to_string()))?;
     if outside {

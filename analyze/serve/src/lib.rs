@@ -19,6 +19,7 @@ mod assets;
 mod body;
 mod compat;
 mod data;
+mod grown;
 mod guard;
 #[doc(hidden)]
 pub mod hostile;
@@ -41,7 +42,7 @@ pub use params::Params;
 pub use state::Source;
 
 use guard::{At, Guard};
-use prof_analyze::Index;
+use prof_analyze::{Growing, Index};
 use prof_os::Pid;
 use state::Shared;
 use std::io;
@@ -99,6 +100,9 @@ pub type IsRecorded = Box<dyn Fn(Pid) -> Option<bool> + Send + Sync>;
 /// Opens a recording.
 pub type OpenIndex = Box<dyn Fn(&Path) -> Result<Index, String> + Send + Sync>;
 
+/// Opens a recording that grows; `None` if it can't be followed, and has to be opened anew for each look.
+pub type OpenGrowing = Box<dyn Fn(&Path) -> Result<Option<Growing>, String> + Send + Sync>;
+
 /// Options of a server.
 pub struct Options {
     /// The place to listen at.
@@ -121,6 +125,8 @@ pub struct Options {
     pub page: bool,
     /// Opens a recording.
     pub open: OpenIndex,
+    /// Opens a recording that grows.
+    pub grow: OpenGrowing,
 }
 
 /// Why a server can't begin.

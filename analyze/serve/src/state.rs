@@ -1,5 +1,6 @@
 //! The recordings that are served, and what else all requests share.
 
+use crate::grown::Grown;
 use crate::jobs::Jobs;
 use crate::live::Live;
 use crate::names::Names;
@@ -54,6 +55,7 @@ pub(crate) struct Open {
     /// Length of the file when it was opened.
     bytes: u64,
     at: Instant,
+    /// Time that another look would take.
     took: Duration,
 }
 
@@ -98,6 +100,7 @@ pub(crate) struct Recording {
     pub pid: Option<Pid>,
     state: watch::Sender<State>,
     pub live: Live,
+    grown: Grown,
     /// Tells how far opening it is.
     opening: Job,
 }
@@ -214,14 +217,8 @@ impl Shared {
             }
             let state = watch::Sender::new(State::Waiting);
             let (path, pid, opening) = (s.path, s.pid, Job::default());
-            recordings.push(Arc::new(Recording {
-                id,
-                path,
-                pid,
-                state,
-                opening,
-                live: Live::default(),
-            }));
+            let (live, grown) = (Live::default(), Grown::default());
+            recordings.push(Arc::new(Recording { id, path, pid, state, live, grown, opening }));
         }
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let work = Arc::new(Work::new(options.cache, threads));
@@ -249,7 +246,7 @@ impl Shared {
         found.ok_or_else(|| Failure::missing("there is no such recording here; /list has the ids"))
     }
 
-    /// Begins to open a recording, unless it is open or being opened. One that has grown is read anew.
+    /// Begins to open a recording, unless it is open or being opened. Of one that has grown what was added is read.
     pub(crate) fn open(self: &Arc<Self>, recording: &Arc<Recording>) {
         let begins = recording.state.send_if_modified(|state| {
             let stale = match state {
@@ -268,31 +265,37 @@ impl Shared {
         let (shared, recording) = (self.clone(), recording.clone());
         tokio::spawn(async move {
             let _one = shared.making.lock().await;
-            if let State::Ready(open) = recording.state()
-                && !is_stale(&open, &recording)
-            {
-                return;
-            }
-            let (inner, path) = (shared.clone(), recording.path.clone());
-            let begin = Instant::now();
+            let earlier = match recording.state() {
+                State::Ready(open) if !is_stale(&open, &recording) => return,
+                State::Ready(open) => Some(open),
+                _ => None,
+            };
+            let (inner, asked) = (shared.clone(), recording.clone());
             let bytes = recording.bytes();
-            let job = recording.opening.clone();
-            let open = move || job.run(|| (inner.options.open)(&path));
-            let opened = tokio::task::spawn_blocking(open).await;
-            let state = match opened {
-                Ok(Ok(index)) => State::Ready(Arc::new(Open {
-                    index,
+            let look = move || {
+                let grows = asked.live.grows(&asked);
+                let look = || asked.grown.look(&inner.options, &asked.path, grows);
+                let mut look = asked.opening.run(look)?;
+                if let (true, Some(earlier)) = (grows, earlier) {
+                    look.index.take_stacks(&earlier.index);
+                }
+                Ok(look)
+            };
+            let state = match tokio::task::spawn_blocking(look).await {
+                Ok(Ok(look)) => State::Ready(Arc::new(Open {
+                    index: look.index,
                     names: OnceLock::new(),
                     maps: OnceLock::new(),
                     settings: OnceLock::new(),
                     generation: shared.generations.fetch_add(1, Ordering::Relaxed),
                     bytes,
                     at: Instant::now(),
-                    took: begin.elapsed(),
+                    took: look.takes,
                 })),
                 Ok(Err(why)) => State::Failed(why),
                 Err(e) => State::Failed(format!("reading it failed inside prof: {e}")),
             };
+            tokio::spawn(recording.grown.clone().expire());
             recording.state.send_replace(state);
         });
     }
@@ -323,7 +326,7 @@ impl Shared {
     }
 }
 
-/// Returns whether a recording has grown since it was read, and reading it again is worth the time.
+/// Returns whether a recording has grown since it was read, and another look is worth the time.
 fn is_stale(open: &Open, recording: &Recording) -> bool {
     let pause = (open.took * 10).max(Duration::from_secs(2));
     open.at.elapsed() > pause && recording.bytes() != open.bytes

@@ -3,7 +3,7 @@
 use super::common::world::{World, make, write_to};
 use super::common::{Maker, Random, Temp};
 use prof_analyze::index::{IndexOptions, Keep};
-use prof_analyze::{Index, LoadOptions};
+use prof_analyze::{Growing, Index, LoadOptions};
 use prof_os::Pid;
 use prof_serve::{Listen, Options, Server, Source, Token};
 use prof_trace::pack::Compress;
@@ -40,12 +40,15 @@ pub(crate) fn options(listen: Listen, token: Token) -> Options {
         script_wait: Duration::from_secs(300),
         page: true,
         open: Box::new(|path| open(path).map_err(|e| e.to_string())),
+        grow: Box::new(|path| Growing::open(path, &NEVER).map_err(|e| e.to_string())),
     }
 }
 
+const NEVER: IndexOptions =
+    IndexOptions { keep: Keep::Never, load: LoadOptions { pending_bytes: 64 << 20 }, dir: None };
+
 fn open(path: &std::path::Path) -> Result<Index, prof_analyze::Error> {
-    let options = IndexOptions { keep: Keep::Never, load: LoadOptions::default(), dir: None };
-    Index::open(path, &options)
+    Index::open(path, &NEVER)
 }
 
 /// Makes a recording of a random program with names.
@@ -119,13 +122,21 @@ impl Served {
 
     /// Serves a recording of this process that others write.
     pub(crate) fn growing(path: std::path::PathBuf) -> Self {
+        Self::growing_with(path, |options| options)
+    }
+
+    /// Serves it with options that `change` makes of the usual ones.
+    pub(crate) fn growing_with(
+        path: std::path::PathBuf,
+        change: impl FnOnce(Options) -> Options,
+    ) -> Self {
         let any = "127.0.0.1:0".parse().expect("an address");
         let options = Options {
             is_recorded: Box::new(|_| Some(true)),
             ..options(Listen::Tcp(any, false), Token::Text(TOKEN.into()))
         };
         let source = Source { path, pid: Some(Pid::this()) };
-        Self::of(source, recording(1), options)
+        Self::of(source, recording(1), change(options))
     }
 
     fn of(source: Source, (file, world): (Temp, World), options: Options) -> Self {
@@ -240,4 +251,14 @@ fn joined(mut body: &[u8]) -> Vec<u8> {
         body = rest.get(size + 2..).unwrap_or(&[]);
     }
     panic!("the body is cut off after {} bytes", out.len());
+}
+
+/// Returns the sum of a column.
+pub(crate) fn sum(v: &Value) -> u64 {
+    v.as_array().expect("an array").iter().map(|n| n.as_u64().unwrap_or(0)).sum()
+}
+
+/// Returns the last value of a column.
+pub(crate) fn last(v: &Value) -> u64 {
+    v.as_array().and_then(|a| a.last()?.as_u64()).expect("a last value")
 }

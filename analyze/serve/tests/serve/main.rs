@@ -5,6 +5,7 @@ mod common;
 
 mod client;
 mod compat;
+mod growing;
 #[cfg(feature = "script")]
 mod scripts;
 mod security;

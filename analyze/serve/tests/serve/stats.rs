@@ -1,7 +1,6 @@
 //! The figures of the API are those of the analysis, and add up.
 
-use super::client::Served;
-use super::common::{Maker, alloc, free};
+use super::client::{Served, last, sum};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{Ask, GroupBy, Grouped, Histogram, Stats, ViewOptions};
 use serde_json::Value;
@@ -26,14 +25,6 @@ fn filter(text: &str) -> Filter {
         f.set(name, &value.replace("%25", "%")).expect("a field");
     }
     f
-}
-
-fn sum(v: &Value) -> u64 {
-    v.as_array().expect("an array").iter().map(|n| n.as_u64().unwrap_or(0)).sum()
-}
-
-fn last(v: &Value) -> u64 {
-    v.as_array().and_then(|a| a.last()?.as_u64()).expect("a last value")
 }
 
 #[test]
@@ -416,46 +407,4 @@ fn the_page_and_its_files_are_served() {
     assert!(n > 0, "{}", page.body);
     let head = s.ask("HEAD", "/", "", "");
     assert_eq!((head.status, &*head.body), (200, ""));
-}
-
-#[test]
-fn a_growing_recording_is_answered_in_place() {
-    let mut m = Maker::new();
-    m.thread(1, 101, "main");
-    m.pcs(&[[1, 0x1100, 0], [2, 0x1200, 0]]).nodes(&[[1, 0, 1], [2, 1, 2]]);
-    m.events(1, &[alloc(1100, 0x100, 10, 1), alloc(1200, 0x200, 20, 2)]).pass(1500).pass(1600);
-    let file = m.file();
-    let s = Served::growing(file.0.clone());
-    let of = |path: &str| s.own(path);
-    let sum_of = |line: &Value, name: &str| sum(&line["series"][name]["sum"]);
-    assert_eq!(of("flame")["total"], 30);
-    assert_eq!(of("timeline?width=10")["duration_ns"], of("head")["recording"]["duration_ns"]);
-    let first = of("head");
-    // Only what the collector appends is read, and at once: the recording is read anew every two seconds at most.
-    let before = m.bytes.len();
-    m.nodes(&[[3, 0, 2]]).events(1, &[alloc(1700, 0x300, 500, 3), free(1800, 0x100)]);
-    m.pass(1900).pass(2000);
-    let mut out = std::fs::OpenOptions::new().append(true).open(&file.0).expect("the recording");
-    std::io::Write::write_all(&mut out, &m.bytes[before..]).expect("written");
-    let grown = std::time::Instant::now();
-    while of("flame")["total"] == 30 {
-        assert!(grown.elapsed() < std::time::Duration::from_secs(60), "it is not read");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let flame = of("flame");
-    assert_eq!(flame["total"], 520);
-    assert_eq!(flame["nodes"]["parent"].as_array().map(Vec::len), Some(4), "{flame}");
-    assert_eq!(of("flame?dir=up&metric=allocated")["total"], 530);
-    let tree = of("tree");
-    assert_eq!((&tree["node"]["live_bytes"], &tree["totals"]["frees"]), (&520.into(), &1.into()));
-    assert_eq!(tree["children"].as_array().map(Vec::len), Some(2), "{tree}");
-    let head = of("head");
-    assert_eq!(
-        (&head["totals"]["live_bytes"], &head["totals"]["live_count"]),
-        (&520.into(), &2.into())
-    );
-    let line = of("timeline?width=10");
-    assert_eq!((sum_of(&line, "allocations"), sum_of(&line, "frees")), (3, 1));
-    assert_eq!(last(&line["series"]["live_bytes"]["last"]), 520);
-    assert!(line["duration_ns"].as_u64() > first["recording"]["duration_ns"].as_u64());
 }
