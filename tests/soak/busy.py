@@ -47,6 +47,55 @@ class Stress(Kind):
         self.ask("stop", "done OK")
 
 
+class Inside(Kind):
+    """Is nearly always inside of what can't be interrupted safely: the allocator, stdio, a signal handler or fork."""
+
+    program, varies = "inside.c", ("descriptors",)
+
+    def arguments_of(self):
+        return [self.name.split()[-1]]
+
+    def ready(self):
+        super().ready()
+        self.play()
+
+    def play(self):
+        before = self.ask("rounds")
+        wait_until("the target works", lambda: self.ask("rounds") != before)
+
+    def last_word(self):
+        self.ask("stop", "done OK")
+
+
+class InsideAll(Kind):
+    """Has a thread in each of these, and one in the dynamic linker, with short pauses: while a thread is in that, prof
+    can't have the linker load anything. Its libraries come and go, and with them files and mappings."""
+
+    program, varies = "busy.c", ("descriptors",)
+
+    def ready(self):
+        super().ready()
+        for line in ("go", "progress", "park"):
+            self.ask(line)
+        self.linked = self.ask("linked")
+        self.ask("go")
+
+    def play(self):
+        self.ask("progress")
+
+    def settle(self, seconds=5):
+        self.ask("progress")
+        self.ask("park")
+        super().settle(seconds)
+        now = self.ask("linked")
+        if now != self.linked:
+            raise Failed(f"{self.name}: the linker's list was {self.linked}, is {now}")
+        self.ask("go")
+
+    def last_word(self):
+        self.ask("progress")
+
+
 class Churn(Kind):
     """Creates and ends threads."""
 

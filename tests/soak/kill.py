@@ -5,7 +5,7 @@ every block, create and end threads, and do what other people's programs do, als
 kill, a new attach or a detach must work on the same process, and nothing may be left in it. At its end each target
 reports whether all its work was right.
 """
-import os, time
+import collections, os, time
 import kinds
 from soak import Failed, collectors, kill
 
@@ -18,7 +18,7 @@ KILLS = ["attach", "attach", "detach", "detach", "collector", "collector of atta
 class Killer:
     def __init__(self, soak, name, kind):
         self.soak, self.random, self.name, self.kind = soak, soak.random, name, kind
-        self.again_later = 0
+        self.again_later, self.of = 0, collections.Counter()
         self.kills = self.attaches = self.detaches = self.readable = 0
         # The time that each takes, as far as it is known, so that kills come at any point of it.
         self.takes = {"attach": 0.05, "detach": 0.05}
@@ -40,8 +40,8 @@ class Killer:
         may still hold the lock. On a machine with much more to do, a thread may not stop in time."""
         for _ in range(20):
             code, said = self.soak.run(what, self.pid, *args)
-            if "another prof is" not in said and "did not stop within" not in said and (
-                    "again later" not in said):
+            later = "another prof is", "did not stop within", "again later", "no moment came"
+            if not any(words in said for words in later):
                 break
             self.again_later += 1
             time.sleep(0.05)
@@ -94,6 +94,7 @@ class Killer:
             elif not self.with_collector_killed("detach"):
                 kind = "none"
         self.kills += kind != "none"
+        self.of[kind] += kind != "none"
         self.recover(kind, size)
 
     def recover(self, kind, size):
@@ -165,6 +166,7 @@ def run(soak, only=None):
     soak.parts = len(names)
     sums, said = dict.fromkeys(("kills", "attaches", "detaches", "again_later", "readable"), 0), []
     waited = interrupted = taken = 0
+    of = collections.Counter()
     for i, name in enumerate(names):
         kind = kinds.start(soak, name)
         if not kind:
@@ -175,8 +177,10 @@ def run(soak, only=None):
         waited += getattr(killer.kind, "waited", 0)
         interrupted += getattr(killer.kind, "interrupted", 0)
         taken += getattr(killer.kind, "taken", 0)
+        of += killer.of
         said.append(f"{killer.kills} {name}")
-    return soak.report(f"{sums['kills']} kills ({', '.join(said)}), after them {sums['attaches']} attaches and "
+    during = ", ".join(f"{n} of {what}" for what, n in sorted(of.items()))
+    return soak.report(f"{sums['kills']} kills ({', '.join(said)}; {during}), after them {sums['attaches']} attaches and "
                        f"{sums['detaches']} detaches ({sums['again_later']} of them tried again), "
                        f"{sums['readable']} recordings read, {waited} waits of which {interrupted} ended "
                        "with EINTR (calls that the kernel never restarts), "

@@ -17,19 +17,21 @@ KINDS = {
     "filters allow": shut.Filtered, "filters default": shut.Filtered,
     "filtered work kill": shut.FilteredWork, "filtered work errno": shut.FilteredWork,
     "filtered late": shut.FilteredLate, "collected": shut.Collected, "fibers": shut.Fibers,
-    "pooled": shut.Pooled, "loads": shut.Loads, "loads filtered": shut.Loads,
+    "inside malloc": busy.Inside, "inside printf": busy.Inside, "inside signal": busy.Inside,
+    "inside fork": busy.Inside, "inside all": busy.InsideAll, "pooled": shut.Pooled, "loads": shut.Loads, "loads filtered": shut.Loads,
 }
 # Kinds that are also useful when prof is killed midway. The others need prof to complete.
 KILLED = ["closes", "counts", "forks", "sharing", "sharing files", "uprobe first", "uprobe later return", "named",
           "signal sigwait", "signal signalfd", "waits", "locked", "maps", "leader", "grows", "vforks", "collected",
           "pooled", "loads"]
+INSIDE = [name for name in KINDS if name.startswith("inside ")]
 FILTERED = ["filters allow", "filters default", "filtered work kill", "filtered work errno", "loads filtered"]
 CYCLED = [name for name in KINDS if name not in ("sleeps", "stress", "churn")]
 
 
 def chosen(only, default):
     """Returns the kinds that a comma-separated list names. The list may contain names of groups."""
-    groups = {"awkward": KILLED, "filtered": FILTERED}
+    groups = {"awkward": KILLED, "inside": INSIDE, "filtered": FILTERED}
     names = [n for word in (only or "").split(",") if word for n in groups.get(word, [word])]
     unknown = [n for n in names if n not in KINDS]
     if unknown:

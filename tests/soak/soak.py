@@ -14,8 +14,9 @@ class Failed(Exception):
 class Soak:
     """One run of a soak: its scratch folder, its time and its failures."""
 
-    def __init__(self, name, count, seconds, seed):
+    def __init__(self, name, count, seconds, seed, by=None):
         self.name, self.count, self.seconds = name, count, seconds
+        self.by = ["--by", by] if by else []
         self.random = random.Random(seed)
         self.failures, self.stopped, self.refused = [], False, 0
         self.scratch = tempfile.mkdtemp(prefix=f"prof-soak-{name}-")
@@ -57,7 +58,7 @@ class Soak:
     def start(self, *args, under=()):
         """Starts prof, by another program if `under` names one."""
         if args and args[0] == "attach":
-            args = (*args, "--look", "0s")  # what is killed is the attach, not the look behind it
+            args = (*args, *self.by, "--look", "0s")  # what is killed is the attach, not the look behind it
         return subprocess.Popen([*under, self.prof, *map(str, args)], cwd=self.scratch, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE)
