@@ -313,13 +313,74 @@ fn exceptions_pass_through_named_functions() {
     let before = Snapshot::of(&target);
     let pool = format!("--alloc-fn={name}:pool_new(1)");
     let wait = format!("--alloc-fn={name}:pool_wait(1)");
-    scene.attach_with(&target, &[&pool, &wait, "--by", "dlopen"]);
+    let recording = scene.attach_with(&target, &[&pool, &wait, "--by", "dlopen"]);
     for (command, answer) in commands.iter().zip(&answers) {
         assert_eq!(target.ask(command), *answer);
     }
     scene.detach(&target);
     before.assert_same(&Snapshot::of(&target));
+    // A call that was left by an exception is no allocation, and does not hide later ones.
+    let r = scene.finished(&recording);
+    let calls: u64 = r.asked_by("catches").iter().map(|g| g.number("allocations")).sum();
+    assert_eq!((calls, r.number("/recording/lost_events")), (100, 0), "{}", r.askers());
     target.quit();
+}
+
+/// The unwinder in the process finds the hook's call frame information, so it gets through a hooked function to its callers:
+/// for a backtrace, and when a thread ends there. It does not find that of a hook that is mapped.
+#[test]
+fn the_processs_own_unwinder_gets_through_the_hook() {
+    let library =
+        program_with("walks.c", &["-O1", "-fexceptions", "-DLIBRARY", "-shared", "-fPIC"]);
+    let program = program_with("walks.c", &["-O1", "-fexceptions"]);
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", &library);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let commands = ["walk", "leave"];
+    assert_eq!(commands.map(|c| target.ask(c)), ["done 1", "done 1"]);
+    let before = Snapshot::of(&target);
+    for options in [&[][..], &["--verify-stacks"], &["--sample-rate=3"], &["--paused"]] {
+        let scene = Scene::new("dlopen-walks");
+        let recording = scene.attach_with(&target, &[&BY_DLOPEN, options].concat());
+        target.ask("alloc 10");
+        assert_eq!(commands.map(|c| target.ask(c)), ["done 1", "done 1"], "{options:?}");
+        target.ask("alloc 10");
+        scene.detach(&target);
+        let r = scene.finished(&recording);
+        if options.len() != 1 || options[0] == "--verify-stacks" {
+            // The call that its thread left has no result.
+            let live =
+                r.asked_by("walked_block").iter().map(|g| g.number("live_count")).sum::<u64>();
+            assert_eq!(live, 21, "{options:?}: {}", r.askers());
+            assert_eq!(r.number("/recording/lost_events"), 0);
+        }
+    }
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}
+
+/// An operator new of the program's own that throws, and that no nothrow form is known to call, can be named.
+#[test]
+fn an_operator_new_of_the_programs_own_throws() {
+    let program = program_with("own_new.cpp", &["-O1"]);
+    let name = program.file_name().unwrap().to_str().unwrap();
+    let new = format!("--alloc-fn={name}:_Znwm(1)");
+    let delete = format!("--free-fn={name}:_ZdlPvm(1)");
+    for by in ["map", "dlopen"] {
+        let mut target = Target::start(&program, &[]);
+        let before = Snapshot::of(&target);
+        let scene = Scene::new("dlopen-own-new");
+        let recording = scene.attach_with(&target, &[&new, &delete, "--by", by]);
+        for command in ["fail", "go", "fail"] {
+            target.ask(command);
+        }
+        scene.detach(&target);
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+        let r = scene.finished(&recording);
+        r.marked("own_new.cpp", "own_new").assert_live(3, 3 * 56);
+    }
 }
 
 /// Returns the mappings of a process, except for the heap.

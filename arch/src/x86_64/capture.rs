@@ -33,12 +33,18 @@ macro_rules! hook_entry {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
+                // Unwinders in the program find these rows if its dynamic linker has loaded the hook.
+                ".cfi_startproc",
                 "endbr64",
                 // A frame of the usual form, so that debuggers can unwind through it.
                 "push rbp",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset rbp, -16",
                 "sub rsp, 144",
+                ".cfi_def_cfa_offset 160",
                 "mov [rsp + 80], rbp", // the caller's
                 "lea rbp, [rsp + 144]",
+                ".cfi_def_cfa rbp, 16",
                 "mov [rsp], rdi",
                 "mov [rsp + 8], rsi",
                 "mov [rsp + 16], rdx",
@@ -72,8 +78,12 @@ macro_rules! hook_entry {
                 "test rax, rax",
                 "jnz 3f",
                 "mov rax, [rsp + 56]",
+                ".cfi_remember_state",
                 "leave",
+                ".cfi_def_cfa rsp, 8",
+                ".cfi_same_value rbp",
                 "ret",
+                ".cfi_restore_state",
                 "3:", // elsewhere instead of returning
                 "mov rdi, [rsp]",
                 "mov rsi, [rsp + 8]",
@@ -83,7 +93,10 @@ macro_rules! hook_entry {
                 "mov r9, [rsp + 40]",
                 "2:", // jump, as if the hook had never been entered
                 "leave",
+                ".cfi_def_cfa rsp, 8",
+                ".cfi_same_value rbp",
                 "jmp rax",
+                ".cfi_endproc",
                 before = sym $before,
                 after = sym $after,
             )
@@ -137,19 +150,27 @@ macro_rules! pass_entry {
                 $goes_on(argument, function)
             }
             core::arch::naked_asm!(
+                ".cfi_startproc",
                 $($first,)*
                 "push rdx",
+                ".cfi_def_cfa_offset 16",
                 "push r11",
+                ".cfi_def_cfa_offset 24",
                 "sub rsp, 40", // 32 bytes are the callee's
+                ".cfi_def_cfa_offset 64",
                 "mov rcx, rdi",
                 "mov rdx, r11",
                 "call {goes_on}",
                 "add rsp, 40",
+                ".cfi_def_cfa_offset 24",
                 "pop r11",
+                ".cfi_def_cfa_offset 16",
                 "pop rdx",
+                ".cfi_def_cfa_offset 8",
                 "test rax, rax",
                 "jz {full}",
                 "jmp rax",
+                ".cfi_endproc",
                 goes_on = sym goes_on,
                 full = sym $full,
                 $($operands)*
@@ -172,13 +193,22 @@ pub unsafe extern "C" fn call_on_stack(
     top: *mut u8,
 ) {
     core::arch::naked_asm!(
+        ".cfi_startproc",
         "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
         "mov rbp, rsp",
+        ".cfi_def_cfa rbp, 16",
         "push rbx",
+        ".cfi_offset rbx, -24",
         "push r12",
+        ".cfi_offset r12, -32",
         "push r13",
+        ".cfi_offset r13, -40",
         "push r14",
+        ".cfi_offset r14, -48",
         "push r15",
+        ".cfi_offset r15, -56",
         "mov [rdx], rsp",
         "mov rbx, rdx",
         "mov rsp, rdx",
@@ -187,12 +217,20 @@ pub unsafe extern "C" fn call_on_stack(
         "call rax",
         "mov rsp, [rbx]",
         "pop r15",
+        ".cfi_same_value r15",
         "pop r14",
+        ".cfi_same_value r14",
         "pop r13",
+        ".cfi_same_value r13",
         "pop r12",
+        ".cfi_same_value r12",
         "pop rbx",
+        ".cfi_same_value rbx",
         "pop rbp",
+        ".cfi_same_value rbp",
+        ".cfi_def_cfa rsp, 8",
         "ret",
+        ".cfi_endproc",
     )
 }
 
