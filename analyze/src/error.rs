@@ -43,6 +43,15 @@ pub enum Error {
         /// The highest format version that this prof reads.
         supported: u32,
     },
+    /// The recording was folded more than once since it was read last.
+    #[error(
+        "{path} was folded more often than it was read (--on-limit drop-oldest), so that events between are gone; begin \
+         to read it again"
+    )]
+    Folded {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The file ends before the record that describes the target.
     #[error(
         "{path} is empty, or cut off before its first whole record, so there is nothing to report: the `prof attach` \

@@ -50,7 +50,7 @@ impl Unseen {
         let meta = analysis.meta();
         let capture = analysis.capture();
         let all_sizes = capture.min_size == 0 && capture.max_size == u64::MAX;
-        if !all_sizes || meta.stripped.is_some() || !was_on(analysis) {
+        if !all_sizes || meta.lacks_blocks() || !was_on(analysis) {
             return None;
         }
         let lost = meta.counters.lost;

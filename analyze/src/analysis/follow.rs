@@ -7,6 +7,7 @@ use crate::heap::{Block, Course, Group, Replay, Totals, Watch, restore};
 use crate::load::{Kernel, LoadOptions, MapEvent, Meta, Op, OpKind, Sink, Stream, open_file};
 use crate::query::{Span, Timeline, by_course, resident};
 use prof_trace::capture::Capture;
+use prof_trace::records::Folded;
 use prof_trace::ticks::Ticks;
 use std::path::Path;
 
@@ -58,6 +59,10 @@ impl<W: Watch, F: FnMut(Seen<'_>)> Sink for Watching<'_, W, F> {
         self.replay.begin(capture, early);
     }
 
+    fn fold(&mut self, folded: &Folded) {
+        self.replay.fold(folded);
+    }
+
     fn take(&mut self, ops: &[Op]) {
         for op in ops {
             let ends = matches!(op.kind, OpKind::Free | OpKind::ReallocOld);
@@ -87,7 +92,8 @@ impl Follower {
     /// # Errors
     /// If the file can't be read, or is not a recording that this version understands.
     pub fn open_at_end(path: &Path) -> Result<Self, Error> {
-        let stream = Stream::open_at_end(path, &LoadOptions::default())?;
+        let mut stream = Stream::open_at_end(path, &LoadOptions::default())?;
+        stream.follow();
         let mut replay = Replay::default();
         let target = &stream.meta().target;
         replay.begin(&target.capture(), target.early);
@@ -101,7 +107,8 @@ impl<W: Watch> Follower<W> {
     /// # Errors
     /// As [`Follower::open`].
     pub fn observed(path: &Path, watch: W) -> Result<Self, Error> {
-        let stream = Stream::open(path, &LoadOptions::default())?;
+        let mut stream = Stream::open(path, &LoadOptions::default())?;
+        stream.follow();
         Ok(Self { stream, replay: Replay::new(watch), summed: None })
     }
 
@@ -122,8 +129,24 @@ impl<W: Watch> Follower<W> {
     /// # Errors
     /// If the file can't be read.
     pub fn poll_until(&mut self, ticks: Ticks, go_on: impl Fn() -> bool) -> Result<bool, Error> {
+        // This reads up to the present end of the file, and no further: a fast writer must not make it endless. If another
+        // file has taken its place, that has the rest.
+        if !self.read_up_to_now(&go_on)?
+            || self.stream.is_replaced() && !self.read_up_to_now(&go_on)?
+        {
+            return Ok(false);
+        }
+        self.stream.pass_on(ticks, &mut self.replay)?;
+        self.add_steps()?;
+        Ok(true)
+    }
+
+    /// Reads up to the present end of the file. Returns `false` if `go_on` has ended it before.
+    fn read_up_to_now(&mut self, go_on: &impl Fn() -> bool) -> Result<bool, Error> {
         let read = |stream: &Stream| stream.bytes_read();
-        // This reads up to the present end of the file, and no further: a fast writer must not make it endless.
+        if self.stream.is_over() {
+            self.stream.turn_to_new_file()?;
+        }
         let goal = read(&self.stream).saturating_add(self.stream.bytes_left());
         while read(&self.stream) < goal {
             if !go_on() {
@@ -135,8 +158,6 @@ impl<W: Watch> Follower<W> {
                 break;
             }
         }
-        self.stream.pass_on(ticks, &mut self.replay)?;
-        self.add_steps()?;
         Ok(true)
     }
 
@@ -294,7 +315,7 @@ impl<W: Watch> Follower<W> {
     /// # Errors
     /// If the file can't be opened.
     pub fn analysis(&self) -> Result<Analysis, Error> {
-        let file = open_file(self.stream.path())?;
+        let file = self.stream.same_file()?;
         let source = Source::of(&self.stream, file);
         let (mut totals, mut groups) = (self.totals(), self.groups());
         if let Some(s) = source.meta.stripped.as_ref().filter(|_| self.summed.is_none()) {

@@ -10,7 +10,7 @@ use prof_trace::ticks::Ticks;
 
 use crate::Error;
 use crate::heap::{Group, Replay, Totals, restore};
-use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail, open_file};
+use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail};
 use crate::symbols::{RecordedNames, SymbolOptions};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
@@ -142,7 +142,7 @@ impl Analysis {
     /// target.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut stream = Stream::open(path, options)?;
-        let file = open_file(path)?;
+        let file = stream.same_file()?;
         let mut replay: Replay = Replay::default();
         read_all(&mut stream, &mut replay)?;
         let (mut totals, mut groups) = (replay.totals(), replay.groups());

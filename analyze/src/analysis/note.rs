@@ -62,6 +62,13 @@ pub enum Note {
         /// No more figures will come: the collector was killed, or could not write them.
         killed: bool,
     },
+    /// Of the oldest blocks only the figures were kept.
+    Folded {
+        /// Number of blocks left out.
+        blocks: u64,
+        /// When they had all ended, in nanoseconds since the start.
+        until_ns: u64,
+    },
     /// Short-lived blocks are counted, but not recorded.
     Culled {
         /// Upper bound of their lifetimes, in nanoseconds.
@@ -139,6 +146,13 @@ impl fmt::Display for Note {
                 culled(f, *below_ns, (*blocks, *early), *until_ns, *killed)?;
                 if *killed { cut_short(f, *below_ns, until_ns.unwrap_or(0)) } else { Ok(()) }
             }
+            Note::Folded { blocks, until_ns } => write!(
+                f,
+                "{} that ended in the first {} left the recording as it met its bound (--on-limit drop-oldest): the \
+                 figures of all count them, but filters, moments and lists of blocks have only the others",
+                count(*blocks, "block", "blocks"),
+                duration(*until_ns)
+            ),
             Note::Epochs { times, back_ns } => epochs(f, *times, *back_ns),
             Note::WentBack(n) => write!(
                 f,
@@ -285,6 +299,9 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
                 Note::Culled { below_ns, blocks, early, until_ns: Some(until), killed }
             }
         });
+    }
+    if let Some(f) = &meta.folded {
+        notes.push(Note::Folded { blocks: f.blocks, until_ns: meta.clock.ns(f.until) });
     }
     let counts = [
         (

@@ -109,6 +109,27 @@ impl Course {
         fits.then(|| Self { start, shift, buckets, ..Self::default() })
     }
 
+    /// Returns a course that goes on behind one that was finished.
+    pub(crate) fn resumed(mut before: Self) -> Option<Self> {
+        let now = before.buckets.pop()?;
+        let end = (before.buckets.len() as u64 + 1).checked_mul(1u64.checked_shl(before.shift)?)?;
+        Some(Self { end, now, ..before })
+    }
+
+    /// Returns a finished course with at most this many buckets, which are wider.
+    pub(crate) fn coarser(mut self, most: usize) -> Self {
+        while self.buckets.len() > most.max(1) {
+            let pairs = self.buckets.chunks(2).map(|pair| {
+                let mut first = pair[0];
+                pair.iter().skip(1).for_each(|second| first.follow(second));
+                first
+            });
+            self.buckets = pairs.collect();
+            self.shift += 1;
+        }
+        self
+    }
+
     /// Returns the ticks at which the first bucket begins.
     pub fn start(&self) -> Ticks {
         self.start

@@ -8,6 +8,7 @@ use super::course::Counts;
 use super::live::Block;
 use super::stats::BlockStats;
 use prof_trace::capture::Capture;
+use prof_trace::records::Folded;
 use prof_trace::ticks::Ticks;
 
 /// Standard errors of estimated figures; all are 0 if the figures are exact.
@@ -141,6 +142,45 @@ impl Estimate {
         }
     }
 
+    /// Returns the sums that stay when the live blocks of `left` are taken away, and both peaks.
+    fn without(&self, left: &Self) -> [u64; Folded::SUMS] {
+        let less = |a: &Sum, b: &Sum| Sum {
+            value: (a.value - b.value).max(0.0),
+            variance: (a.variance - b.variance).max(0.0),
+        };
+        let sums = [
+            self.peak_count,
+            self.peak_bytes,
+            less(&self.allocations, &left.allocations),
+            less(&self.reallocations, &left.reallocations),
+            less(&self.allocated_bytes, &left.allocated_bytes),
+            less(&self.ended, &left.ended),
+        ];
+        let mut all = [0; Folded::SUMS];
+        for (to, sum) in all.chunks_exact_mut(2).zip(sums) {
+            to.copy_from_slice(&[sum.value.to_bits(), sum.variance.to_bits()]);
+        }
+        all
+    }
+
+    /// Reads such sums. Those of made-up recordings may be anything.
+    fn seeded(bits: &[u64; Folded::SUMS]) -> Self {
+        let number = |bits: u64| Some(f64::from_bits(bits)).filter(|f| f.is_finite() && *f >= 0.0);
+        let sum = |i: usize| Sum {
+            value: number(bits[2 * i]).unwrap_or_default(),
+            variance: number(bits[2 * i + 1]).unwrap_or_default(),
+        };
+        Self {
+            peak_count: sum(0),
+            peak_bytes: sum(1),
+            allocations: sum(2),
+            reallocations: sum(3),
+            allocated_bytes: sum(4),
+            ended: sum(5),
+            ..Self::default()
+        }
+    }
+
     fn put(&self, f: &mut BlockStats) {
         f.live_count = self.live_count.rounded();
         f.live_bytes = self.live_bytes.rounded();
@@ -177,6 +217,44 @@ pub(crate) struct Estimates {
 impl Estimates {
     pub(crate) fn new(capture: Capture) -> Self {
         Self { capture, totals: Estimate::default(), groups: Vec::new(), peak_ticks: Ticks::ZERO }
+    }
+
+    /// Returns the sums for all blocks, and then for each of `count` groups, as [`Folded::sums`] has them; of what the blocks
+    /// in `left` add to them nothing, but of peaks the greater.
+    pub(crate) fn sums_without(&self, left: &Self, count: usize) -> Vec<u64> {
+        let none = Estimate::default();
+        let of = |e: &Self, i: Option<usize>| match i {
+            None => e.totals,
+            Some(i) => e.groups.get(i).copied().unwrap_or(none),
+        };
+        let all = std::iter::once(None).chain((0..count).map(Some));
+        all.flat_map(|i| of(self, i).without(&of(left, i))).collect()
+    }
+
+    /// Goes on from sums as [`Folded::sums`] has them; `groups` are the indices of the groups in their order.
+    pub(crate) fn seed(&mut self, sums: &[u64], groups: &[u32], peak_ticks: Ticks) {
+        let mut sums = sums.as_chunks::<{ Folded::SUMS }>().0.iter().map(Estimate::seeded);
+        self.totals = sums.next().unwrap_or_default();
+        self.peak_ticks = peak_ticks;
+        for (group, sum) in groups.iter().zip(sums) {
+            let at = *group as usize;
+            if at >= self.groups.len() {
+                self.groups.resize(at + 1, Estimate::default());
+            }
+            self.groups[at] = sum;
+        }
+    }
+
+    /// Returns a copy whose groups are these, given their indices here.
+    pub(crate) fn reordered(&self, groups: impl Iterator<Item = Option<u32>>) -> Self {
+        let of = |at: Option<u32>| at.and_then(|at| self.groups.get(at as usize)).copied();
+        let groups = groups.map(|at| of(at).unwrap_or_default()).collect();
+        Self { capture: self.capture, totals: self.totals, groups, peak_ticks: self.peak_ticks }
+    }
+
+    /// Returns the ticks of the peak of live bytes.
+    pub(crate) fn peak_ticks(&self) -> Ticks {
+        self.peak_ticks
     }
 
     pub(crate) fn begin(&mut self, b: &Block, again: bool) {

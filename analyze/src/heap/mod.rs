@@ -15,6 +15,7 @@ pub use estimate::{Errors, probability, weight};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 pub(crate) use live::{Live, Value};
+pub(crate) use replay::NOWHERE;
 pub use replay::{End, Fate, Group, Replay, Totals, Watch};
 pub use stats::BlockStats;
 pub(crate) use stripped::{

@@ -7,8 +7,11 @@ use super::live::{Block, Live};
 use super::stats::BlockStats;
 use crate::load::{IdMap, Op, OpKind, Sink};
 use prof_trace::capture::Capture;
+use prof_trace::records::Folded;
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
+
+mod folded;
 
 /// The figures of a whole recording. `live_count = allocations + found - frees + unknown_frees - implied_frees` always
 /// holds.
@@ -165,6 +168,8 @@ pub struct Replay<W: Watch = ()> {
     freed: u64,
 }
 
+/// An address that no block has: events of it stand for others that were left out of a recording.
+pub(crate) const NOWHERE: u64 = 1;
 /// Greatest number of implied frees that are remembered.
 const IMPLIED: usize = 1 << 16;
 
@@ -367,7 +372,7 @@ impl<W: Watch> Replay<W> {
             OpKind::Alloc | OpKind::ReallocNew if op.addr == 0 => self.totals.nonsense += 1,
             OpKind::Alloc => self.begin(op, false),
             OpKind::ReallocNew => self.begin(op, true),
-            OpKind::Free | OpKind::ReallocOld if op.addr == 0 => self.totals.nonsense += 1,
+            OpKind::Free | OpKind::ReallocOld if op.addr <= NOWHERE => self.end_nothing(op),
             OpKind::Free => {
                 self.totals.frees += 1;
                 self.end(op);
@@ -415,7 +420,7 @@ impl<W: Watch> Replay<W> {
         let t = &mut self.times[group as usize];
         // Operations that were read behind damage may be older.
         t.first = t.first.min(op.time);
-        t.last = op.time;
+        t.last = t.last.max(op.time);
         if higher {
             t.peak = op.time;
         }
@@ -561,6 +566,10 @@ impl<W: Watch> Replay<W> {
 }
 
 impl<W: Watch> Sink for Replay<W> {
+    fn fold(&mut self, folded: &Folded) {
+        self.seed(folded);
+    }
+
     fn begin(&mut self, capture: &Capture, early: u64) {
         if self.started {
             return;

@@ -7,8 +7,9 @@ use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
 use crate::analysis::{Source, read_all};
 use crate::heap::{Block, Course, End, Fate, Group, Live, Replay, Totals, Value, Watch};
-use crate::load::{BATCH, LoadOptions, Meta, Op, OpKind, Sink, Stream, open_file};
+use crate::load::{BATCH, LoadOptions, Meta, Op, OpKind, Sink, Stream};
 use prof_trace::capture::Capture;
+use prof_trace::records::Folded;
 use prof_trace::ticks::Ticks;
 use std::fs::File;
 use std::io;
@@ -159,6 +160,8 @@ pub(super) struct Pipe(Feed<Op, Message>);
 enum Message {
     /// The arguments of [`Sink::begin`].
     Begin(Capture, u64),
+    /// The argument of [`Sink::fold`].
+    Fold(Box<Folded>),
     /// A batch of operations.
     Ops(Vec<Op>),
 }
@@ -172,6 +175,10 @@ impl From<Vec<Op>> for Message {
 impl Sink for Pipe {
     fn begin(&mut self, capture: &Capture, early: u64) {
         self.0.say(Message::Begin(*capture, early));
+    }
+
+    fn fold(&mut self, folded: &Folded) {
+        self.0.say(Message::Fold(folded.clone().into()));
     }
 
     fn take(&mut self, ops: &[Op]) {
@@ -211,7 +218,8 @@ pub(super) fn build(
     to: Option<File>,
 ) -> Result<Built, Failure> {
     let mut stream = Stream::open(path, options)?;
-    let file = open_file(path)?;
+    // The path may lead to another file by now.
+    let file = stream.same_file()?;
     let identity = Identity::of(&file).map_err(|e| Error::read(path, e))?;
     let mut out = match to {
         Some(f) => Out::file(f),
@@ -389,6 +397,10 @@ fn take(replay: &mut Replay<Rows>, message: Message) -> Option<Vec<Op>> {
     match message {
         Message::Begin(capture, early) => {
             Sink::begin(replay, &capture, early);
+            None
+        }
+        Message::Fold(folded) => {
+            Sink::fold(replay, &folded);
             None
         }
         Message::Ops(ops) => {

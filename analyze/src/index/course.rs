@@ -60,7 +60,7 @@ fn bucket(v: [u64; VALUES]) -> Bucket {
 }
 
 /// Returns a course as bytes.
-pub(super) fn encode(course: &Course) -> Vec<u8> {
+pub(crate) fn encode(course: &Course) -> Vec<u8> {
     let buckets = course.buckets();
     let mut head = vec![course.start().0, course.shift().into(), buckets.len() as u64];
     let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ pub(super) fn encode(course: &Course) -> Vec<u8> {
 }
 
 /// Decodes a course; `None` if it is damaged.
-pub(super) fn decode(bytes: &[u8]) -> Option<Course> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Course> {
     let (bytes, sum) = bytes.split_last_chunk::<8>()?;
     if checksum(1, bytes) != u64::from_le_bytes(*sum) {
         return None;

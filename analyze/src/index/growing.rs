@@ -11,7 +11,7 @@ use super::{Index, IndexOptions, files};
 use crate::Error;
 use crate::analysis::{Source, read_on};
 use crate::heap::Replay;
-use crate::load::{Stream, Tail, open_file};
+use crate::load::{Stream, Tail};
 use crate::symbols::SymbolOptions;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -43,8 +43,8 @@ impl Growing {
     /// # Errors
     /// If the file can't be read, or is not a recording that this version understands.
     pub fn open(path: &Path, options: &IndexOptions) -> Result<Option<Self>, Error> {
-        let file = open_file(path)?;
         let stream = Stream::open(path, &options.load)?;
+        let file = stream.same_file()?;
         let Some(rows) = unnamed(path, options) else { return Ok(None) };
         let Ok(readers) = rows.try_clone() else { return Ok(None) };
         let writer = Writer::new(Out::file(rows), 0, stream.event_bytes());

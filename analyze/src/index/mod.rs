@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 pub use before::Before;
+pub(crate) use course::{decode as decode_course, encode as encode_course};
 #[doc(hidden)]
 pub use format::reseal;
 pub use growing::Growing;

@@ -3,9 +3,9 @@
 use crate::Error;
 use prof_os::files::open_regular;
 use prof_trace::chunk::{self, HeaderError, Next};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Number of bytes read at a time.
@@ -90,6 +90,18 @@ impl ChunkFile {
             search: SEARCH,
             block: BLOCK,
         })
+    }
+
+    /// Returns the file.
+    pub(crate) fn same_file(&self) -> Result<File, Error> {
+        self.file.try_clone().map_err(|e| Error::read(&self.path, e))
+    }
+
+    /// Returns whether another file has the path by now.
+    pub(crate) fn is_replaced(&self) -> bool {
+        let id = |m: std::io::Result<Metadata>| m.ok().map(|m| (m.dev(), m.ino()));
+        let there = id(std::fs::metadata(&self.path));
+        there.is_some() && there != id(self.file.metadata())
     }
 
     /// Returns the version of the file format.

@@ -35,6 +35,9 @@ pub(crate) enum Waiting {
     },
     /// Blocks from before the recording.
     Census(SymbolsAt),
+    /// No events, but what the thread's next ones rely on: the code of the chunk header, the exponent of the distance, and
+    /// the ticks of the last event.
+    Carry(u16, u8, Ticks),
     /// A run of a packed chunk.
     Run {
         /// Key of the chunk in [`Pending`].
@@ -229,6 +232,8 @@ impl Pending {
                 let census = census.unwrap_or_default();
                 Source::Census(census.ticks, census.into_blocks())
             }
+            // The merge has taken it.
+            Waiting::Carry(..) => Source::default(),
             Waiting::Run { chunk, run } => {
                 let events = self.take_run(chunk, run, load, damaged);
                 Source::Unpacked(events.unwrap_or_default().into_iter())

@@ -148,6 +148,18 @@ impl Merge {
         &self.numbers
     }
 
+    /// Returns what the next events of each thread rely on, if all before them are passed on: the code of the chunk header
+    /// and the exponent of the sampling distance of blocks that state none, and the ticks of the last event.
+    pub(crate) fn carried(&self) -> impl Iterator<Item = (u16, u8, Ticks)> {
+        self.threads.iter().map(|t| (t.carried.usual, t.carried.rate, t.carried.last_time))
+    }
+
+    /// Returns the indices of the threads of which half of a reallocation is passed on.
+    pub(crate) fn halved(&self) -> impl Iterator<Item = u32> {
+        let halved = |t: &ThreadQueue| t.head.is_some_and(|op| op.kind == OpKind::ReallocNew);
+        (0..).zip(&self.threads).filter(move |(_, t)| halved(t)).map(|(i, _)| i)
+    }
+
     /// Adds events of a thread.
     pub(crate) fn push(&mut self, thread: u32, waiting: Waiting, load: Load<'_>) {
         let is_census = matches!(waiting, Waiting::Census(_));
@@ -202,6 +214,10 @@ impl Merge {
                 queue.source = Source::default();
                 return;
             };
+            if let Waiting::Carry(usual, rate, last) = w {
+                (queue.carried.usual, queue.carried.rate) = (usual, rate);
+                queue.carried.time(last);
+            }
             queue.source = self.pending.take(w, load, &mut self.damaged_bytes);
         }
     }

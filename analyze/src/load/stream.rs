@@ -8,8 +8,9 @@ use crate::Error;
 use crate::progress::Step;
 use prof_trace::capture::Capture;
 use prof_trace::pack::Packed;
-use prof_trace::records::{Events, kind};
+use prof_trace::records::{Events, FoldEnd, Folded, kind};
 use prof_trace::ticks::Ticks;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,6 +34,9 @@ pub trait Sink {
     /// Called before the first operation, with the blocks that are recorded, and the number of ticks by which times may
     /// be too early (see `Target`).
     fn begin(&mut self, _capture: &Capture, _early: u64) {}
+
+    /// Called before the first operation, with the figures of blocks that were left out, if there are any.
+    fn fold(&mut self, _folded: &Folded) {}
 
     /// Receives the next operations.
     fn take(&mut self, ops: &[Op]);
@@ -69,6 +73,8 @@ pub enum Tail {
     },
 }
 
+/// Greatest exponent of a sampling distance.
+const MOST_RATE: u8 = 28;
 /// Number of operations that are passed on at a time.
 pub(crate) const BATCH: usize = 4096;
 
@@ -77,15 +83,15 @@ pub(crate) const EVENT_UNIT: u64 = 256;
 
 /// Reads a recording from the front, and continues when the file has grown.
 pub struct Stream {
-    file: ChunkFile,
-    meta: Meta,
+    pub(super) file: ChunkFile,
+    pub(super) meta: Meta,
     merge: Merge,
     batch: Vec<Op>,
     calls: calls::Waiting,
     options: LoadOptions,
     /// Ticks of the pass that is being read.
     pass: Option<Ticks>,
-    tail: Tail,
+    pub(super) tail: Tail,
     /// The error of reading waiting events again.
     reread_failed: Option<Error>,
     packed_events: bool,
@@ -93,6 +99,14 @@ pub struct Stream {
     counted: u64,
     /// Length of an event; see [`Stream::event_bytes`].
     event_bytes: Arc<AtomicU64>,
+    /// The sink need not be told of blocks that were left out, or was.
+    folded: bool,
+    /// Whether another file of the same recording is followed, see [`follow`](super::replaced).
+    pub(super) follows: bool,
+    /// The file before this one, from which waiting events are read again.
+    pub(super) old: Option<ChunkFile>,
+    /// Flag of places in the present file.
+    pub(super) tag: u64,
 }
 
 impl Stream {
@@ -114,7 +128,24 @@ impl Stream {
             packed_events: false,
             counted: 0,
             event_bytes: Arc::default(),
+            folded: false,
+            follows: false,
+            old: None,
+            tag: 0,
         })
+    }
+
+    /// Goes on in the file that replaces this one when the recording is folded.
+    pub(crate) fn follow(&mut self) {
+        self.follows = true;
+    }
+
+    /// Returns the file that is read.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub(crate) fn same_file(&self) -> Result<File, Error> {
+        self.file.same_file()
     }
 
     /// Opens a recording that grows, and passes over the events that it has by now: only its other records are read.
@@ -124,20 +155,27 @@ impl Stream {
     pub fn open_at_end(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut all = Self::open(path, options)?;
         let end = all.file.len();
-        all.file.set_sparse(true);
-        while all.file.position() < end {
-            if all.file.pass_over(&[kind::EVENTS, kind::PACKED, kind::CALLS])? {
+        all.skip_to(end)?;
+        Ok(all)
+    }
+
+    /// Passes over the events in front of an offset: only other records are read.
+    pub(super) fn skip_to(&mut self, end: u64) -> Result<(), Error> {
+        self.file.set_sparse(true);
+        while self.file.position() < end {
+            if self.file.pass_over(&[kind::EVENTS, kind::PACKED, kind::CALLS])? {
                 continue;
             }
-            let Item::Chunk(kind, payload, at) = all.file.next()? else { break };
-            if let Some(ticks) = all.meta.take(kind, payload, at) {
-                all.pass = Some(ticks);
+            let Item::Chunk(kind, payload, at) = self.file.next()? else { break };
+            if let Some(ticks) = self.meta.take(kind, payload, at) {
+                self.pass = Some(ticks);
             }
         }
-        all.file.set_sparse(false);
-        all.meta.new_calls.clear();
-        all.meta.new_census.clear();
-        Ok(all)
+        self.file.set_sparse(false);
+        self.meta.new_calls.clear();
+        self.meta.new_census.clear();
+        self.folded = true;
+        Ok(())
     }
 
     /// Returns the path it was opened by.
@@ -212,6 +250,9 @@ impl Stream {
         if matches!(self.tail, Tail::Damaged { .. }) {
             return Ok(());
         }
+        if self.is_over() {
+            self.turn_to_new_file()?;
+        }
         // Chunks that are added meanwhile are left to the next call: a fast writer must not make this endless.
         let enough = self.file.len().min(self.file.position().saturating_add(most));
         let step = Step::begin("reading the recording", enough);
@@ -249,7 +290,11 @@ impl Stream {
                     continue;
                 }
                 Item::Chunk(kind, payload, at) => {
+                    let end = FoldEnd::decode(payload).filter(|_| kind == kind::FOLD_END);
                     let pass = self.meta.take(kind, payload, at);
+                    if let Some(end) = end {
+                        self.carry(&end);
+                    }
                     self.calls.add(&mut self.meta.new_calls);
                     self.hold_census();
                     if kind == kind::TARGET {
@@ -298,6 +343,31 @@ impl Stream {
         self.reread_failed.take().map_or(Ok(()), Err)
     }
 
+    /// Takes what the events of threads behind a fold rely on.
+    fn carry(&mut self, end: &FoldEnd) {
+        for [thread, usual, rate, last] in end.threads.as_chunks::<{ FoldEnd::THREAD }>().0 {
+            let codes = (u32::try_from(*thread), u16::try_from(*usual), u8::try_from(*rate));
+            let (Ok(thread), Ok(usual), Ok(rate @ 0..=MOST_RATE)) = codes else { continue };
+            let files = Files { now: &self.file, old: self.old.as_ref(), tag: self.tag };
+            let failed = &mut self.reread_failed;
+            self.merge.push(
+                thread,
+                Waiting::Carry(usual, rate, Ticks(*last).min(Ticks::LAST)),
+                &mut reader(files, failed),
+            );
+        }
+    }
+
+    /// Returns, for each thread index, what its next events rely on (see [`Merge::carried`]).
+    pub(crate) fn carried(&self) -> Vec<(u16, u8, Ticks)> {
+        self.merge.carried().collect()
+    }
+
+    /// Returns the indices of the threads of which half of a reallocation is passed on.
+    pub(crate) fn halved(&self) -> Vec<u32> {
+        self.merge.halved().collect()
+    }
+
     fn count(&mut self, events: u64) {
         self.counted = self.counted.saturating_add(events);
         let units = self.file.position().saturating_mul(EVENT_UNIT);
@@ -309,9 +379,10 @@ impl Stream {
         let (codec, thread, count) = (e.codec(), e.thread, e.count);
         let place = self.place(e.bytes, at, len, 1);
         self.merge.pending.hold(&place);
-        let (file, failed) = (&self.file, &mut self.reread_failed);
+        let files = Files { now: &self.file, old: self.old.as_ref(), tag: self.tag };
+        let failed = &mut self.reread_failed;
         let waiting = Waiting::Plain { codec, count, place };
-        self.merge.push(thread, waiting, &mut reader(file, failed));
+        self.merge.push(thread, waiting, &mut reader(files, failed));
     }
 
     fn hold_packed(&mut self, threads: Vec<u32>, payload: Vec<u8>, at: u64) {
@@ -320,17 +391,19 @@ impl Stream {
         // The other half of the memory is for unpacked events.
         let place = self.place(payload, at, len, 2);
         let chunk = self.merge.pending.add(threads.len(), place);
-        let (file, failed) = (&self.file, &mut self.reread_failed);
+        let files = Files { now: &self.file, old: self.old.as_ref(), tag: self.tag };
+        let failed = &mut self.reread_failed;
         for (run, thread) in threads.into_iter().enumerate() {
-            self.merge.push(thread, Waiting::Run { chunk, run }, &mut reader(file, failed));
+            self.merge.push(thread, Waiting::Run { chunk, run }, &mut reader(files, failed));
         }
     }
 
     /// Has the parts of a census wait in the file, as they are read but once.
     fn hold_census(&mut self) {
-        let (file, failed) = (&self.file, &mut self.reread_failed);
+        let files = Files { now: &self.file, old: self.old.as_ref(), tag: self.tag };
+        let failed = &mut self.reread_failed;
         for place in self.meta.new_census.drain(..) {
-            self.merge.push(BEFORE_THREAD, Waiting::Census(place), &mut reader(file, failed));
+            self.merge.push(BEFORE_THREAD, Waiting::Census(place), &mut reader(files, failed));
         }
     }
 
@@ -339,13 +412,18 @@ impl Stream {
         if self.merge.pending.bytes + bytes.len() <= self.options.pending_bytes / part {
             Payload::Here(bytes)
         } else {
-            Payload::There(at, len)
+            Payload::There(at | self.tag, len)
         }
     }
 
     fn drain(&mut self, limit: Option<Ticks>, sink: &mut impl Sink) {
+        if let Some(folded) = self.meta.folded.as_ref().filter(|_| !self.folded) {
+            self.folded = true;
+            sink.fold(folded);
+        }
         self.calls.drain(limit, &self.meta, |batch| sink.take_calls(batch));
-        let (file, failed, batch) = (&self.file, &mut self.reread_failed, &mut self.batch);
+        let files = Files { now: &self.file, old: self.old.as_ref(), tag: self.tag };
+        let (failed, batch) = (&mut self.reread_failed, &mut self.batch);
         let meta = &self.meta;
         let mut give = |batch: &mut Vec<Op>| {
             // Only here are IDs made canonical: receivers of operations see one ID for each node.
@@ -354,7 +432,7 @@ impl Stream {
             }
             sink.take_all(batch);
         };
-        self.merge.drain(limit, &mut reader(file, failed), &mut |op| {
+        self.merge.drain(limit, &mut reader(files, failed), &mut |op| {
             batch.push(op);
             if batch.len() == BATCH {
                 give(batch);
@@ -366,16 +444,31 @@ impl Stream {
     }
 }
 
+/// The files in which events wait.
+#[derive(Clone, Copy)]
+struct Files<'a> {
+    now: &'a ChunkFile,
+    old: Option<&'a ChunkFile>,
+    tag: u64,
+}
+
+/// Flag of the place of a payload, which tells two files that follow each other apart.
+pub(super) const OTHER_FILE: u64 = 1 << 63;
+
 /// Returns a function that reads a payload again, given its offset and length.
 fn reader<'a>(
-    file: &'a ChunkFile,
+    files: Files<'a>,
     failed: &'a mut Option<Error>,
 ) -> impl FnMut(u64, usize) -> Option<Vec<u8>> + 'a {
-    move |at, len| match file.reread(at, len) {
-        Ok(payload) => Some(payload),
-        Err(e) => {
-            failed.get_or_insert(e);
-            None
+    move |at, len| {
+        let is_now = at & OTHER_FILE == files.tag;
+        let file = if is_now { files.now } else { files.old.unwrap_or(files.now) };
+        match file.reread(at & !OTHER_FILE, len) {
+            Ok(payload) => Some(payload),
+            Err(e) => {
+                failed.get_or_insert(e);
+                None
+            }
         }
     }
 }

@@ -331,7 +331,7 @@ impl Query<'_> {
     fn kept(&self, by: By<'_>, count: usize, at: Option<Ticks>) -> Option<Vec<Group>> {
         let analysis = self.index.analysis();
         // The kept figures of stripped recordings count blocks that no filter finds any more.
-        let stripped = analysis.meta().stripped.is_some() && !self.is_aggregated();
+        let stripped = analysis.meta().lacks_blocks() && !self.is_aggregated();
         let whole = self.is_all() || !stripped;
         if at.is_some() || !self.is_of_stacks() || !whole {
             return None;

@@ -5,9 +5,9 @@
 //! that ends too soon leaves the queue; what is still there when it is as old as the threshold is written. So the
 //! recording lags behind by the threshold, and is in the order of time, with the passes of the collector in between.
 
-use super::kept::{Kept, NOWHERE};
+use super::kept::Kept;
 use super::out::Passes;
-use crate::heap::{Block, End, Fate, Group, Live, Replay, Value, Watch, to_records};
+use crate::heap::{Block, End, Fate, Group, Live, NOWHERE, Replay, Value, Watch, to_records};
 use crate::load::{Merge, Op, OpKind, Payload, Sink, Waiting};
 use prof_trace::event::{Codec, Event};
 use prof_trace::records::{self, Pass, Target};

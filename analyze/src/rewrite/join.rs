@@ -229,9 +229,9 @@ impl<'a, 'b> Joiner<'a, 'b> {
         analysis.set_symbol_options(self.options.symbols.clone());
         self.stacks(number, &analysis)?;
         let meta = analysis.meta();
-        if meta.stripped.is_some() {
+        if meta.lacks_blocks() {
             return Err(RewriteError::Different(format!(
-                "{} has figures of blocks that are not in it (--cull, --aggregate, prof strip), which can't be added up; --pid names \
+                "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip), which can't be added up; --pid names \
                  one process",
                 path.display()
             )));

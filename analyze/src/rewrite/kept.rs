@@ -1,15 +1,12 @@
 //! Writes the events of the blocks that stay when others are left out.
 
 use super::out::Usual;
+use crate::heap::NOWHERE;
 use prof_trace::event::Event;
 use prof_trace::size::CodedSize;
 
 /// Number of events that are written at a time.
 const BATCH: usize = 16_384;
-
-/// An address that no block has. A free of it represents removed events of its thread, where otherwise the block that
-/// the thread frees next would look temporary.
-pub(super) const NOWHERE: u64 = 1;
 
 /// The events of the blocks that stay, in the order of time, on their way to a recording.
 #[derive(Default)]
@@ -37,6 +34,11 @@ impl Kept {
             self.usual.resize(at + 1, Usual::default());
         }
         self.usual[at].sized(size, header, rate)
+    }
+
+    /// Returns the block that the thread has just allocated, if a reader sees that as its last event; else 0.
+    pub(super) fn newest(&self, thread_index: u32) -> u64 {
+        self.newest.get(thread_index as usize).copied().unwrap_or(0)
     }
 
     /// Adds an event, which ends the block `old` unless it is an allocation. Returns whether it is time to write.

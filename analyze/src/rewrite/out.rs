@@ -28,11 +28,20 @@ pub(super) struct Out<'a> {
 impl<'a> Out<'a> {
     /// Writes the header of a file.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<Self> {
-        let header = chunk::file_header();
-        out.write_all(&header)?;
+        Self::with_header(out, &chunk::file_header())
+    }
+
+    /// Writes this header of a file.
+    fn with_header(out: &'a mut dyn Write, header: &[u8]) -> io::Result<Self> {
+        out.write_all(header)?;
         let bytes = header.len() as u64;
         let (packer, compress) = (Packer::new(), Compress::Best);
         Ok(Self { out, packer, compress, payload: Vec::new(), bytes })
+    }
+
+    /// Writes the header of a file that has a fold.
+    pub(super) fn folded(out: &'a mut dyn Write) -> io::Result<Self> {
+        Self::with_header(out, &chunk::folded_header())
     }
 
     /// Writes the header of a file that is soon written anew, and need not be as small as it can be.

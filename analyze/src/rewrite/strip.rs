@@ -6,10 +6,10 @@
 //! (STRIPPED), from which a reader takes totals and groups.
 
 use super::RewriteError;
-use super::kept::{Kept, NOWHERE};
+use super::kept::Kept;
 use super::out::{Out, Passes};
 use crate::Index;
-use crate::heap::to_records;
+use crate::heap::{NOWHERE, to_records};
 use crate::history::{self, Step};
 use crate::index::{Block, Column, flags};
 use crate::load::{ChunkFile, Item};
@@ -171,6 +171,8 @@ fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), Rewrit
         let Item::Chunk(kind, payload, _) = file.next()? else { break };
         match kind {
             kind::EVENTS | kind::PACKED | kind::STRIPPED => {}
+            // The figures of all blocks are saved.
+            kind::FOLDED | kind::FOLD_END => {}
             kind::PASS => {
                 if let Some(p) = Pass::decode(payload).filter(|p| keep.keep(p)) {
                     passes.push((p.ticks, payload.to_vec()));

@@ -8,7 +8,9 @@ use std::vec::Vec;
 /// Magic number: the first bytes of a recording.
 pub const FILE_MAGIC: [u8; 8] = *b"PROFREC\n";
 /// Version of the format. A reader refuses a file with a larger one.
-pub const FILE_VERSION: u32 = 5;
+pub const FILE_VERSION: u32 = 6;
+/// Version that recordings without a [fold](crate::records::Folded) have, so that earlier readers take them.
+const UNFOLDED: u32 = 5;
 /// Bytes of the file header: magic, version (u32), and 4 bytes of zeroes.
 pub const FILE_HEADER: usize = 16;
 /// Bytes of a chunk header: kind (u16), flags (u16), payload length (u32), checksum (u64).
@@ -18,9 +20,19 @@ pub const MAX_PAYLOAD: usize = 64 << 20;
 
 /// Returns the file header.
 pub fn file_header() -> [u8; FILE_HEADER] {
+    header_of(UNFOLDED)
+}
+
+/// Returns the header of a file with a [fold](crate::records::Folded), without which an earlier reader would count too
+/// little.
+pub fn folded_header() -> [u8; FILE_HEADER] {
+    header_of(FILE_VERSION)
+}
+
+fn header_of(version: u32) -> [u8; FILE_HEADER] {
     let mut h = [0; FILE_HEADER];
     h[..8].copy_from_slice(&FILE_MAGIC);
-    h[8..12].copy_from_slice(&FILE_VERSION.to_le_bytes());
+    h[8..12].copy_from_slice(&version.to_le_bytes());
     h
 }
 
@@ -130,7 +142,8 @@ mod tests {
 
     #[test]
     fn headers_are_told_apart() {
-        assert_eq!(check_header(&file_header()), Ok(FILE_VERSION));
+        assert_eq!(check_header(&folded_header()), Ok(FILE_VERSION));
+        assert_eq!(check_header(&file_header()), Ok(UNFOLDED));
         let mut h = file_header();
         h[8] = 200;
         assert_eq!(check_header(&h), Err(HeaderError::Newer(200)));

@@ -261,7 +261,7 @@ fn hostile_chunks_do_no_harm() {
 /// runs this on a big-endian machine.)
 #[test]
 fn the_bytes_are_the_same_on_every_machine() {
-    use prof_trace::chunk::{FILE_VERSION, checksum, file_header, put};
+    use prof_trace::chunk::{FILE_VERSION, checksum, file_header, folded_header, put};
     use prof_trace::records::{Target, kind};
     let made = events(&mut Random(21), 1000, true);
     let (bytes, _) = encode(Codec::default(), &made);
@@ -271,7 +271,8 @@ fn the_bytes_are_the_same_on_every_machine() {
     packer.finish(Compress::None, &mut payload);
     let target =
         Target { pid: 0x1234, exe: "/bin/x".into(), wall_ns: 1 << 40, ..Target::default() };
-    assert_eq!(file_header()[8..12], FILE_VERSION.to_le_bytes());
+    assert_eq!(file_header()[8..12], 5u32.to_le_bytes());
+    assert_eq!(folded_header()[8..12], FILE_VERSION.to_le_bytes());
     let mut file = Vec::new();
     put(&mut file, kind::TARGET, &target.encode());
     put(&mut file, kind::PACKED, &payload);

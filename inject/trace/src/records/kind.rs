@@ -35,8 +35,10 @@ pub const SCAN_BLOCKS: u16 = 31;
 pub const SCAN_POINTERS: u16 = 32;
 pub const STEP: u16 = 33;
 pub const CENSUS: u16 = 34;
+pub const FOLDED: u16 = 35;
+pub const FOLD_END: u16 = 36;
 
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 36] = [
     "target",
     "pass",
     "events",
@@ -71,6 +73,8 @@ const NAMES: [&str; 34] = [
     "scan pointers",
     "step",
     "census",
+    "folded",
+    "fold end",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.
