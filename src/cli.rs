@@ -34,6 +34,7 @@ use crate::commands::status::StatusArgs;
 #[cfg(feature = "top")]
 use crate::commands::top::TopArgs;
 use crate::commands::trace::TraceArgs;
+use crate::folder::FoldArgs;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -118,6 +119,9 @@ pub(crate) enum Command {
     /// Writes a report of a running recording; started by its collector at a signal
     #[command(hide = true)]
     WriteReport(OnSignalArgs),
+    /// Folds the oldest part of a recording; started by its collector at a bound
+    #[command(hide = true)]
+    Fold(FoldArgs),
     /// A process that leaks memory, for the demo
     #[command(hide = true)]
     DemoTarget,

@@ -4,6 +4,8 @@
 use prof_collect::{Peek, create_recording};
 use prof_os::Pid;
 use prof_os::process::is_running;
+use prof_trace::chunk::{self, FILE_HEADER, Next};
+use prof_trace::records::kind;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -11,6 +13,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
+
+/// Number of bytes at a recording's front that surely contain its target.
+const FRONT: usize = 1 << 22;
 
 /// Location of a recording's file.
 #[derive(Debug, PartialEq, Eq)]
@@ -87,7 +92,7 @@ impl Kept {
         let is_at = |p: &Path| {
             fs::symlink_metadata(p).is_ok_and(|m| (m.dev(), m.ino()) == (held.dev(), held.ino()))
         };
-        if is_at(&self.path) {
+        if is_at(&self.path) || self.is_folded() {
             return Location::There;
         }
         if held.nlink() == 0 {
@@ -97,6 +102,30 @@ impl Kept {
             Ok(now) if is_at(&now) => Location::Moved(now),
             _ => Location::Unmounted,
         }
+    }
+
+    /// Returns whether the path leads to the same recording, which the collector has folded into another file
+    /// (`--on-limit drop-oldest`).
+    fn is_folded(&self) -> bool {
+        let front = |file: &File| {
+            let mut front = vec![0; FRONT];
+            let n = file.read_at(&mut front, 0).ok()?;
+            front.truncate(n);
+            Some(front)
+        };
+        let there = prof_os::files::open_regular(&self.path).ok().and_then(|file| front(&file));
+        let (Some(here), Some(there)) = (front(&self.file), there) else { return false };
+        let target = |bytes: &[u8]| match chunk::next(bytes.get(FILE_HEADER..).unwrap_or(&[])) {
+            Next::Chunk(kind::TARGET, payload, _) => Some(payload.to_vec()),
+            _ => None,
+        };
+        let is_one = target(&here).is_some_and(|t| Some(t) == target(&there));
+        is_one && there.starts_with(&chunk::folded_header())
+    }
+
+    /// Returns the file's descriptor.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 
     /// Returns a path that leads to the open file wherever it is, as long as this lives.

@@ -16,6 +16,7 @@ mod daemon;
 mod ending;
 mod failure;
 mod family;
+mod folder;
 mod kept;
 mod logger;
 mod look;

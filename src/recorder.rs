@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::commands::collect::{CollectArgs, Writing};
 use crate::daemon::{become_daemon, open_descriptors};
+use crate::folder::Folds;
 use crate::kept::{Displaced, Kept, Location};
 use crate::notes;
 use crate::reporter::{About, Reporter};
@@ -264,6 +265,10 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
     let mut collector = args.collector(shared, File::from(out))?;
+    if args.drop_oldest {
+        let kept = kept.as_ref().ok().map(Kept::descriptor);
+        collector.set_folder(Box::new(Folds::of(args.path.clone(), args.out_fd, kept)));
+    }
     let reporter = args.reporter()?.map(|(reporter, tell)| {
         // Without a thread that takes it, the number is of no use.
         collector.on_dump(move |n| _ = tell.send(n));

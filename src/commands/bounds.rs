@@ -88,6 +88,11 @@ impl BoundArgs {
         self.aggregate.then_some(AggregateOptions { every_ns: self.every })
     }
 
+    /// Returns whether the oldest part goes at a bound.
+    pub(crate) fn drops_oldest(&self) -> bool {
+        self.on_limit == OnLimit::DropOldest
+    }
+
     /// Checks for values that leave no room for a recording.
     ///
     /// # Errors
@@ -95,6 +100,13 @@ impl BoundArgs {
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.every < LEAST_EVERY_NS {
             return Err("--every: give at least 100ms".into());
+        }
+        if self.drops_oldest() && (self.aggregate || self.cull().is_some()) {
+            return Err(
+                "--on-limit drop-oldest is for recordings of all blocks or a sample: with --cull or --aggregate most \
+                 blocks are figures already; leave out one of the two"
+                    .into(),
+            );
         }
         match self.max_disk {
             Some(n) if n < Limits::LEAST => Err(format!(
@@ -123,6 +135,8 @@ fn part_of_time(text: &str) -> Result<u64, String> {
 pub(crate) enum OnLimit {
     /// Finish the recording, and detach
     Stop,
+    /// Of the blocks that ended in the oldest part keep only the figures, and go on; stop if that frees too little
+    DropOldest,
 }
 
 #[cfg(test)]
@@ -150,6 +164,8 @@ mod tests {
             (["--max-disk", "1K"], "at least 1.0 MiB"),
             (["--keep-free", "101%"], "0% to 100%"),
             (["--on-limit", "explode"], "possible values"),
+            (["--on-limit=drop-oldest", "--aggregate"], "--aggregate"),
+            (["--on-limit=drop-oldest", "--cull=1ms"], "--cull"),
         ] {
             assert!(of(&args).is_err_and(|e| e.contains(part)), "{args:?}");
         }

@@ -10,6 +10,8 @@ use prof_trace::pack::Compress;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Option by which the oldest part goes at a bound.
+const DROP_OLDEST: &str = "--drop-oldest";
 /// Option with the template of the path of reports.
 const REPORT_FILE: &str = "--report-file=";
 
@@ -52,6 +54,9 @@ pub(crate) struct CollectArgs {
     /// Interval in nanoseconds at which figures by stack are written in place of blocks
     #[arg(long)]
     pub aggregate_ns: Option<u64>,
+    /// Drop the oldest part at a bound
+    #[arg(long)]
+    pub drop_oldest: bool,
     /// Most time of the collector and the hook, in millionths of a processor
     #[arg(long)]
     pub max_cpu: Option<u64>,
@@ -95,6 +100,8 @@ pub(crate) struct Writing {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
+    /// Whether the oldest part goes at a bound.
+    pub drop_oldest: bool,
     /// Bounds of what recording may cost.
     pub budget: Option<Budget>,
     /// Reports that are written at a signal.
@@ -128,6 +135,9 @@ impl Writing {
             command.args(["--cull-ns", &cull.threshold_ns.to_string()]);
             command.args(["--cull-pending", &cull.pending.to_string()]);
         }
+        if self.drop_oldest {
+            command.arg(DROP_OLDEST);
+        }
         if let Some(aggregate) = self.aggregate {
             command.args(["--aggregate-ns", &aggregate.every_ns.to_string()]);
         }
@@ -156,6 +166,8 @@ pub(crate) struct Told {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
+    /// Whether the oldest part goes at a bound.
+    pub drop_oldest: bool,
     /// Bounds of what recording may cost.
     pub budget: Option<Budget>,
     /// Signal at which a report is written, and its path with words in braces.
@@ -191,7 +203,8 @@ impl Told {
         let signal = number("--dump-signal")?.and_then(|s| u32::try_from(s).ok());
         let reports = signal.zip(template.map(to));
         let limits = Limits { max_disk: number("--max-disk")?, keep_free };
-        Some(Self { limits, cull, aggregate, budget, reports })
+        let drop_oldest = words.contains(&DROP_OLDEST);
+        Some(Self { limits, cull, aggregate, drop_oldest, budget, reports })
     }
 }
 
@@ -223,7 +236,9 @@ mod tests {
             let told = cull.map(|_| (12, PathBuf::from("/a b/--{n}")));
             let aggregate = cull.is_none().then_some(AggregateOptions { every_ns: 1 << 33 });
             let budget = cull.map(|_| Budget { cpu: Some(20_000), overhead: None });
-            Writing { compress: Compress::Fast, limits, cull, aggregate, budget, reports }
+            let drop_oldest = cull.is_none();
+            let compress = Compress::Fast;
+            Writing { compress, limits, cull, aggregate, drop_oldest, budget, reports }
                 .tell(&mut command);
             let mut words = b"prof\0".to_vec();
             for arg in command.get_args() {
@@ -232,7 +247,7 @@ mod tests {
             }
             assert_eq!(
                 Told::from_words(&words),
-                Some(Told { limits, cull, aggregate, budget, reports: told })
+                Some(Told { limits, cull, aggregate, drop_oldest, budget, reports: told })
             );
         }
         for bad in

@@ -115,6 +115,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Collect(a) => recorder::run(a),
         Command::Clean(a) => Ok(cleaner::run(a)),
         Command::WriteReport(a) => on_signal::run(a),
+        Command::Fold(a) => crate::folder::run(a),
         Command::DemoTarget => demo::target(),
     }
 }

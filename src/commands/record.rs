@@ -119,6 +119,7 @@ impl RecordArgs {
             limits: self.bounds.limits(),
             cull: self.bounds.cull(),
             aggregate: self.bounds.aggregate(),
+            drop_oldest: self.bounds.drops_oldest(),
             budget: self.bounds.budget(),
             reports: None,
         }

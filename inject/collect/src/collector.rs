@@ -8,6 +8,7 @@ use crate::counters::Checked;
 use crate::drain::Drain;
 use crate::epochs::Epochs;
 use crate::fineness::Chooser;
+use crate::folding::{Folder, Folding};
 use crate::heart::Heart;
 use crate::limits::{Guard, Limits};
 use crate::mappings::Mapped;
@@ -41,6 +42,8 @@ mod requests;
 mod scans;
 mod slow;
 
+/// Greatest number of stack nodes that keep their ids where the oldest events go: what names the nodes stays.
+const NODES: usize = 1 << 20;
 /// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
 /// Longest wait for the first look at the target's mappings.
@@ -110,6 +113,8 @@ pub struct Collector<'a> {
     filters: u32,
     failed: bool,
     guard: Guard,
+    /// Drops the oldest part of the recording, if that is wanted.
+    folding: Option<Folding>,
     /// Number of marks that were written.
     marks: usize,
     on_failure: Option<Callback>,
@@ -203,6 +208,7 @@ impl<'a> Collector<'a> {
             filters: 0,
             failed: false,
             guard: Guard::new(Limits::NONE),
+            folding: None,
             marks: 0,
             on_failure: None,
             dumps: 0,
@@ -261,6 +267,12 @@ impl<'a> Collector<'a> {
         self.out.set_most(limits.hard());
     }
 
+    /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already.
+    pub fn set_folder(&mut self, folder: Box<dyn Folder>) {
+        self.tree.remember_all(NODES);
+        self.folding = Some(Folding::new(folder, &self.guard.limits));
+    }
+
     /// Sets what decides which events are written.
     pub fn set_sieve(&mut self, sieve: Box<dyn Sieve>) {
         self.tree.remember_all(sieve.most_nodes());
@@ -307,6 +319,7 @@ impl<'a> Collector<'a> {
             self.answer();
             self.write_mark();
             busy |= self.take_scan();
+            busy |= self.fold();
             self.answer_dumps();
             if state == state::DETACHED {
                 return self.finish("detached");
@@ -498,7 +511,11 @@ impl<'a> Collector<'a> {
             self.out.put(kind::TOGGLE, &off.encode());
         }
         let failed = self.out.failure().map(|e| format!("cannot write the recording: {e}"));
-        let Some(why) = failed.or_else(|| self.guard.reached.clone()) else { return };
+        let Some(mut why) = failed.or_else(|| self.guard.reached.clone()) else { return };
+        if let Some(not) = self.folding.take().and_then(|f| f.ended()) {
+            why = format!("{why}; its oldest part could not be dropped: {not}");
+            self.guard.reached = self.guard.reached.as_ref().map(|_| why.clone());
+        }
         self.failed = self.out.failure().is_some();
         if let Some(Callback(f)) = self.on_failure.take() {
             f();
@@ -510,6 +527,12 @@ impl<'a> Collector<'a> {
         }
     }
 
+    /// Drops the oldest part of the recording, step by step, if it is time for that. Returns whether there is more to do
+    /// at once.
+    fn fold(&mut self) -> bool {
+        self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, &self.guard.limits))
+    }
+
     /// Returns whether the recording can't be written any more.
     pub fn has_failed(&self) -> bool {
         self.failed
@@ -517,6 +540,9 @@ impl<'a> Collector<'a> {
 
     /// Reads the rest of the ring, and writes the end.
     pub fn finish(&mut self, reason: &str) -> Ended {
+        if let Some(folding) = self.folding.take() {
+            folding.ended();
+        }
         // Two passes, as the first may leave a segment to the second (see `Drain::pass`).
         self.pass(false);
         if self.looked.is_none_or(|at| at.elapsed() > LOOKED) {

@@ -116,7 +116,7 @@ impl Limits {
 
     /// Returns the bytes that may still be written to the file's file system, or why there are none.
     #[allow(clippy::useless_conversion, reason = "the fields have 32 bits on some systems")]
-    fn room(&self, file: &File) -> Result<u64, String> {
+    pub(crate) fn room(&self, file: &File) -> Result<u64, String> {
         if self.keep_free.of(u64::MAX) == 0 {
             return Ok(u64::MAX);
         }

@@ -12,7 +12,9 @@ use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
-use prof_trace::records::{CallFile, Calls, Epoch, Events, NodeRun, Nodes, Pass, Target, kind};
+use prof_trace::records::{
+    CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Target, kind,
+};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
@@ -58,6 +60,8 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
     if left.ended {
         return Ok(Drained { events: 0, bytes: left.len });
     }
+    // A fold that the collector had begun is of no use.
+    let _ = std::fs::remove_file(crate::folding::new_path(path));
     file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
     let mut collector = Collector::of_copy(pid, shared, file)?;
     let (drain, tree, out) = collector.drain_mut();
@@ -137,6 +141,8 @@ struct Left {
 enum Last {
     /// A plain chunk.
     Plain(Events),
+    /// Folded events, of which only the time of the last one is known.
+    Folded(Ticks),
     /// A run of a packed chunk: the chunk's payload, and the run's index.
     Packed(Rc<[u8]>, usize),
 }
@@ -152,6 +158,8 @@ impl Last {
                 }
                 Some(end)
             }
+            // No event has the address, so those up to its time are taken for recorded.
+            Last::Folded(time) => Some(Codec { time: *time, addr: 1, ..Codec::default() }),
             Last::Packed(payload, run) => {
                 let packed = Packed::read(payload)?;
                 let from = packed.runs.get(*run)?;
@@ -214,6 +222,13 @@ impl Left {
             kind::EVENTS => {
                 if let Some(e) = Events::decode(payload) {
                     self.last.insert(e.thread, Last::Plain(e));
+                }
+            }
+            kind::FOLD_END => {
+                let threads = FoldEnd::decode(payload).unwrap_or_default().threads;
+                for [thread, _, _, time] in threads.as_chunks::<{ FoldEnd::THREAD }>().0 {
+                    let last = Last::Folded(Ticks(*time));
+                    self.last.extend(u32::try_from(*thread).map(|thread| (thread, last)));
                 }
             }
             kind::CALLS => {

@@ -15,6 +15,7 @@ use prof_trace::ticks::Ticks;
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -215,6 +216,18 @@ impl Output {
     /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Goes on in another file, which has all that this one has and is `len` bytes long. It gets this one's descriptor, by
+    /// which other processes find it.
+    pub(crate) fn replace(&mut self, new: &File, len: u64) -> io::Result<()> {
+        // SAFETY: both descriptors are open, and the second stays this file's.
+        let done = unsafe { libc::dup3(new.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.end = len;
+        Ok(())
     }
 
     /// Sets whether events are written without compression, because the ring fills up.

@@ -9,7 +9,7 @@ use serde_json::Value;
 impl Told {
     /// Returns the lines of the text, each with its name.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut all = vec![("bounds", bounds(&self.limits))];
+        let mut all = vec![("bounds", bounds(&self.limits, self.drop_oldest))];
         all.extend(self.cull.map(|cull| ("cull", culled(&cull))));
         all.extend(self.aggregate.map(|aggregate| ("aggregate", aggregated(&aggregate))));
         all.extend(self.budget.map(|budget| ("budget", budgeted(&budget))));
@@ -20,7 +20,7 @@ impl Told {
     pub(super) fn put(&self, v: &mut Value) {
         v["max_disk"] = self.limits.max_disk.into();
         v["keep_free"] = self.limits.keep_free.to_string().into();
-        v["on_limit"] = "stop".into();
+        v["on_limit"] = if self.drop_oldest { "drop-oldest" } else { "stop" }.into();
         if let Some(aggregate) = self.aggregate {
             v["aggregate_ns"] = aggregate.every_ns.into();
         }
@@ -68,7 +68,7 @@ fn budgeted(budget: &Budget) -> String {
 }
 
 /// Describes the bounds of a recording, and the action at each.
-fn bounds(limits: &Limits) -> String {
+fn bounds(limits: &Limits, drop_oldest: bool) -> String {
     let most = limits.max_disk.map(|n| format!("at most {}", text::bytes(n)));
     let free = match limits.keep_free {
         Room::Bytes(0) => None,
@@ -79,6 +79,10 @@ fn bounds(limits: &Limits) -> String {
     let all: Vec<String> = most.into_iter().chain(free).collect();
     match all.is_empty() {
         true => "none: it may fill the disk".into(),
+        false if drop_oldest => format!(
+            "{}; before a bound is met, the blocks that ended in the oldest part go, and their figures stay",
+            all.join(", ")
+        ),
         false => format!("{}; at a bound it is finished, and prof detaches", all.join(", ")),
     }
 }

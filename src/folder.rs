@@ -1,0 +1,209 @@
+//! Has the oldest part of a recording folded when it meets its bound, by a process of its own: that takes memory and time
+//! which the collector needs, and may fail.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use prof_analyze::rewrite::fold;
+use prof_collect::{Copied, Folder, create_recording, new_path};
+use prof_os::Pid;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileExt, MetadataExt, fchown};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// Priority of the process: it has to come to its end, but may take its time.
+const NICE: i32 = 5;
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
+/// When so much is left, the collector appends it.
+const LITTLE: u64 = 1 << 20;
+/// Greatest number of times that what has come meanwhile is copied.
+const ROUNDS: usize = 8;
+
+/// Arguments of the process that folds a recording.
+#[derive(Args, Debug)]
+pub(crate) struct FoldArgs {
+    /// The recording
+    #[arg(long)]
+    pub recording: PathBuf,
+    /// Descriptor of the new file
+    #[arg(long)]
+    pub out_fd: i32,
+    /// Bytes at the end of the recording that stay as they are
+    #[arg(long)]
+    pub keep: u64,
+}
+
+/// `prof fold`: writes the folded recording, appends the rest of it, and prints how far that is.
+pub(crate) fn run(args: &FoldArgs) -> Result<ExitCode> {
+    // SAFETY: the collector has opened this descriptor for this process, and nothing else here owns it.
+    let to = unsafe { File::from_raw_fd(args.out_fd) };
+    let path = args.recording.display();
+    let mut out = BufWriter::with_capacity(PIECE, &to);
+    let done = fold(&args.recording, args.keep, &mut out)?;
+    out.flush().context("cannot write the folded recording")?;
+    drop(out);
+    let all = File::open(&args.recording).with_context(|| format!("cannot open {path}"))?;
+    let (mut from, mut len) = (done.cut, done.bytes);
+    for _ in 0..ROUNDS {
+        let end = all.metadata().with_context(|| format!("cannot read {path}"))?.len();
+        append(&all, from..end, &to, len).with_context(|| format!("cannot copy {path}"))?;
+        (from, len) = (end, len + (end - from));
+        // A machine that fails later has one file or the other.
+        to.sync_data().context("cannot write the folded recording")?;
+        if all.metadata().is_ok_and(|m| m.len().saturating_sub(end) < LITTLE) {
+            break;
+        }
+    }
+    crate::commands::report::print(&format!("{from} {len}\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn append(all: &File, range: std::ops::Range<u64>, to: &File, mut at: u64) -> io::Result<()> {
+    let (mut from, mut piece) = (range.start, vec![0; PIECE]);
+    while from < range.end {
+        let want = (range.end - from).min(PIECE as u64) as usize;
+        all.read_exact_at(&mut piece[..want], from)?;
+        to.write_all_at(&piece[..want], at)?;
+        (from, at) = (from + want as u64, at + want as u64);
+    }
+    Ok(())
+}
+
+/// Folds the recording of this collector.
+#[derive(Debug)]
+pub(crate) struct Folds {
+    path: PathBuf,
+    /// Descriptor of the recording.
+    recording: i32,
+    /// Descriptor by which the recording is saved if it is deleted.
+    kept: Option<i32>,
+    work: Option<(Child, File)>,
+    /// The new file has a name.
+    has_name: bool,
+}
+
+impl Folds {
+    /// Creates it for a recording at an absolute path, given the descriptors that lead to it.
+    pub(crate) fn of(path: PathBuf, recording: i32, kept: Option<i32>) -> Self {
+        Self { path, recording, kept, work: None, has_name: false }
+    }
+
+    /// Returns the status of the open recording, if it is still at its path.
+    fn in_place(&self) -> Result<fs::Metadata> {
+        let held = fs::metadata(format!("/proc/self/fd/{}", self.recording))?;
+        let there = fs::symlink_metadata(&self.path)
+            .with_context(|| format!("{} is gone", self.path.display()))?;
+        if (held.dev(), held.ino()) != (there.dev(), there.ino()) {
+            bail!("{} was moved or replaced", self.path.display());
+        }
+        Ok(held)
+    }
+
+    fn try_begin(&mut self, keep: u64) -> Result<()> {
+        let held = self.in_place()?;
+        let new = new_path(&self.path);
+        // A collector that was killed may have left it.
+        let _ = fs::remove_file(&new);
+        let file =
+            create_recording(&new).with_context(|| format!("cannot create {}", new.display()))?;
+        self.has_name = true;
+        // Where the owner can't be given away, prof is not root, and the file is its own.
+        let _ = fchown(&file, Some(held.uid()), Some(held.gid()));
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("prof").args(["fold", "--keep", &keep.to_string()]);
+        command.args(["--out-fd", &file.as_raw_fd().to_string()]);
+        command.arg("--recording").arg(&self.path);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.current_dir("/");
+        let (me, out) = (Pid::this(), file.as_raw_fd());
+        // SAFETY: between fork and exec this makes only system calls, whose pointers are to values here.
+        unsafe {
+            command.pre_exec(move || {
+                let mut none: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&raw mut none);
+                libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+                libc::nice(NICE);
+                libc::fcntl(out, libc::F_SETFD, 0);
+                // It ends with the collector, which may have ended before that.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != me.as_raw() {
+                    libc::_exit(1);
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn().context("there is no process for it (`ulimit -u`?)")?;
+        self.work = Some((child, file));
+        Ok(())
+    }
+
+    /// Returns what the process has written, which has ended.
+    fn result(mut child: Child, file: File) -> Result<Copied> {
+        let (mut said, mut why) = (String::new(), String::new());
+        if let Some(out) = &mut child.stdout {
+            out.read_to_string(&mut said)?;
+        }
+        if let Some(err) = &mut child.stderr {
+            err.read_to_string(&mut why)?;
+        }
+        let mut numbers = said.split_whitespace().map(str::parse::<u64>);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(from)), Some(Ok(len))) => Ok(Copied { file, len, from }),
+            _ => match why.lines().last() {
+                Some(line) => bail!("{}", line.strip_prefix("prof: ").unwrap_or(line)),
+                None => bail!("the process that folds it was killed"),
+            },
+        }
+    }
+
+    fn try_replace(&mut self, new: &File) -> Result<()> {
+        self.in_place()?;
+        let from = new_path(&self.path);
+        fs::rename(&from, &self.path).with_context(|| {
+            format!("cannot rename {} to {}", from.display(), self.path.display())
+        })?;
+        self.has_name = false;
+        if let Some(kept) = self.kept {
+            // SAFETY: both descriptors are open, and `record` keeps the second open as long as it collects.
+            unsafe { libc::dup3(new.as_raw_fd(), kept, libc::O_CLOEXEC) };
+        }
+        Ok(())
+    }
+}
+
+impl Folder for Folds {
+    fn begin(&mut self, keep: u64) -> Result<(), String> {
+        self.try_begin(keep).map_err(|e| format!("{e:#}"))
+    }
+
+    fn written(&self) -> u64 {
+        self.work.as_ref().and_then(|w| w.1.metadata().ok()).map_or(0, |m| m.len())
+    }
+
+    fn poll(&mut self) -> Option<Result<Copied, String>> {
+        let ended = match &mut self.work.as_mut()?.0.try_wait() {
+            Ok(status) => status.is_some(),
+            Err(_) => true,
+        };
+        let (child, file) = self.work.take_if(|_| ended)?;
+        Some(Self::result(child, file).map_err(|e| format!("{e:#}")))
+    }
+
+    fn replace(&mut self, new: &File) -> Result<(), String> {
+        self.try_replace(new).map_err(|e| format!("{e:#}"))
+    }
+
+    fn give_up(&mut self) {
+        if let Some((mut child, _)) = self.work.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::mem::take(&mut self.has_name) {
+            let _ = fs::remove_file(new_path(&self.path));
+        }
+    }
+}
