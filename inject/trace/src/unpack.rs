@@ -187,13 +187,13 @@ impl Columns<'_> {
     /// Reads an integer; also returns whether it has the long form.
     #[inline(always)]
     fn int(&mut self, column: usize) -> Option<(u64, bool)> {
+        // Two loads: of nine bytes one by one the compiler does not make them.
         let b = self.body.get(self.at[column]..)?.first_chunk::<9>()?;
-        let w = u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+        let w = u64::from_le_bytes(*b.first_chunk::<8>()?);
         let n = (w & 7) as usize;
         if n == 7 {
             self.at[column] += 9;
-            let long = [b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8]];
-            return Some((u64::from_le_bytes(long), true));
+            return Some((u64::from_le_bytes(*b.last_chunk::<8>()?), true));
         }
         self.at[column] += n + 1;
         Some(((w & ((1u64 << (n * 8 + 8)) - 1)) >> 3, false))
