@@ -52,6 +52,11 @@ impl Part {
         Ok(Self { path, part: Some(part), replace, file })
     }
 
+    /// Returns whether it is written to as it is: a descriptor of this process, a pipe or a device.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.part.is_none()
+    }
+
     /// Gives the file its name.
     ///
     /// # Errors

@@ -63,10 +63,31 @@ fn a_stripped_recording_has_the_same_totals_in_less() {
         assert_eq!(figures(&report(&scene, file, &[])).0, figures(&before).0, "{file}");
     }
     let there = scene.prof(&args);
-    assert!(there.code == 1 && there.stderr.contains("s.prof"), "{there:#?}");
+    let exists = there.stderr.contains("s.prof exists already");
+    assert!(
+        there.code == 2
+            && exists
+            && figures(&report(&scene, "s.prof", &[])).0 == figures(&before).0
+    );
     std::fs::write(scene.path("no.prof"), "nothing").expect("written");
     let none = scene.prof(&["strip", "no.prof", "-o", "x.prof"]);
     assert!(none.code == 2 && !scene.path("x.prof").exists(), "{none:#?}");
+}
+
+#[test]
+fn a_recording_can_be_made_for_a_stream() {
+    let scene = Scene::new("stream");
+    record(&scene, &program("leaks.c"), &[], &["300"]);
+    for args in [&["pack", "r.prof"][..], &["strip", "r.prof", "--threshold", "0s"]] {
+        let mut c = Command::new(Scene::binary());
+        let piped = std::fs::File::create(scene.path("piped.prof")).expect("a file");
+        c.args(args).args(["-o", "/dev/stdout"]).current_dir(&scene.dir).stdout(piped);
+        let done = c.output().expect("prof");
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() && told.contains("/dev/stdout: "), "{told}");
+        let [made, before] = ["piped.prof", "r.prof"].map(|f| figures(&report(&scene, f, &[])));
+        assert_eq!(made.0, before.0);
+    }
 }
 
 #[test]

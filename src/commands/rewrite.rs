@@ -5,6 +5,8 @@ use super::report::print;
 use crate::failure::usage;
 use crate::family::folder::Folder;
 use crate::family::joined;
+use crate::part::Part;
+use crate::term::say;
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::rewrite::{
@@ -14,9 +16,7 @@ use prof_analyze::symbols::SymbolOptions;
 use prof_analyze::{Analysis, LoadOptions};
 use prof_trace::values::parse::{duration, size};
 use prof_trace::values::text::{bytes, count, number};
-use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ pub(crate) struct StripArgs {
     /// Remove blocks that lived shorter than this (30 or 30s, 4h3m2s)
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub threshold: u64,
-    /// The file to write to; it must not exist
+    /// The file to write to, which must not exist; or a stream, like /dev/stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) struct PackArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
-    /// The file to write to; it must not exist
+    /// The file to write to, which must not exist; or a stream, like /dev/stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Which names to remove
@@ -89,24 +89,28 @@ fn wrong(e: RewriteError) -> anyhow::Error {
     }
 }
 
-/// Writes a new file by `work`. If that fails, the file is removed.
+/// Writes a new file, or to a stream, by `work`, and prints what `told` says of it: to standard error if a stream is written
+/// to, which may be standard output. If that fails, there is no file.
 fn write<T>(
     path: &Path,
     work: impl FnOnce(&mut dyn Write) -> Result<T, RewriteError>,
-) -> Result<T> {
+    told: impl FnOnce(T) -> String,
+) -> Result<()> {
     let failed = || format!("cannot write {}", path.display());
     // As with all recordings, only the owner may read it.
-    let new: std::io::Result<File> =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = new.with_context(|| format!("cannot create {}", path.display()))?;
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    let done = work(&mut out)
-        .map_err(wrong)
-        .and_then(|done| out.flush().with_context(failed).map(|()| done));
-    if done.is_err() {
-        let _ = std::fs::remove_file(path);
+    let part = Part::create(path, false, "name another file, or remove it")?;
+    let mut out = BufWriter::with_capacity(1 << 20, &part.file);
+    let done = work(&mut out).map_err(wrong)?;
+    out.flush().with_context(failed)?;
+    drop(out);
+    let is_stream = part.is_stream();
+    part.keep().with_context(failed)?;
+    let text = told(done);
+    if is_stream {
+        text.lines().for_each(say);
+        return Ok(());
     }
-    done
+    print(&text)
 }
 
 /// Runs `prof strip`.
@@ -116,15 +120,20 @@ fn write<T>(
 pub(crate) fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.index.open(&resolve(args.input.as_deref(), locate)?)?;
     say_losses(index.analysis());
-    let done = write(&args.output, |out| strip(&index, args.threshold, out))?;
-    print(&format!(
-        "{}: {} left out, {} left; {}, before {}\n",
-        args.output.display(),
-        count(done.blocks, "block", "blocks"),
-        count(done.kept, "block", "blocks"),
-        bytes(done.bytes),
-        bytes(done.bytes_before),
-    ))?;
+    write(
+        &args.output,
+        |out| strip(&index, args.threshold, out),
+        |done| {
+            format!(
+                "{}: {} left out, {} left; {}, before {}\n",
+                args.output.display(),
+                count(done.blocks, "block", "blocks"),
+                count(done.kept, "block", "blocks"),
+                bytes(done.bytes),
+                bytes(done.bytes_before),
+            )
+        },
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,20 +156,25 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
     let analysis =
         Analysis::from_file(&path, &LoadOptions::default()).map_err(|e| wrong(e.into()))?;
     say_losses(&analysis);
-    let done = write(&args.output, |out| pack(&analysis, &options, out))?;
-    let mut text = format!(
-        "{}: {} looked up, {} without a name; {}, before {}\n",
-        args.output.display(),
-        count(done.addresses, "code address", "code addresses"),
-        number(done.unknown),
-        bytes(done.bytes),
-        bytes(done.bytes_before),
-    );
-    if args.files {
-        let files = count(done.files, "file", "files");
-        text += &format!("{files} of {} put in\n", bytes(done.file_bytes));
-    }
-    print(&text)?;
+    write(
+        &args.output,
+        |out| pack(&analysis, &options, out),
+        |done| {
+            let mut text = format!(
+                "{}: {} looked up, {} without a name; {}, before {}\n",
+                args.output.display(),
+                count(done.addresses, "code address", "code addresses"),
+                number(done.unknown),
+                bytes(done.bytes),
+                bytes(done.bytes_before),
+            );
+            if args.files {
+                let files = count(done.files, "file", "files");
+                text += &format!("{files} of {} put in\n", bytes(done.file_bytes));
+            }
+            text
+        },
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
