@@ -112,7 +112,8 @@ impl Scene {
     pub(crate) fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
         let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
         let mut c = Command::new(Self::binary());
-        c.args(&args);
+        let (command, rest) = args.split_at(args.len().min(1));
+        c.args(command).args(way(&args)).args(rest);
         // A thread may take long to stop on a slow machine that shares its processor, or while it waits for a page from
         // a busy disk.
         let stops = matches!(args.first(), Some(&("attach" | "detach")));
@@ -123,7 +124,6 @@ impl Scene {
         if args.first() == Some(&"attach") && !args.contains(&"--look") {
             c.args(["--look", "0s"]);
         }
-        c.args(way(&args));
         self.run(c)
     }
 
@@ -203,11 +203,12 @@ impl Drop for Scene {
     }
 }
 
-/// Returns the arguments that have `prof attach` get its hook into the target as `PROF_TESTS_BY` says, unless `args` say so
-/// themselves, or are another command's.
+/// Returns the arguments that have `prof attach` and `prof run` get their hook into the target as `PROF_TESTS_BY` says, unless
+/// `args` say so themselves, or are another command's. Those of `prof run` come in front of its command.
 pub(crate) fn way(args: &[&str]) -> Vec<String> {
     let asked = std::env::var("PROF_TESTS_BY").ok();
-    let free = args.first() == Some(&"attach") && !args.iter().any(|a| a.starts_with("--by"));
+    let free = matches!(args.first(), Some(&"attach" | &"run"))
+        && !args.iter().any(|a| a.starts_with("--by"));
     asked.filter(|_| free).map_or(Vec::new(), |by| vec![format!("--by={by}")])
 }
 
