@@ -138,9 +138,15 @@ fn a_static_command_is_recorded_by_map() {
     r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
 }
 
-/// Waits until no file of the hook's library is left: other tests have such files for a moment.
+/// Waits until no file of the hook's library is left: other tests have such files for a moment. Those from before this process
+/// are of other runs, which may have been killed.
 fn none_left() {
-    let is_ours = |e: &std::fs::DirEntry| e.file_name().to_string_lossy().starts_with("prof-hook-");
+    let modified = |m: std::fs::Metadata| m.modified().expect("a time");
+    let start = modified(std::fs::metadata("/proc/self").expect("this process"));
+    let is_ours = |e: &std::fs::DirEntry| {
+        e.file_name().to_string_lossy().starts_with("prof-hook-")
+            && e.metadata().is_ok_and(|m| modified(m) >= start)
+    };
     until("the library's folders are gone", || {
         !std::fs::read_dir("/tmp").expect("/tmp").flatten().any(|e| is_ours(&e))
     });
