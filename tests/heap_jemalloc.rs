@@ -43,7 +43,8 @@ fn start(linked: Linked) -> Option<Target> {
             Command::new(compile("cc", "jemalloc.c", &flags).expect("a program with jemalloc"))
         }
     };
-    command.env_remove("MALLOC_CONF");
+    // Free pages would go back to the kernel with time, between the program's figures and the walk.
+    command.env("MALLOC_CONF", "dirty_decay_ms:-1");
     let mut target = Target::spawn(command);
     target.expect("ready");
     target.ask("begin");
