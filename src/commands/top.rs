@@ -106,7 +106,11 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     let ran =
         std::panic::catch_unwind(|| prof_top::terminal::run(shown, &options, &Arc::new(Ours)));
     log::set_max_level(level);
-    let answer = ran.as_ref().map_or(None, |r| r.as_ref().ok().copied().flatten());
+    // What was answered ahead counts, too, if the terminal is lost.
+    let answer = match &ran {
+        Ok(Ok(answer)) => *answer,
+        _ => args.answer(),
+    };
     let clean = leave(watched, args, answer);
     match ran {
         Err(panic) => std::panic::resume_unwind(panic),

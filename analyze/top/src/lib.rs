@@ -15,4 +15,5 @@ pub mod rows;
 pub mod snapshot;
 pub mod terminal;
 pub mod tree;
+mod tty;
 pub mod view;

@@ -2,6 +2,7 @@
 
 use crate::app::{Action, App, Format, Leave, Process};
 use crate::feed::{Feed, FeedOptions, Source};
+use crate::tty::{Input, Tty};
 use crate::{keys, view};
 use prof_os::files::open_regular;
 use prof_os::{Pid, signals};
@@ -120,6 +121,7 @@ fn events(
     control: &Arc<impl Control + 'static>,
 ) -> io::Result<Option<Leave>> {
     let (done, finished) = channel();
+    let tty = Tty::new()?;
     let mut draws = true;
     loop {
         take(app, &finished, &mut draws);
@@ -127,7 +129,7 @@ fn events(
         if PANICKED.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
             return Ok(None);
         }
-        if control.is_interrupted() {
+        if control.is_interrupted() || tty.wait(Duration::ZERO) == Input::Gone {
             return Ok(app.leave);
         }
         if CONTINUED.swap(false, Relaxed) {
@@ -142,8 +144,9 @@ fn events(
             frame(app, screen, &done)?;
         }
         // While names are looked up, and messages are shown, there is something new without an event.
-        draws = !event::poll(TICK)?;
-        while event::poll(Duration::ZERO)? {
+        let input = tty.wait(TICK);
+        draws = input == Input::None;
+        while tty.wait(Duration::ZERO) != Input::Gone && event::poll(Duration::ZERO)? {
             let event = event::read()?;
             draws = true;
             if is_redraw(&event) {
