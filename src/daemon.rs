@@ -1,6 +1,9 @@
 //! Turns a process that prof starts for itself into a daemon.
 
+use prof_os::Pid;
 use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 /// Runs in the child: leaves the process group, so that no terminal's signals reach it, and closes all descriptors but
 /// its own, so that no process waits for the end of a pipe that it holds.
@@ -68,4 +71,36 @@ pub(crate) fn open_descriptors() -> Vec<RawFd> {
     let dir = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let all = dir.filter_map(|e| e.file_name().to_str()?.parse().ok());
     all.filter(|fd| *fd > 2).collect()
+}
+
+/// Has a command run for the collector: at a lower priority, with no signal blocked, and with a descriptor of this process if it
+/// needs one. If it `ends_with_this`, it does not outlive this process.
+pub(crate) fn prepare_helper(
+    command: &mut Command,
+    nice: i32,
+    keeps: Option<RawFd>,
+    ends_with_this: bool,
+) {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir("/");
+    let me = Pid::this();
+    // SAFETY: between fork and exec this makes only system calls, whose pointers are to values here.
+    unsafe {
+        command.pre_exec(move || {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+            libc::nice(nice);
+            if let Some(fd) = keeps {
+                libc::fcntl(fd, libc::F_SETFD, 0);
+            }
+            if ends_with_this {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // This process may have ended before that.
+                if libc::getppid() != me.as_raw() {
+                    libc::_exit(1);
+                }
+            }
+            Ok(())
+        });
+    }
 }

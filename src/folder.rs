@@ -1,18 +1,20 @@
 //! Has the oldest part of a recording folded when it meets its bound, by a process of its own: that takes memory and time
 //! which the collector needs, and may fail.
 
+use crate::daemon::prepare_helper;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use prof_analyze::rewrite::fold;
-use prof_collect::{Copied, Folder, create_recording, new_path};
-use prof_os::Pid;
+use prof_collect::{Copied, Folder, create_recording, new_path, remove_left};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode};
 
 /// Priority of the process: it has to come to its end, but may take its time.
 const NICE: i32 = 5;
@@ -107,7 +109,7 @@ impl Folds {
         let held = self.in_place()?;
         let new = new_path(&self.path);
         // A collector that was killed may have left it.
-        let _ = fs::remove_file(&new);
+        remove_left(&self.path, &held);
         let file =
             create_recording(&new).with_context(|| format!("cannot create {}", new.display()))?;
         self.has_name = true;
@@ -117,25 +119,7 @@ impl Folds {
         command.arg0("prof").args(["fold", "--keep", &keep.to_string()]);
         command.args(["--out-fd", &file.as_raw_fd().to_string()]);
         command.arg("--recording").arg(&self.path);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.current_dir("/");
-        let (me, out) = (Pid::this(), file.as_raw_fd());
-        // SAFETY: between fork and exec this makes only system calls, whose pointers are to values here.
-        unsafe {
-            command.pre_exec(move || {
-                let mut none: libc::sigset_t = std::mem::zeroed();
-                libc::sigemptyset(&raw mut none);
-                libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-                libc::nice(NICE);
-                libc::fcntl(out, libc::F_SETFD, 0);
-                // It ends with the collector, which may have ended before that.
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if libc::getppid() != me.as_raw() {
-                    libc::_exit(1);
-                }
-                Ok(())
-            });
-        }
+        prepare_helper(&mut command, NICE, Some(file.as_raw_fd()), true);
         let child = command.spawn().context("there is no process for it (`ulimit -u`?)")?;
         self.work = Some((child, file));
         Ok(())
@@ -161,11 +145,27 @@ impl Folds {
     }
 
     fn try_replace(&mut self, new: &File) -> Result<()> {
-        self.in_place()?;
+        let held = self.in_place()?;
         let from = new_path(&self.path);
-        fs::rename(&from, &self.path).with_context(|| {
-            format!("cannot rename {} to {}", from.display(), self.path.display())
-        })?;
+        let failed = || format!("cannot rename {} to {}", from.display(), self.path.display());
+        let exchange =
+            || renameat2(AT_FDCWD, &from, AT_FDCWD, &self.path, RenameFlags::RENAME_EXCHANGE);
+        match exchange() {
+            Ok(()) => {
+                let out = fs::symlink_metadata(&from).with_context(failed)?;
+                if (out.dev(), out.ino()) != (held.dev(), held.ino()) {
+                    // Somebody has put another file there since it was looked at: that must not be lost.
+                    exchange().with_context(failed)?;
+                    bail!("{} was moved or replaced", self.path.display());
+                }
+                let _ = fs::remove_file(&from);
+            }
+            // Not every kernel and file system has this.
+            Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
+                fs::rename(&from, &self.path).with_context(failed)?;
+            }
+            Err(e) => return Err(e).with_context(failed),
+        }
         self.has_name = false;
         if let Some(kept) = self.kept {
             // SAFETY: both descriptors are open, and `record` keeps the second open as long as it collects.

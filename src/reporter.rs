@@ -2,6 +2,7 @@
 //! and time that the collector needs, and may fail.
 
 use crate::audit::Audit;
+use crate::daemon::prepare_helper;
 use crate::notes;
 use crate::reports::Reports;
 use anyhow::{Context, Result};
@@ -13,7 +14,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -216,33 +217,16 @@ fn start(about: &About, signals: u64) -> std::io::Result<Child> {
     }
     command.args(["--signals", &signals.to_string()]);
     command.args(["--keep-free", &about.keep_free.to_string()]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).current_dir("/");
     // A target that adopts orphans would get it as a child if the collector were killed.
     let adopts = Pid::from_u32(std::os::unix::process::parent_id()) == about.pid;
-    let me = Pid::this();
-    // SAFETY: between fork and exec this makes only system calls, whose pointers are to values here.
-    unsafe {
-        command.pre_exec(move || {
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-            libc::nice(NICE);
-            if adopts {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // The collector may have ended before that.
-                if libc::getppid() != me.as_raw() {
-                    libc::_exit(1);
-                }
-            }
-            Ok(())
-        });
-    }
+    prepare_helper(&mut command, NICE, None, adopts);
     command.spawn()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Stdio;
 
     fn run(script: &str, stop: bool) -> Result<String, String> {
         let mut command = Command::new("sh");

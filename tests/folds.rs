@@ -158,3 +158,22 @@ fn what_does_not_go_with_it_is_refused() {
     }
     assert!(!scene.path("r.prof").exists());
 }
+
+#[test]
+fn a_file_of_another_with_the_new_files_name_stays() {
+    let scene = Scene::new("folds-other");
+    let mut target = Target::start(&program("folds.c"), &[]);
+    let file = begin(&scene, &mut target);
+    let new = new_file(&file);
+    std::fs::write(&new, "a diary").expect("written");
+    for _ in 0..40 {
+        target.ask("batch");
+    }
+    // It can't be folded, so it ends at its bound.
+    until("the recording has ended", || writers(&file).is_empty());
+    let report = scene.prof(&["info", "r.prof"]).ok("info").stdout;
+    assert!(report.contains(".r.prof.fold"), "{report}");
+    let _ = scene.prof(&["detach", &target.pid.to_string()]);
+    assert_eq!(std::fs::read_to_string(&new).expect("the file"), "a diary");
+    target.quit();
+}

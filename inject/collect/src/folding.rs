@@ -4,11 +4,14 @@
 
 use crate::limits::Limits;
 use crate::output::Output;
+use prof_os::files::open_regular;
+use prof_os::process::effective_uid;
+use prof_trace::chunk::FILE_MAGIC;
 use prof_trace::values::text::bytes;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -34,12 +37,31 @@ pub fn new_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What the process that folds has written.
+/// Removes the new file that a killed collector has left beside the recording at `path`, whose status is given. A file of that
+/// name stays if it is no recording, or belongs to somebody else: it is none of prof's.
+pub fn remove_left(path: &Path, recording: &Metadata) {
+    let new = new_path(path);
+    let is_ours = fs::symlink_metadata(&new)
+        .is_ok_and(|m| m.is_file() && (m.uid() == recording.uid() || m.uid() == effective_uid()));
+    if is_ours && begins_as_recording(&new) {
+        let _ = fs::remove_file(&new);
+    }
+}
+
+/// Returns whether a file is empty, or begins as a recording does.
+fn begins_as_recording(path: &Path) -> bool {
+    let Ok(file) = open_regular(path) else { return false };
+    let mut front = [0; FILE_MAGIC.len()];
+    let is_empty = file.metadata().is_ok_and(|m| m.len() == 0);
+    is_empty || file.read_exact_at(&mut front, 0).is_ok() && front == FILE_MAGIC
+}
+
+/// The new file, as the folding process has left it.
 #[derive(Debug)]
 pub struct Copied {
     /// The new file.
     pub file: File,
-    /// Its length.
+    /// Length of the new file in bytes.
     pub len: u64,
     /// Offset in the recording behind what was folded and copied.
     pub from: u64,
@@ -65,7 +87,7 @@ pub trait Folder: std::fmt::Debug + Send {
     fn give_up(&mut self);
 }
 
-/// How far a fold is.
+/// Progress of a fold.
 #[derive(Debug, Default)]
 enum State {
     #[default]
@@ -210,4 +232,29 @@ fn copy(out: &Output, to: &mut Copied) -> io::Result<bool> {
         to.len += want as u64;
     }
     Ok(to.from == out.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_prof_has_left_is_removed() {
+        let dir = std::env::temp_dir().join(format!("prof-folding-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder");
+        let path = dir.join("r.prof");
+        fs::write(&path, FILE_MAGIC).expect("written");
+        let recording = fs::metadata(&path).expect("a file");
+        let new = new_path(&path);
+        for (content, stays) in [(&b""[..], false), (b"PROFREC\n\x06", false), (b"a diary", true)] {
+            fs::write(&new, content).expect("written");
+            remove_left(&path, &recording);
+            assert_eq!(new.exists(), stays, "{content:?}");
+        }
+        fs::remove_file(&new).expect("removed");
+        std::os::unix::fs::symlink(&path, &new).expect("a link");
+        remove_left(&path, &recording);
+        assert!(new.symlink_metadata().is_ok() && path.exists(), "a link is not prof's");
+        fs::remove_dir_all(&dir).expect("removed");
+    }
 }

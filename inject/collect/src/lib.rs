@@ -55,7 +55,7 @@ pub use budget::Budget;
 pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
-pub use folding::{Copied, Folder, new_path};
+pub use folding::{Copied, Folder, new_path, remove_left};
 pub use limits::{Limits, Room};
 pub use orphan::{Drained, drain_orphan};
 pub use output::{Output, create_recording, write_prologue, write_runtimes};

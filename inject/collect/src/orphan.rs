@@ -61,7 +61,9 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
         return Ok(Drained { events: 0, bytes: left.len });
     }
     // A fold that the collector had begun is of no use.
-    let _ = std::fs::remove_file(crate::folding::new_path(path));
+    if let Ok(recording) = file.metadata() {
+        crate::folding::remove_left(path, &recording);
+    }
     file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
     let mut collector = Collector::of_copy(pid, shared, file)?;
     let (drain, tree, out) = collector.drain_mut();
