@@ -22,7 +22,7 @@ pub(crate) struct Grown(Arc<Mutex<Option<Kept>>>);
 /// The index of a recording, as it is now.
 pub(crate) struct Look {
     pub index: Index,
-    /// Time that another look at as much would take; unknown is none.
+    /// Time that another look would take; 0 after the first one, which takes far longer than the next.
     pub takes: Duration,
 }
 
@@ -41,11 +41,18 @@ impl Grown {
             let at = begin;
             *kept = (options.grow)(path)?.map(|growing| Kept { growing, at });
         }
+        let mut found = None;
+        if let Some(k) = kept.as_mut() {
+            found = k.growing.look().map_err(|e| e.to_string())?;
+            if found.is_none() && k.at != begin {
+                // Another file stands there, in which the oldest part was folded: that one is followed from now on.
+                let at = begin;
+                *kept = (options.grow)(path)?.map(|growing| Kept { growing, at });
+                let again = kept.as_mut().map(|k| k.growing.look()).transpose();
+                found = again.map_err(|e| e.to_string())?.flatten();
+            }
+        }
         let is_first = kept.as_ref().is_none_or(|k| k.at == begin);
-        let found = match kept.as_mut() {
-            Some(kept) => kept.growing.look().map_err(|e| e.to_string())?,
-            None => None,
-        };
         let Some(index) = found else {
             *kept = None;
             let index = (options.open)(path)?;
