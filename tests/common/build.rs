@@ -67,7 +67,8 @@ pub(crate) fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<Pa
     let input = sources().join(source);
     let mut hash = DefaultHasher::new();
     (compiler, flags).hash(&mut hash);
-    for file in [&input, &sources().join("common.h"), &sources().join("quiet.h")] {
+    let headers = ["common.h", "counted.h", "quiet.h"].map(|name| sources().join(name));
+    for file in std::iter::once(&input).chain(&headers) {
         std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hash);
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");

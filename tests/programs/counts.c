@@ -1,35 +1,15 @@
 /* Exactly known allocations, each kind from its own function: counts, sizes, peak, and the function, file and line
  * of every stack. The program counts them itself and prints the figures. */
 #include "common.h"
+#include "counted.h"
 #include <malloc.h>
 
-static size_t live, peak, live_blocks, allocations, frees, reallocations, allocated;
 static void *kept[4096];
 static size_t nkept;
 
 static void keep(void *p) {
     if (!p) fail("out of memory");
     kept[nkept++] = p;
-}
-static void grown(size_t size) {
-    live += size;
-    allocated += size;
-    if (live > peak) peak = live;
-}
-static void took(size_t size) {
-    allocations++;
-    live_blocks++;
-    grown(size);
-}
-static void gave(size_t size) {
-    frees++;
-    live_blocks--;
-    live -= size;
-}
-static void resized(size_t from, size_t to) {
-    reallocations++;
-    live -= from;
-    grown(to);
 }
 
 NOINLINE static void plain(void) {

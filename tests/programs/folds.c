@@ -1,29 +1,14 @@
 /* Allocates in batches on demand: most blocks end at once, a few stay, and some of those are freed much later by another
  * thread. A thread that allocates but once waits all the time. The program counts everything. */
 #include "common.h"
+#include "counted.h"
 #include <pthread.h>
 
 enum { KEPT = 1 << 16, EACH = 500, LATE = 3000 };
-static size_t live, live_blocks, peak, allocations, frees, reallocations, allocated;
 static void *kept[KEPT];
 static size_t nkept, nfreed;
 static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
 
-static void grown(size_t size) {
-    live += size;
-    allocated += size;
-    if (live > peak) peak = live;
-}
-static void took(size_t size) {
-    allocations++;
-    live_blocks++;
-    grown(size);
-}
-static void gave(size_t size) {
-    frees++;
-    live_blocks--;
-    live -= size;
-}
 
 NOINLINE static void long_lived(void) {
     void *p = malloc(300); /* @long */
@@ -39,9 +24,7 @@ NOINLINE static void short_lived(void) {
     took(200);
     KEEP(q);
     p = realloc(p, 128); /* @again */
-    reallocations++;
-    live -= 64;
-    grown(128);
+    resized(64, 128);
     KEEP(p);
     free(q);
     gave(200);
