@@ -77,7 +77,7 @@ fn a_follower_goes_on_in_the_folded_file_and_counts_nothing_twice() {
         let mut follower = Follower::open(&file.0).expect("a recording");
         follower.poll().expect("half of it");
         let mut new = folded(&file.0, 2000).expect("long enough");
-        // What came before the fold ended and what comes behind it.
+        // The file has events from before the end of the fold, and events behind it.
         std::fs::write(&file.0, &all[..all.len() / 2]).expect("the same file");
         let other = file.0.with_extension("new");
         new.extend_from_slice(&all[all.len() / 2..all.len() * 3 / 4]);

@@ -322,7 +322,7 @@ fn the_index_of_a_growing_recording_is_kept_as_it_grows() {
             looks.push((index, rows));
             part.inspect(|part| append(&path, part));
         }
-        // What was added later changes no earlier look.
+        // A later look changes no earlier one.
         looks.iter().for_each(|(index, rows)| assert_eq!(blocks(index), *rows));
         let (index, rows) = looks.pop().expect("a look");
         let mut expected = w.blocks.clone();

@@ -35,7 +35,7 @@ impl Value for Link {
 
 /// Makes a row of each block that ends.
 pub(super) struct Rows {
-    /// Where the rows go; nowhere between two runs.
+    /// The feed that takes the rows. It drops them between two runs, when there are none.
     to: Feed<Row, Vec<Row>>,
     /// Links of the live blocks that `realloc` returned, by address.
     links: Live<Link>,

@@ -124,7 +124,7 @@ pub(super) enum Store {
         file: Arc<File>,
         /// Position from which on this moment has rows of its own.
         end: u64,
-        /// What is behind that position.
+        /// The rows of this moment, from `end` on.
         tail: Box<Store>,
     },
 }

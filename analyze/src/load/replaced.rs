@@ -7,7 +7,7 @@ use super::stream::{OTHER_FILE, Stream, Tail};
 use crate::Error;
 use prof_trace::records::{FoldEnd, Target, kind};
 
-/// What is known of a file by its front.
+/// The records at a file's front that tell whether it continues another one.
 struct Front {
     target: Option<Target>,
     /// Number of times that it was folded, where the file before went on, and where this one does.

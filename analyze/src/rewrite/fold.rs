@@ -309,7 +309,7 @@ impl Writer<'_> {
             self.write()?;
             self.to.put(kind::PASS, &pass)?;
         }
-        // What is temporary is said by the events themselves, all of which are here from the end of the folded part on.
+        // The events themselves tell which blocks are temporary: from the end of the folded part on all of them are here.
         if self.kept.add(thread_index, event, 0, true) { self.write() } else { Ok(()) }
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Place {
     is_sized: bool,
 }
 
-/// Where the passes of a recording are, and the chunks that are repeated.
+/// The places of a recording's passes, and of the chunks that are repeated.
 #[derive(Debug, Default)]
 pub(super) struct History {
     passes: Vec<Place>,
@@ -111,7 +111,7 @@ fn thinned(all: &[u64]) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| all[i * (all.len() - 1) / (count - 1).max(1)])
 }
 
-/// What stays of the chunks that are repeated.
+/// The repeated chunks that stay.
 #[derive(Debug)]
 pub(super) struct Stays {
     passes: HashMap<u64, Ticks>,

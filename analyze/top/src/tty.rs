@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Stdin};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// What there is to read.
+/// The state of the terminal's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// Nothing, for the time that was waited.
