@@ -311,16 +311,16 @@ async fn answer(
         }
     };
     let mut ask = ask(&shared, route, variables, params).await?;
-    let key = key(route, &ask);
+    let (key, weight) = (key(route, &ask), route.weight(&ask.params));
     let work = shared.work.clone();
     let job = move |cancel: Job| {
         ask.cancel = cancel;
         make(&mut ask)
     };
     if !jobs::is_preferred(&parts.headers) || work.kept(&key).is_some() {
-        return Ok(named(&*work.answer(key, &client, job).await?));
+        return Ok(named(&*work.answer(key, &client, weight, job).await?));
     }
-    let (result, waiter, job) = work.join(&key, &client, job);
+    let (result, waiter, job) = work.join(&key, &client, weight, job);
     let (number, status) = shared.jobs.add(route.path, job, result, waiter)?;
     let mut response = named(&accepted(number, &status)?);
     *response.status_mut() = StatusCode::ACCEPTED;

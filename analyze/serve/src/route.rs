@@ -4,6 +4,7 @@ use crate::ask::Ask;
 use crate::params::Params;
 use crate::reply::{Answer, Failure, Writer};
 use crate::state::Shared;
+use crate::work::Weight;
 use prof_os::Pid;
 use std::sync::Arc;
 
@@ -63,7 +64,18 @@ const IN_PLACE: [(&str, &[&str]); 4] = [
     ("/api/v1/{r}/tree", &["node", "bottom-up", "sort", "reverse"]),
 ];
 
+/// The route that is answered from the figures of all stacks, and the parameters with which it is.
+const OF_FIGURES: (&str, &[&str]) = ("/api/v1/{r}/groups", &["sort", "reverse", "skip", "count"]);
+
 impl Route {
+    /// Returns how much work a request is.
+    pub(crate) fn weight(&self, params: &Params) -> Weight {
+        let (path, takes) = OF_FIGURES;
+        let is_of_figures = self.path == path && params.rest().all(|name| takes.contains(&name));
+        let is_light = is_of_figures || self.is_in_place(params);
+        if is_light { Weight::Light } else { Weight::Heavy }
+    }
+
     /// Returns whether the figures that are kept as a recording grows answer a request.
     pub(crate) fn is_in_place(&self, params: &Params) -> bool {
         let route = IN_PLACE.iter().find(|r| r.0 == self.path);

@@ -1,6 +1,7 @@
 //! Runs the work of requests: each once however many ask for it, no more of it at a time than there are processors,
-//! fairly between clients, and ended when nobody waits for it any more. Answers are kept as far as memory is allowed
-//! for them.
+//! fairly between clients, and ended when nobody waits for it any more. Work of some milliseconds has places of its own:
+//! it does not wait for passes over all blocks, which take seconds together. Answers are kept as far as memory is
+//! allowed for them.
 
 use crate::reply::{Answer, Failure};
 use prof_analyze::Job;
@@ -15,6 +16,15 @@ const MOST_WAITING: usize = 1000;
 /// Locks a mutex. The data of all of them is valid at any time, so a panic of another holder does no harm.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How much work a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// Some milliseconds: figures that are known are put together.
+    Light,
+    /// A pass over many blocks, or several.
+    Heavy,
 }
 
 /// The result of a piece of work, shared by all who wait for it.
@@ -134,6 +144,8 @@ pub(crate) struct Work {
     flights: Mutex<HashMap<String, Flight>>,
     kept: Mutex<Kept>,
     line: Arc<Mutex<Line>>,
+    /// Where light work waits.
+    light: Arc<Mutex<Line>>,
     most_bytes: u64,
     at_once: usize,
     /// Number of flights so far.
@@ -152,28 +164,34 @@ impl Drop for Turn {
 }
 
 impl Work {
-    /// Creates the work of a server that keeps answers of `most_bytes` bytes, and runs `at_once` pieces at a time.
+    /// Creates the work of a server that keeps answers of `most_bytes` bytes, and runs `at_once` pieces of heavy work at
+    /// a time, and half as many of light work beside them.
     pub(crate) fn new(most_bytes: u64, at_once: usize) -> Self {
         let at_once = at_once.max(1);
-        let line = Line { free: at_once, ..Line::default() };
+        let line = |free| Arc::new(Mutex::new(Line { free, ..Line::default() }));
         Self {
             flights: Mutex::default(),
             kept: Mutex::default(),
-            line: Arc::new(Mutex::new(line)),
+            line: line(at_once),
+            light: line(at_once.div_ceil(2)),
             most_bytes,
             at_once,
             flown: AtomicU64::new(0),
         }
     }
 
-    /// Waits for a turn.
+    /// Waits for a turn at heavy work.
     pub(crate) async fn turn(&self, client: &str) -> Result<Turn, Failure> {
         self.place(client)?.turn().await
     }
 
-    /// Takes a place in the line.
+    /// Takes a place in the line of heavy work.
     pub(crate) fn place(&self, client: &str) -> Result<Place, Failure> {
-        let mut line = lock(&self.line);
+        self.place_in(&self.line, client)
+    }
+
+    fn place_in(&self, own: &Arc<Mutex<Line>>, client: &str) -> Result<Place, Failure> {
+        let mut line = lock(own);
         if line.len() >= MOST_WAITING {
             return Err(Failure::new(503, "too many requests are waiting; try again later"));
         }
@@ -182,7 +200,7 @@ impl Work {
         line.next();
         drop(line);
         let (receiver, at_once) = (Some(receiver), self.at_once);
-        Ok(Place { receiver, number, at_once, line: self.line.clone() })
+        Ok(Place { receiver, number, at_once, line: own.clone() })
     }
 
     /// Returns the answer to a request: one that is kept, or that of the same work under way, or that of `job`, which
@@ -191,12 +209,13 @@ impl Work {
         self: &Arc<Self>,
         key: String,
         client: &str,
+        weight: Weight,
         job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
     ) -> Outcome {
         if let Some(answer) = self.kept(&key) {
             return Ok(answer);
         }
-        let (mut result, waiter, _) = self.join(&key, client, job);
+        let (mut result, waiter, _) = self.join(&key, client, weight, job);
         let outcome = loop {
             if let Some(outcome) = result.borrow_and_update().clone() {
                 break outcome;
@@ -222,6 +241,7 @@ impl Work {
         self: &Arc<Self>,
         key: &str,
         client: &str,
+        weight: Weight,
         job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
     ) -> (watch::Receiver<Option<Outcome>>, Waiter, Job) {
         let mut flights = lock(&self.flights);
@@ -239,7 +259,7 @@ impl Work {
         let (work, own, client) = (self.clone(), key.to_owned(), client.to_owned());
         let told = cancel.clone();
         tokio::spawn(async move {
-            let outcome = work.run(&client, cancel, job).await.map(Arc::new);
+            let outcome = work.run(&client, weight, cancel, job).await.map(Arc::new);
             work.leave(&own, number, true);
             if let Ok(answer) = &outcome {
                 lock(&work.kept).put(own, answer.clone(), work.most_bytes);
@@ -252,10 +272,15 @@ impl Work {
     async fn run(
         &self,
         client: &str,
+        weight: Weight,
         cancel: Job,
         job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
     ) -> Result<Answer, Failure> {
-        let turn = self.turn(client).await?;
+        let line = match weight {
+            Weight::Light => &self.light,
+            Weight::Heavy => &self.line,
+        };
+        let turn = self.place_in(line, client)?.turn().await?;
         if cancel.is_cancelled() {
             return Err(Failure::gone());
         }
@@ -364,7 +389,7 @@ mod tests {
                     std::thread::sleep(Duration::from_millis(50));
                     Ok(text("done"))
                 };
-                work.answer("key".into(), "client", job).await
+                work.answer("key".into(), "client", Weight::Heavy, job).await
             };
             let tasks: Vec<_> =
                 (0..8).map(|_| tokio::spawn(ask(work.clone(), runs.clone()))).collect();
@@ -390,11 +415,11 @@ mod tests {
                     told.send(()).expect("sent");
                     Ok(text("never"))
                 };
-                own.answer("endless".into(), "a", job).await
+                own.answer("endless".into(), "a", Weight::Heavy, job).await
             });
             tokio::time::sleep(Duration::from_millis(50)).await;
             asked.abort();
-            let next = work.answer("next".into(), "b", |_| Ok(text("next"))).await;
+            let next = work.answer("next".into(), "b", Weight::Heavy, |_| Ok(text("next"))).await;
             assert_eq!(next.expect("an answer").body, "next");
             assert!(ended.recv_timeout(Duration::from_secs(10)).is_ok());
         });
@@ -421,6 +446,23 @@ mod tests {
                 task.await.expect("joined");
             }
             assert_eq!(*lock(&order), ["busy", "other", "busy", "busy"]);
+        });
+    }
+
+    #[test]
+    fn light_work_does_not_wait_for_heavy_work() {
+        runtime().block_on(async {
+            let work = Arc::new(Work::new(0, 1));
+            let heavy = work.turn("busy").await.expect("a turn");
+            let ask = |key: &str, weight| {
+                let (work, key) = (work.clone(), key.to_owned());
+                async move { work.answer(key, "other", weight, |_| Ok(text("done"))).await }
+            };
+            let waits = tokio::spawn(ask("heavy", Weight::Heavy));
+            assert_eq!(ask("light", Weight::Light).await.expect("an answer").body, "done");
+            assert!(!waits.is_finished());
+            drop(heavy);
+            assert_eq!(waits.await.expect("joined").expect("an answer").body, "done");
         });
     }
 
