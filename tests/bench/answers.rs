@@ -54,6 +54,13 @@ fn main() -> Result<(), Failed> {
             let ask = BlocksAsk { sort, count: 20, ..BlocksAsk::default() };
             say(&format!("blocks by {key}{name}"), &|| Ok(q.blocks(&ask).map(drop)?))?;
         }
+        let ask = BlocksAsk {
+            sort: BlockSort::Lifetime,
+            descending: true,
+            count: 20,
+            ..BlocksAsk::default()
+        };
+        say(&format!("blocks that lived longest{name}"), &|| Ok(q.blocks(&ask).map(drop)?))?;
     }
     let other = query(&index, &[("from", "60%"), ("to", "90%")])?;
     let ask = FlameAsk { metric: Metric::Allocated, ..FlameAsk::default() };

@@ -34,6 +34,11 @@ pub const MOST_BLOCKS: usize = 100_000;
 /// Greatest number of neighbours of a block on each side.
 const NEIGHBOURS: usize = 8;
 
+/// Number of blocks of rows at the end that are looked at first.
+const LAST: u64 = 4;
+/// Number of rows beyond twice those of a page that a thread keeps before it lowers the limit.
+const SOME: usize = 128;
+
 /// A question for blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlocksAsk {
@@ -292,6 +297,7 @@ impl Query<'_> {
             total: 0,
             behind: 0,
         };
+        self.look_at_the_last(&mut state(), &wanted)?;
         let states = self.index.scan(state, |s, block| self.best(s, block, &wanted))?;
         let (mut rows, mut total, mut behind) = (Vec::new(), 0, 0);
         for s in states {
@@ -305,6 +311,17 @@ impl Query<'_> {
         let next = page.last().filter(|_| more).map(|&(key, row)| Cursor { key, row });
         let numbers: Vec<u64> = page.iter().map(|r| r.1).collect();
         Ok(BlockPage { blocks: self.index.block_rows(&numbers)?, total, next })
+    }
+
+    /// Lowers the limit by the last blocks of rows: the blocks of memory that lived longest, and the newest, are there.
+    /// With them, most other blocks of rows need not be read.
+    fn look_at_the_last(&self, s: &mut Best, wanted: &Wanted<'_>) -> Result<(), ScanError> {
+        let blocks = self.index.rows().div_ceil(Index::ROWS_OF_BLOCK);
+        for number in blocks.saturating_sub(LAST)..blocks {
+            self.index.block_of_rows(number, |block| self.best(s, block, wanted))?;
+        }
+        wanted.keep(&mut s.rows);
+        Ok(())
     }
 
     fn best(&self, s: &mut Best, block: &mut Block<'_>, wanted: &Wanted<'_>) -> Option<()> {
@@ -350,7 +367,7 @@ impl Query<'_> {
                 s.rows.push(row);
             }
         }
-        if s.rows.len() > 2 * wanted.most + 8192 {
+        if s.rows.len() > 2 * wanted.most + SOME {
             wanted.keep(&mut s.rows);
         }
         Some(())

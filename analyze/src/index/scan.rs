@@ -27,6 +27,9 @@ pub enum ScanError {
 const RUN: usize = 4;
 
 impl Index {
+    /// Number of rows of a block of rows; the last one may have fewer.
+    pub(crate) const ROWS_OF_BLOCK: u64 = BLOCK as u64;
+
     /// Calls `work` for each block of rows with the state of the thread it runs on, in no particular order; returns the
     /// states.
     ///
