@@ -4,8 +4,9 @@
 mod common;
 
 use common::build::program;
+use common::disk::{small_disk, unmount};
 use common::snapshot::Snapshot;
-use common::{Output, Scene, Target, skip, until, writers};
+use common::{Output, Scene, Target, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
@@ -64,25 +65,6 @@ fn a_prof_that_may_not_make_large_files_refuses() {
     assert!(out.code == 1 && out.stderr.contains("ulimit -f"), "{out:?}");
     assert!(!scene.path("none.prof").exists());
     assert_unharmed(target);
-}
-
-/// Mounts a file system of a few megabytes in the scratch folder, if this user may.
-fn small_disk(scene: &Scene, test: &str, megabytes: u32) -> bool {
-    let dir = scene.path("disk");
-    std::fs::create_dir(&dir).unwrap();
-    let mount = ["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "none"];
-    let out = Command::new("mount").args(mount).arg(&dir).output();
-    let works = out.as_ref().is_ok_and(|o| o.status.success());
-    if !works {
-        skip(test, &format!("can't mount a small disk: {out:?}"));
-    }
-    works
-}
-
-fn unmount(scene: &Scene) -> Output {
-    let mut command = Command::new("umount");
-    command.arg("-l").arg(scene.path("disk"));
-    scene.run(command).ok("umount")
 }
 
 #[test]

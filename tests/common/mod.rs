@@ -3,6 +3,7 @@
 #![allow(dead_code)] // every test binary uses a part of it
 
 pub(crate) mod build;
+pub(crate) mod disk;
 pub(crate) mod killer;
 pub(crate) mod report;
 pub(crate) mod snapshot;
