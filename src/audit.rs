@@ -68,6 +68,15 @@ impl Audit {
         self.write(&format!("no report for {signals} to {}: {why}", process(pid)));
     }
 
+    /// Logs that the oldest part of a recording could not be dropped.
+    pub(crate) fn fold_failed(self, pid: Pid, failures: u64, why: &str) {
+        let failures = prof_trace::values::text::number(failures);
+        self.write(&format!(
+            "the oldest part of the recording of {} could not be dropped (failure {failures}): {why}",
+            process(pid)
+        ));
+    }
+
     /// Logs that the recording of a process is not at its original path.
     pub(crate) fn displaced(self, pid: Pid, message: &str) {
         self.write(&format!("{}: {message}", process(pid)));

@@ -1,13 +1,18 @@
 //! Has the oldest part of a recording folded when it meets its bound, by a process of its own: that takes memory and time
 //! which the collector needs, and may fail.
 
+use crate::audit::Audit;
 use crate::daemon::prepare_helper;
+use crate::memory::NO_MEMORY;
+use crate::notes;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use prof_analyze::rewrite::fold;
 use prof_collect::{Copied, Folder, create_recording, new_path, remove_left};
+use prof_os::Pid;
+use prof_trace::values::text::bytes;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -37,12 +42,24 @@ pub(crate) struct FoldArgs {
     /// Bytes at the end of the recording that stay as they are
     #[arg(long)]
     pub keep: u64,
+    /// Memory that this process may take
+    #[arg(long)]
+    pub memory: u64,
 }
+
+/// The kernel ends this process first where memory runs out: it can be tried again, and the target or the collector can't.
+const OOM_SCORE: &str = "1000";
 
 /// `prof fold`: writes the folded recording, appends the rest of it, and prints how far that is.
 pub(crate) fn run(args: &FoldArgs) -> Result<ExitCode> {
     // SAFETY: the collector has opened this descriptor for this process, and nothing else here owns it.
     let to = unsafe { File::from_raw_fd(args.out_fd) };
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    let memory = args.memory as libc::rlim_t;
+    let most = libc::rlimit { rlim_cur: memory, rlim_max: memory };
+    // SAFETY: the kernel only reads the value.
+    Errno::result(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const most) })
+        .context("cannot bound the memory of the fold")?;
     let path = args.recording.display();
     let mut out = BufWriter::with_capacity(PIECE, &to);
     let done = fold(&args.recording, args.keep, &mut out)?;
@@ -75,12 +92,27 @@ fn append(all: &File, range: std::ops::Range<u64>, to: &File, mut at: u64) -> io
     Ok(())
 }
 
+/// The facts about a recording that its folds need.
+#[derive(Debug)]
+pub(crate) struct About {
+    /// The recorded process.
+    pub pid: Pid,
+    /// Absolute path of the recording.
+    pub path: PathBuf,
+    /// Descriptor of the recording.
+    pub recording: i32,
+    /// Memory that the process which folds may take.
+    pub memory: u64,
+    /// The note of the recording.
+    pub note: Option<PathBuf>,
+    /// Whether the system's log is written to.
+    pub audit: Audit,
+}
+
 /// Folds the recording of this collector.
 #[derive(Debug)]
 pub(crate) struct Folds {
-    path: PathBuf,
-    /// Descriptor of the recording.
-    recording: i32,
+    about: About,
     /// Descriptor by which the recording is saved if it is deleted.
     kept: Option<i32>,
     work: Option<(Child, File)>,
@@ -89,27 +121,27 @@ pub(crate) struct Folds {
 }
 
 impl Folds {
-    /// Creates it for a recording at an absolute path, given the descriptors that lead to it.
-    pub(crate) fn of(path: PathBuf, recording: i32, kept: Option<i32>) -> Self {
-        Self { path, recording, kept, work: None, has_name: false }
+    /// Creates it for a recording, given another descriptor that leads to it.
+    pub(crate) fn of(about: About, kept: Option<i32>) -> Self {
+        Self { about, kept, work: None, has_name: false }
     }
 
     /// Returns the status of the open recording, if it is still at its path.
     fn in_place(&self) -> Result<fs::Metadata> {
-        let held = fs::metadata(format!("/proc/self/fd/{}", self.recording))?;
-        let there = fs::symlink_metadata(&self.path)
-            .with_context(|| format!("{} is gone", self.path.display()))?;
+        let held = fs::metadata(format!("/proc/self/fd/{}", self.about.recording))?;
+        let there = fs::symlink_metadata(&self.about.path)
+            .with_context(|| format!("{} is gone", self.about.path.display()))?;
         if (held.dev(), held.ino()) != (there.dev(), there.ino()) {
-            bail!("{} was moved or replaced", self.path.display());
+            bail!("{} was moved or replaced", self.about.path.display());
         }
         Ok(held)
     }
 
     fn try_begin(&mut self, keep: u64) -> Result<()> {
         let held = self.in_place()?;
-        let new = new_path(&self.path);
+        let new = new_path(&self.about.path);
         // A collector that was killed may have left it.
-        remove_left(&self.path, &held);
+        remove_left(&self.about.path, &held);
         let file =
             create_recording(&new).with_context(|| format!("cannot create {}", new.display()))?;
         self.has_name = true;
@@ -118,7 +150,8 @@ impl Folds {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("prof").args(["fold", "--keep", &keep.to_string()]);
         command.args(["--out-fd", &file.as_raw_fd().to_string()]);
-        command.arg("--recording").arg(&self.path);
+        command.args(["--memory", &self.about.memory.to_string()]);
+        command.arg("--recording").arg(&self.about.path);
         prepare_helper(&mut command, NICE, Some(file.as_raw_fd()), true);
         let child = command.spawn().context("there is no process for it (`ulimit -u`?)")?;
         self.work = Some((child, file));
@@ -126,7 +159,7 @@ impl Folds {
     }
 
     /// Returns what the process has written, which has ended.
-    fn result(mut child: Child, file: File) -> Result<Copied> {
+    fn result(mut child: Child, file: File, memory: u64) -> Result<Copied> {
         let (mut said, mut why) = (String::new(), String::new());
         if let Some(out) = &mut child.stdout {
             out.read_to_string(&mut said)?;
@@ -137,6 +170,10 @@ impl Folds {
         let mut numbers = said.split_whitespace().map(str::parse::<u64>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(from)), Some(Ok(len))) => Ok(Copied { file, len, from }),
+            _ if why.contains(NO_MEMORY) => bail!(
+                "the process that folds it has no more memory; --fold-memory lets it take {}",
+                bytes(memory)
+            ),
             _ => match why.lines().last() {
                 Some(line) => bail!("{}", line.strip_prefix("prof: ").unwrap_or(line)),
                 None => bail!("the process that folds it was killed"),
@@ -146,23 +183,24 @@ impl Folds {
 
     fn try_replace(&mut self, new: &File) -> Result<()> {
         let held = self.in_place()?;
-        let from = new_path(&self.path);
-        let failed = || format!("cannot rename {} to {}", from.display(), self.path.display());
+        let from = new_path(&self.about.path);
+        let failed =
+            || format!("cannot rename {} to {}", from.display(), self.about.path.display());
         let exchange =
-            || renameat2(AT_FDCWD, &from, AT_FDCWD, &self.path, RenameFlags::RENAME_EXCHANGE);
+            || renameat2(AT_FDCWD, &from, AT_FDCWD, &self.about.path, RenameFlags::RENAME_EXCHANGE);
         match exchange() {
             Ok(()) => {
                 let out = fs::symlink_metadata(&from).with_context(failed)?;
                 if (out.dev(), out.ino()) != (held.dev(), held.ino()) {
                     // Somebody has put another file there since it was looked at: that must not be lost.
                     exchange().with_context(failed)?;
-                    bail!("{} was moved or replaced", self.path.display());
+                    bail!("{} was moved or replaced", self.about.path.display());
                 }
                 let _ = fs::remove_file(&from);
             }
             // Not every kernel and file system has this.
             Err(Errno::EINVAL | Errno::ENOSYS | Errno::EOPNOTSUPP) => {
-                fs::rename(&from, &self.path).with_context(failed)?;
+                fs::rename(&from, &self.about.path).with_context(failed)?;
             }
             Err(e) => return Err(e).with_context(failed),
         }
@@ -190,7 +228,7 @@ impl Folder for Folds {
             Err(_) => true,
         };
         let (child, file) = self.work.take_if(|_| ended)?;
-        Some(Self::result(child, file).map_err(|e| format!("{e:#}")))
+        Some(Self::result(child, file, self.about.memory).map_err(|e| format!("{e:#}")))
     }
 
     fn replace(&mut self, new: &File) -> Result<(), String> {
@@ -203,7 +241,14 @@ impl Folder for Folds {
             let _ = child.wait();
         }
         if std::mem::take(&mut self.has_name) {
-            let _ = fs::remove_file(new_path(&self.path));
+            let _ = fs::remove_file(new_path(&self.about.path));
+        }
+    }
+
+    fn tell(&mut self, failures: u64, why: &str) {
+        self.about.audit.fold_failed(self.about.pid, failures, why);
+        if let Some(note) = self.about.note.as_deref().and_then(notes::Open::again) {
+            note.folds(failures, why);
         }
     }
 }

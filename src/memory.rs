@@ -38,6 +38,9 @@ fn release() -> bool {
     true
 }
 
+/// The beginning of the error of a prof that has no more memory.
+pub(crate) const NO_MEMORY: &str = "prof: no more memory";
+
 /// Ends prof with an error, which it reports without allocating.
 fn out_of_memory(size: usize) -> *mut u8 {
     const TEXT: &[u8] = b"prof: no more memory; `prof detach` removes what an attach has begun\n";

@@ -21,6 +21,8 @@ const SIZE: usize = 24 << 10;
 /// Greatest number and age of notes that are kept.
 const MOST: usize = 256;
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Greatest length of a message in characters.
+const MESSAGE: usize = 1000;
 /// Larger recordings are not read to find out how they ended.
 const READ: u64 = 64 << 20;
 
@@ -116,6 +118,12 @@ impl Open {
         self.change(|note| note["reports"] = done.clone());
     }
 
+    /// Enters that the oldest part could not be dropped.
+    pub(crate) fn folds(&self, failures: u64, why: &str) {
+        let why: String = why.chars().take(MESSAGE).collect();
+        self.change(|note| note["folds"] = json!({ "failed": failures, "error": why }));
+    }
+
     fn change(&self, f: impl FnOnce(&mut Value)) {
         let mut bytes = vec![0; SIZE];
         let n = self.0.read_at(&mut bytes, 0).unwrap_or(0);
@@ -159,11 +167,11 @@ pub(crate) fn last(pid: Pid) -> Option<Note> {
     all.into_iter().max_by_key(|n| n.0["began"].as_u64())
 }
 
-/// Returns the notes on the reports of a process that is being recorded, see [`Open::reports`].
-pub(crate) fn reports(pid: Pid) -> Option<Value> {
+/// Returns what is noted under a name about a process that is being recorded, see [`Open::reports`] and [`Open::folds`].
+pub(crate) fn about(pid: Pid, name: &str) -> Option<Value> {
     let start = Stat::living(pid)?.start()?;
-    let note = read_all(|name| name == format!("{pid}-{start}")).pop()?;
-    note.0.get("reports").cloned()
+    let note = read_all(|file| file == format!("{pid}-{start}")).pop()?;
+    note.0.get(name).cloned()
 }
 
 /// Returns the notes of recordings that have ended within some time, other than by a detach, the latest first.

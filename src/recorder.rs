@@ -3,7 +3,7 @@
 use crate::audit::Audit;
 use crate::commands::collect::{CollectArgs, Writing};
 use crate::daemon::{become_daemon, open_descriptors};
-use crate::folder::Folds;
+use crate::folder::{self, Folds};
 use crate::kept::{Displaced, Kept, Location};
 use crate::notes;
 use crate::reporter::{About, Reporter};
@@ -265,9 +265,9 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
     let mut collector = args.collector(shared, File::from(out))?;
-    if args.drop_oldest {
+    if let Some(about) = args.folds() {
         let kept = kept.as_ref().ok().map(Kept::descriptor);
-        collector.set_folder(Box::new(Folds::of(args.path.clone(), args.out_fd, kept)));
+        collector.set_folder(Box::new(Folds::of(about, kept)));
     }
     let reporter = args.reporter()?.map(|(reporter, tell)| {
         // Without a thread that takes it, the number is of no use.
@@ -390,6 +390,18 @@ impl CollectArgs {
             audit.displaced(self.pid, &displaced.message);
         }
         displaced.moved
+    }
+
+    /// Returns what folds need to know, if the oldest part of the recording is to go.
+    fn folds(&self) -> Option<folder::About> {
+        Some(folder::About {
+            pid: self.pid,
+            path: self.path.clone(),
+            recording: self.out_fd,
+            memory: self.fold_memory?,
+            note: self.note.clone(),
+            audit: Audit::unless(self.no_log),
+        })
     }
 
     /// Starts what has reports written at signals, if those are wanted.

@@ -18,6 +18,9 @@ pub(crate) struct BoundArgs {
     /// What to do at a bound
     #[arg(long, help_heading = "Bounds", value_name = "WHAT", value_enum, default_value_t = OnLimit::Stop)]
     pub on_limit: OnLimit,
+    /// Memory that the process which drops the oldest part may take; if it needs more, it is tried again later
+    #[arg(long, help_heading = "Bounds", value_name = "SIZE", value_parser = size, default_value = "1GiB")]
+    pub fold_memory: u64,
     /// Count blocks that lived shorter than this, but do not write them
     #[arg(long, help_heading = "Bounds", value_name = "TIME", value_parser = duration)]
     pub cull: Option<u64>,
@@ -44,6 +47,9 @@ pub(crate) struct BoundArgs {
 /// Default of `--cull-pending`.
 pub(crate) const CULL_PENDING: u64 = 64 << 20;
 
+/// Default of `--fold-memory`.
+const FOLD_MEMORY: u64 = 1 << 30;
+
 /// Default of `--every`.
 const EVERY_NS: u64 = 10_000_000_000;
 /// Least value of `--every`.
@@ -55,6 +61,7 @@ impl Default for BoundArgs {
             max_disk: None,
             keep_free: Room::Usual,
             on_limit: OnLimit::Stop,
+            fold_memory: FOLD_MEMORY,
             cull: None,
             cull_pending: CULL_PENDING,
             max_cpu: None,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Option by which the oldest part goes at a bound.
-const DROP_OLDEST: &str = "--drop-oldest";
+const FOLD_MEMORY: &str = "--fold-memory";
 /// Option with the template of the path of reports.
 const REPORT_FILE: &str = "--report-file=";
 
@@ -54,9 +54,9 @@ pub(crate) struct CollectArgs {
     /// Interval in nanoseconds at which figures by stack are written in place of blocks
     #[arg(long)]
     pub aggregate_ns: Option<u64>,
-    /// Drop the oldest part at a bound
+    /// Drop the oldest part at a bound, by processes with this much memory
     #[arg(long)]
-    pub drop_oldest: bool,
+    pub fold_memory: Option<u64>,
     /// Most time of the collector and the hook, in millionths of a processor
     #[arg(long)]
     pub max_cpu: Option<u64>,
@@ -100,8 +100,8 @@ pub(crate) struct Writing {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
-    /// Whether the oldest part goes at a bound.
-    pub drop_oldest: bool,
+    /// Memory of the processes by which the oldest part goes at a bound, if it does.
+    pub drop_oldest: Option<u64>,
     /// Bounds of what recording may cost.
     pub budget: Option<Budget>,
     /// Reports that are written at a signal.
@@ -135,8 +135,8 @@ impl Writing {
             command.args(["--cull-ns", &cull.threshold_ns.to_string()]);
             command.args(["--cull-pending", &cull.pending.to_string()]);
         }
-        if self.drop_oldest {
-            command.arg(DROP_OLDEST);
+        if let Some(memory) = self.drop_oldest {
+            command.args([FOLD_MEMORY, &memory.to_string()]);
         }
         if let Some(aggregate) = self.aggregate {
             command.args(["--aggregate-ns", &aggregate.every_ns.to_string()]);
@@ -166,8 +166,8 @@ pub(crate) struct Told {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
-    /// Whether the oldest part goes at a bound.
-    pub drop_oldest: bool,
+    /// Memory of the processes by which the oldest part goes at a bound, if it does.
+    pub drop_oldest: Option<u64>,
     /// Bounds of what recording may cost.
     pub budget: Option<Budget>,
     /// Signal at which a report is written, and its path with words in braces.
@@ -203,7 +203,7 @@ impl Told {
         let signal = number("--dump-signal")?.and_then(|s| u32::try_from(s).ok());
         let reports = signal.zip(template.map(to));
         let limits = Limits { max_disk: number("--max-disk")?, keep_free };
-        let drop_oldest = words.contains(&DROP_OLDEST);
+        let drop_oldest = number(FOLD_MEMORY)?;
         Some(Self { limits, cull, aggregate, drop_oldest, budget, reports })
     }
 }
@@ -236,7 +236,7 @@ mod tests {
             let told = cull.map(|_| (12, PathBuf::from("/a b/--{n}")));
             let aggregate = cull.is_none().then_some(AggregateOptions { every_ns: 1 << 33 });
             let budget = cull.map(|_| Budget { cpu: Some(20_000), overhead: None });
-            let drop_oldest = cull.is_none();
+            let drop_oldest = cull.is_none().then_some(1 << 30);
             let compress = Compress::Fast;
             Writing { compress, limits, cull, aggregate, drop_oldest, budget, reports }
                 .tell(&mut command);

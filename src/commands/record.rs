@@ -119,7 +119,7 @@ impl RecordArgs {
             limits: self.bounds.limits(),
             cull: self.bounds.cull(),
             aggregate: self.bounds.aggregate(),
-            drop_oldest: self.bounds.drops_oldest(),
+            drop_oldest: self.bounds.drops_oldest().then_some(self.bounds.fold_memory),
             budget: self.bounds.budget(),
             reports: None,
         }

@@ -204,6 +204,8 @@ struct Status {
     cost: Option<Cost>,
     /// The note on reports at a signal.
     reports: Option<Value>,
+    /// The note on folds that have failed.
+    folds: Option<Value>,
 }
 
 impl Status {
@@ -222,7 +224,8 @@ impl Status {
         let is_left = session::is_left(&peek);
         let told = Told::of(peek.collector.0).filter(|_| peek.collector_alive);
         let cost = Cost::of(&peek);
-        let reports = notes::reports(peek.pid).filter(|_| peek.dump_signal != 0);
+        let reports = notes::about(peek.pid, "reports").filter(|_| peek.dump_signal != 0);
+        let folds = notes::about(peek.pid, "folds");
         (!prof_os::process::has_ended(peek.pid)).then_some(Self {
             peek,
             name,
@@ -233,6 +236,7 @@ impl Status {
             told,
             cost,
             reports,
+            folds,
         })
     }
 
@@ -283,6 +287,17 @@ impl Status {
         }
         for (name, text) in self.told.iter().flat_map(Told::lines) {
             line(name, text);
+        }
+        if let Some(folds) = &self.folds {
+            let times = match folds["failed"].as_u64().unwrap_or(0) {
+                1 => "once".into(),
+                n => format!("{} times", text::number(n)),
+            };
+            let why = folds["error"].as_str().unwrap_or("it is not known why");
+            line(
+                "folds",
+                format!("the oldest part could not be dropped {times}; the last time: {why}"),
+            );
         }
         if let Some(cost) = &self.cost {
             line("cost", cost.text(self.times().map(|(_, all)| all)));
@@ -475,6 +490,9 @@ impl Status {
         }
         if let Some(reports) = &self.reports {
             v["reports"] = reports.clone();
+        }
+        if let Some(folds) = &self.folds {
+            v["folds"] = folds.clone();
         }
         if let Some(why) = &self.displaced {
             v["displaced"] = why.as_str().into();

@@ -32,6 +32,12 @@ NOINLINE static void short_lived(void) {
     gave(128);
 }
 
+NOINLINE static void lost(void) {
+    void *p = malloc(500); /* @lost */
+    took(500);
+    KEEP(p);
+}
+
 static void *free_late(void *nothing) {
     for (int i = 0; i < 10 && nfreed < nkept; i++) {
         free(kept[nfreed++ % KEPT]);
@@ -65,6 +71,8 @@ int main(void) {
             KEEP(p);
             free(p);
             gave(1 << 20);
+        } else if (is(line, "lose")) {
+            for (int i = 0; i < 40; i++) lost();
         } else if (is(line, "batch")) {
             for (int i = 0; i < 10000; i++) {
                 short_lived();

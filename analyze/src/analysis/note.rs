@@ -3,6 +3,7 @@
 use super::Source;
 use crate::heap::Totals;
 use crate::load::Tail;
+use crate::style::printable;
 use prof_trace::records::Stripped;
 use prof_trace::values::text::{count, duration, number};
 use std::fmt;
@@ -68,6 +69,15 @@ pub enum Note {
         blocks: u64,
         /// When they had all ended, in nanoseconds since the start.
         until_ns: u64,
+    },
+    /// The oldest part could not be dropped.
+    FoldFailed {
+        /// Number of times.
+        failures: u64,
+        /// When it could not the last time, in nanoseconds since the start.
+        at_ns: u64,
+        /// Why it could not then.
+        why: String,
     },
     /// Short-lived blocks are counted, but not recorded.
     Culled {
@@ -152,6 +162,13 @@ impl fmt::Display for Note {
                  figures of all count them, but filters, moments and lists of blocks have only the others",
                 count(*blocks, "block", "blocks"),
                 duration(*until_ns)
+            ),
+            Note::FoldFailed { failures, at_ns, why } => write!(
+                f,
+                "the oldest part could not be dropped {} (--on-limit drop-oldest); at {}: {}",
+                often(*failures),
+                duration(*at_ns),
+                printable(why)
             ),
             Note::Epochs { times, back_ns } => epochs(f, *times, *back_ns),
             Note::WentBack(n) => write!(
@@ -302,6 +319,10 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     }
     if let Some(f) = &meta.folded {
         notes.push(Note::Folded { blocks: f.blocks, until_ns: meta.clock.ns(f.until) });
+    }
+    if let Some(f) = &meta.fold_failed {
+        let (failures, at_ns) = (f.failures, meta.clock.ns(f.ticks));
+        notes.push(Note::FoldFailed { failures, at_ns, why: f.reason.clone() });
     }
     let counts = [
         (

@@ -9,9 +9,9 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Allocators, Call, CallFile, Calls, Census, Counters, Distance, End, Epoch, Folded, Hooks,
-    MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process,
-    Runtimes, Scan, Step, Stripped, Symbols, Target, Thread, Toggle, kind,
+    Allocators, Call, CallFile, Calls, Census, Counters, Distance, End, Epoch, FoldFailed, Folded,
+    Hooks, MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
+    Process, Runtimes, Scan, Step, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use prof_trace::ticks::Ticks;
@@ -113,6 +113,8 @@ pub struct Meta {
     pub stripped: Option<Stripped>,
     /// The figures of blocks that were left out when the oldest part was folded.
     pub folded: Option<Folded>,
+    /// The last time that this could not be done.
+    pub fold_failed: Option<FoldFailed>,
     /// Place of each stack's figures in those of [`Meta::stripped`], by node.
     pub(super) stripped_at: HashMap<u64, usize>,
     /// Location of the figures of a recording without events, in their order.
@@ -260,6 +262,7 @@ impl Meta {
             kind::FRAMES => Frames::decode(payload).map(|_| self.frames.push(place)),
             kind::STRIPPED => Stripped::decode(payload).map(|s| self.strip(s)),
             kind::FOLDED => Folded::decode(payload).map(|f| self.fold(f)),
+            kind::FOLD_FAILED => FoldFailed::decode(payload).map(|f| self.fold_failed = Some(f)),
             kind::STEP => {
                 Step::decode(payload).map(|s| self.steps.push(StepAt { at: place, end: s.end }))
             }

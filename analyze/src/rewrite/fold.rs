@@ -218,7 +218,7 @@ impl Writer<'_> {
     ) -> Result<Option<Vec<u8>>, RewriteError> {
         let mut file = ChunkFile::open(path)?;
         let stays = history.stays(cut);
-        let (mut passes, mut counters) = (Vec::new(), None);
+        let (mut passes, mut counters, mut failed) = (Vec::new(), None, None);
         let mut first = true;
         while file.position() < cut {
             let at = file.position();
@@ -230,6 +230,7 @@ impl Writer<'_> {
             {
                 kind::EVENTS | kind::PACKED | kind::FOLDED | kind::FOLD_END | kind::END => {}
                 kind::COUNTERS => counters = Some(payload.to_vec()),
+                kind::FOLD_FAILED => failed = Some(payload.to_vec()),
                 kind::PASS => {
                     if let Some(ticks) = stays.pass(at) {
                         passes.push((ticks, payload.to_vec()));
@@ -243,6 +244,10 @@ impl Writer<'_> {
                     self.to.put_zipped(kind::FOLDED, &part.encode())?;
                 }
             }
+        }
+        // Each names those before it, so the last is enough.
+        if let Some(failed) = failed {
+            self.to.put_before(kind::FOLD_FAILED, &failed)?;
         }
         passes.sort_by_key(|p| p.0);
         self.passes = passes.into_iter().peekable();

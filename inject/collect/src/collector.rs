@@ -530,7 +530,8 @@ impl<'a> Collector<'a> {
     /// Drops the oldest part of the recording, step by step, if it is time for that. Returns whether there is more to do
     /// at once.
     fn fold(&mut self) -> bool {
-        self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, &self.guard.limits))
+        let (limits, clock) = (&self.guard.limits, self.epochs.clock());
+        self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, limits, || clock.now()))
     }
 
     /// Returns whether the recording can't be written any more.

@@ -7,6 +7,8 @@ use crate::output::Output;
 use prof_os::files::open_regular;
 use prof_os::process::effective_uid;
 use prof_trace::chunk::FILE_MAGIC;
+use prof_trace::records::{FoldFailed, kind};
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text::bytes;
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
@@ -23,8 +25,17 @@ const KEEP: u64 = 4;
 const AGAIN: u64 = 8;
 /// Room on the file system that has to be left besides that for the new file.
 const ROOM: u64 = 8 << 20;
-/// Interval between two looks at the file system.
+/// Room on the file system at which a fold is given up, as none would end the recording: this, or a part of the
+/// recording's length if that is less.
+const LITTLE: u64 = 4 << 20;
+const PART: u64 = 8;
+/// Interval between two looks at the file system, and the same while another file grows on it.
 const LOOK: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Growth of the recording after which the next look need not wait.
+const STEP: u64 = 256 << 10;
+/// Shortest and longest time after which a fold that has failed is tried again.
+const WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(300)];
 /// Bytes that are copied at a time, and the greatest number of such pieces between two passes.
 const PIECE: usize = 1 << 20;
 const PIECES: usize = 4;
@@ -85,6 +96,34 @@ pub trait Folder: std::fmt::Debug + Send {
     fn replace(&mut self, new: &File) -> Result<(), String>;
     /// Ends the process, and removes the new file.
     fn give_up(&mut self);
+    /// Tells the user that a fold has failed, how many have so far, and why this one has.
+    fn tell(&mut self, failures: u64, why: &str);
+}
+
+/// Why a fold has failed.
+#[derive(Debug)]
+enum Failure {
+    /// It may be possible later.
+    Now(String),
+    /// What has to stay does not fit.
+    Always(String),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self::Now(why)
+    }
+}
+
+/// Folds that have failed since one has not.
+#[derive(Debug)]
+struct Failures {
+    /// Why the last one has.
+    why: String,
+    /// Time until the next is tried, if it is.
+    wait: Option<Duration>,
+    /// When it is tried, or at which length of the recording, if that comes first.
+    next: (Instant, u64),
 }
 
 /// Progress of a fold.
@@ -105,38 +144,49 @@ pub(crate) struct Folding {
     state: State,
     /// Length at which the next fold begins, where the length is bounded.
     next: u64,
-    /// Time of the last look at the file system.
-    looked: Option<Instant>,
-    /// Why it is not folded any more.
-    pub failed: Option<String>,
+    /// Length that it has to have for a fold, also where the file system has little room.
+    least: u64,
+    /// Time of the last look at the file system, and the length of the recording then.
+    looked: Option<(Instant, u64)>,
+    /// Number of folds that have failed.
+    failures: u64,
+    failed: Option<Failures>,
 }
 
 impl Folding {
     pub(crate) fn new(folder: Box<dyn Folder>, limits: &Limits) -> Self {
         let next = limits.max_disk.map_or(u64::MAX, |most| most / BEGIN);
-        Self { folder, state: State::Idle, next, looked: None, failed: None }
+        let (state, least) = (State::Idle, Limits::LEAST);
+        Self { folder, state, next, least, looked: None, failures: 0, failed: None }
     }
 
-    /// Does the next step. Returns whether there is more to do at once.
-    pub(crate) fn step(&mut self, out: &mut Output, limits: &Limits) -> bool {
-        if self.failed.is_some() {
-            return false;
-        }
+    /// Does the next step. Returns whether there is more to do at once. If a fold has failed, the recording says so as of
+    /// the present time that `now` returns.
+    pub(crate) fn step(
+        &mut self,
+        out: &mut Output,
+        limits: &Limits,
+        now: impl Fn() -> Ticks,
+    ) -> bool {
         match self.try_step(out, limits) {
             Ok(busy) => busy,
-            Err(why) => {
-                log::warn!("the oldest part of the recording can't be dropped: {why}");
-                self.failed = Some(why);
-                self.end();
+            Err(failure) => {
+                self.fail(failure, out.len(), limits);
+                let reason = self.failed.as_ref().map_or(String::new(), |f| f.why.clone());
+                let record = FoldFailed { ticks: now(), failures: self.failures, reason };
+                out.put(kind::FOLD_FAILED, &record.encode());
                 false
             }
         }
     }
 
-    /// Ends a fold that is in progress, for good. Returns why there could be no more, if that is so.
+    /// Ends a fold that is in progress, for good. Returns why the recording was not folded in the end, if it should have
+    /// been.
     pub(crate) fn ended(mut self) -> Option<String> {
+        let is_under_way = !matches!(self.state, State::Idle);
         self.end();
-        self.failed
+        let slow = || "the recording grew faster than it could be left out".to_owned();
+        self.failed.map(|f| f.why).or_else(|| is_under_way.then(slow))
     }
 
     fn end(&mut self) {
@@ -144,27 +194,75 @@ impl Folding {
         self.folder.give_up();
     }
 
-    fn try_step(&mut self, out: &mut Output, limits: &Limits) -> Result<bool, String> {
+    /// Notes that a fold has failed, and decides when the next is tried.
+    fn fail(&mut self, failure: Failure, len: u64, limits: &Limits) {
+        self.end();
+        self.failures += 1;
+        let (why, again) = match failure {
+            Failure::Now(why) => (why, true),
+            Failure::Always(why) => (why, false),
+        };
+        log::warn!("the oldest part of the recording can't be dropped: {why}");
+        self.folder.tell(self.failures, &why);
+        let before = self.failed.take().and_then(|f| f.wait);
+        let wait = before.map_or(WAITS[0], |w| (w * 2).min(WAITS[1]));
+        // A recording that nears its bound can't wait. As it grows, that ends.
+        let part = limits.max_disk.map_or(Limits::LEAST.max(len / KEEP), |most| most / AGAIN);
+        let next = (Instant::now() + wait, len.saturating_add(part));
+        self.failed = Some(Failures { why, wait: again.then_some(wait), next });
+    }
+
+    /// Returns whether a fold may be begun: after one that has failed, not at once, and if it can't ever be, not at all.
+    fn may_begin(&self, len: u64) -> bool {
+        let Some(failed) = &self.failed else { return true };
+        let (at, longer) = failed.next;
+        failed.wait.is_some() && (len >= longer || Instant::now() >= at)
+    }
+
+    /// Checks a fold that is under way for having no room.
+    fn check_room(&mut self, out: &Output, limits: &Limits) -> Result<(), String> {
+        if let Some(e) = out.failure() {
+            return Err(e.to_string());
+        }
+        let new = match &self.state {
+            State::Copies(copied) => copied.len,
+            _ => self.folder.written(),
+        };
+        let both = out.len().saturating_add(new);
+        if limits.max_disk.is_some_and(|most| both > most) {
+            return Err(format!(
+                "both files together would be longer than --max-disk; {} are new since it was begun",
+                bytes(out.len().saturating_sub(self.next))
+            ));
+        }
+        match self.is_time_to_look(out, LOOK_AGAIN) {
+            true => has_room(out, limits, LITTLE.min(out.len() / PART)),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether to look at the file system, as the last look was so long ago or the recording has grown.
+    fn is_time_to_look(&mut self, out: &Output, every: Duration) -> bool {
+        let is_old = |(at, len): (Instant, u64)| {
+            at.elapsed() >= every || out.len().saturating_sub(len) >= STEP
+        };
+        let is_time = self.looked.is_none_or(is_old);
+        if is_time {
+            self.looked = Some((Instant::now(), out.len()));
+        }
+        is_time
+    }
+
+    fn try_step(&mut self, out: &mut Output, limits: &Limits) -> Result<bool, Failure> {
         if !matches!(self.state, State::Idle) {
-            if let Some(e) = out.failure() {
-                return Err(e.to_string());
-            }
-            let new = match &self.state {
-                State::Copies(copied) => copied.len,
-                _ => self.folder.written(),
-            };
-            let both = out.len().saturating_add(new);
-            if limits.max_disk.is_some_and(|most| both > most) {
-                return Err(format!(
-                    "both files together would be longer than --max-disk; {} are new since it was begun",
-                    bytes(out.len().saturating_sub(self.next))
-                ));
-            }
+            self.check_room(out, limits)?;
         }
         match &mut self.state {
             State::Idle => {
-                if self.is_due(out, limits) {
+                if self.may_begin(out.len()) && self.is_due(out, limits) {
                     self.next = self.next.max(out.len());
+                    // So much is copied at least.
+                    has_room(out, limits, out.len() / KEEP)?;
                     self.folder.begin(out.len() / KEEP)?;
                     self.state = State::Folds;
                 }
@@ -182,7 +280,7 @@ impl Folding {
                 }
                 self.folder.replace(&copied.file)?;
                 out.replace(&copied.file, copied.len).map_err(failed)?;
-                self.state = State::Idle;
+                (self.state, self.failed) = (State::Idle, None);
                 self.plan(out.len(), limits)?;
                 Ok(false)
             }
@@ -194,24 +292,34 @@ impl Folding {
         if out.len() >= self.next {
             return true;
         }
-        if out.len() < Limits::LEAST || self.looked.is_some_and(|at| at.elapsed() < LOOK) {
-            return false;
-        }
-        self.looked = Some(Instant::now());
-        limits.room(out.file()).is_ok_and(|room| room < out.len() / 2 + ROOM)
+        out.len() >= self.least
+            && self.is_time_to_look(out, LOOK)
+            && limits.room(out.file()).is_ok_and(|room| room < out.len() / 2 + ROOM)
     }
 
     /// Decides when a recording is folded again that was just folded to this length.
-    fn plan(&mut self, len: u64, limits: &Limits) -> Result<(), String> {
+    fn plan(&mut self, len: u64, limits: &Limits) -> Result<(), Failure> {
+        // Another fold at once would free nothing.
+        self.least = len + Limits::LEAST.max(len / AGAIN);
         let Some(most) = limits.max_disk else { return Ok(()) };
         self.next = (most / BEGIN).max(len + most / AGAIN);
         match self.next + len > most {
-            true => Err(format!(
+            true => Err(Failure::Always(format!(
                 "what is live, the figures and the newest events take {} of --max-disk",
                 bytes(len)
-            )),
+            ))),
             false => Ok(()),
         }
+    }
+}
+
+/// Returns an error if the file system has less room than this for another file.
+fn has_room(out: &Output, limits: &Limits, least: u64) -> Result<(), String> {
+    match limits.room(out.file()).unwrap_or(0) {
+        room if room < least => {
+            Err(format!("its file system has {} for both files beside --keep-free", bytes(room)))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -256,5 +364,78 @@ mod tests {
         remove_left(&path, &recording);
         assert!(new.symlink_metadata().is_ok() && path.exists(), "a link is not prof's");
         fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    /// Begins, and fails.
+    #[derive(Debug)]
+    struct Fails(std::sync::Arc<std::sync::atomic::AtomicU64>);
+
+    impl Folder for Fails {
+        fn begin(&mut self, _: u64) -> Result<(), String> {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn written(&self) -> u64 {
+            0
+        }
+
+        fn poll(&mut self) -> Option<Result<Copied, String>> {
+            Some(Err("it was killed".into()))
+        }
+
+        fn replace(&mut self, _: &File) -> Result<(), String> {
+            unreachable!("none is complete")
+        }
+
+        fn give_up(&mut self) {}
+
+        fn tell(&mut self, _: u64, _: &str) {}
+    }
+
+    #[test]
+    fn a_fold_that_has_failed_is_tried_again_later() {
+        let path = std::env::temp_dir().join(format!("prof-refold-{}", std::process::id()));
+        let file = crate::create_recording(&path).expect("a file");
+        fs::remove_file(&path).expect("removed");
+        let limits = Limits { max_disk: Some(8 << 20), ..Limits::NONE };
+        let mut out = Output::new(file).expect("output");
+        let begun = std::sync::Arc::default();
+        let mut folding = Folding::new(Box::new(Fails(std::sync::Arc::clone(&begun))), &limits);
+        let begun = || begun.load(std::sync::atomic::Ordering::Relaxed);
+        let steps = |out: &mut Output, folding: &mut Folding| {
+            for _ in 0..4 {
+                folding.step(out, &limits, || Ticks(7));
+                if let Some(failed) = &mut folding.failed {
+                    // Time does not pass.
+                    failed.next.0 = Instant::now() + Duration::from_secs(3600);
+                }
+            }
+        };
+        let grow = |out: &mut Output, bytes: usize| {
+            out.put(kind::SYMBOLS, &vec![0; bytes]);
+            out.flush();
+        };
+        grow(&mut out, 2 << 20);
+        steps(&mut out, &mut folding);
+        assert_eq!((begun(), folding.failures), (0, 0), "it is not due");
+        grow(&mut out, 1 << 20);
+        steps(&mut out, &mut folding);
+        assert_eq!((begun(), folding.failures), (1, 1), "not at once");
+        // It is a part longer.
+        grow(&mut out, 1 << 20);
+        steps(&mut out, &mut folding);
+        assert_eq!((begun(), folding.failures), (2, 2));
+        folding.failed.as_mut().expect("failed").next.0 = Instant::now();
+        steps(&mut out, &mut folding);
+        assert_eq!((begun(), folding.failures), (3, 3), "later");
+        let wait = folding.failed.as_ref().and_then(|f| f.wait);
+        assert_eq!(wait, Some(WAITS[0] * 4), "later and later");
+        folding.fail(Failure::Always("it does not fit".into()), out.len(), &limits);
+        folding.failed.as_mut().expect("failed").next.0 = Instant::now();
+        grow(&mut out, 1 << 20);
+        steps(&mut out, &mut folding);
+        assert_eq!((begun(), folding.failures), (3, 4), "never");
+        assert_eq!(folding.ended(), Some("it does not fit".into()));
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 impl Told {
     /// Returns the lines of the text, each with its name.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut all = vec![("bounds", bounds(&self.limits, self.drop_oldest))];
+        let mut all = vec![("bounds", bounds(&self.limits, self.drop_oldest.is_some()))];
         all.extend(self.cull.map(|cull| ("cull", culled(&cull))));
         all.extend(self.aggregate.map(|aggregate| ("aggregate", aggregated(&aggregate))));
         all.extend(self.budget.map(|budget| ("budget", budgeted(&budget))));
@@ -20,7 +20,10 @@ impl Told {
     pub(super) fn put(&self, v: &mut Value) {
         v["max_disk"] = self.limits.max_disk.into();
         v["keep_free"] = self.limits.keep_free.to_string().into();
-        v["on_limit"] = if self.drop_oldest { "drop-oldest" } else { "stop" }.into();
+        v["on_limit"] = if self.drop_oldest.is_some() { "drop-oldest" } else { "stop" }.into();
+        if let Some(memory) = self.drop_oldest {
+            v["fold_memory"] = memory.into();
+        }
         if let Some(aggregate) = self.aggregate {
             v["aggregate_ns"] = aggregate.every_ns.into();
         }

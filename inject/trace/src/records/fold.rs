@@ -2,6 +2,7 @@
 
 use crate::ticks::Ticks;
 use crate::wire::{Reader, Writer};
+use std::string::String;
 use std::vec::Vec;
 
 record! {
@@ -57,4 +58,16 @@ record! {
 impl FoldEnd {
     /// Count of the numbers of a thread.
     pub const THREAD: usize = 4;
+}
+
+record! {
+    /// A fold of the oldest part has failed. Of several records the last counts.
+    FoldFailed {
+        /// Ticks when that was known.
+        ticks: ticks,
+        /// Number of folds that have failed so far.
+        failures: int,
+        /// Why this one has.
+        reason: text,
+    }
 }

@@ -37,8 +37,9 @@ pub const STEP: u16 = 33;
 pub const CENSUS: u16 = 34;
 pub const FOLDED: u16 = 35;
 pub const FOLD_END: u16 = 36;
+pub const FOLD_FAILED: u16 = 37;
 
-const NAMES: [&str; 36] = [
+const NAMES: [&str; 37] = [
     "target",
     "pass",
     "events",
@@ -75,6 +76,7 @@ const NAMES: [&str; 36] = [
     "census",
     "folded",
     "fold end",
+    "fold failed",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.
