@@ -132,6 +132,35 @@ fn a_program_of_stripped_musl_is_recorded() {
     r.marked("toggle.c", "toggled_block").assert_live(7, 7 * 128);
 }
 
+/// The first blocks are in the recording, with each libc and linker: the program makes no system call before them.
+#[test]
+fn the_first_blocks_are_recorded_whatever_the_libc() {
+    let first = |compiler: &str, flags: &[&str], name: &str| {
+        if !has_compiler(compiler) {
+            return skip("the_first_blocks_are_recorded_whatever_the_libc", name);
+        }
+        if let Some(why) = common::build::unlinkable(flags) {
+            return skip("the_first_blocks_are_recorded_whatever_the_libc", why);
+        }
+        if (name, flags.contains(&"-static")) != ("glibc", false)
+            && common::is_refused_by_dlopen(name, "its libc is not glibc, or it is static")
+        {
+            return;
+        }
+        let program = compile(compiler, "first.c", flags).unwrap_or_else(|e| panic!("{e}"));
+        let scene = Scene::new("first");
+        let out = scene.run(run(&scene, "r.prof", &[], &[program.to_str().expect("a path")]));
+        assert_eq!(out.code, 7, "{name}: {out:?}");
+        let r = scene.finished(&scene.path("r.prof"));
+        let live: u64 = r.asked_by("first_block").iter().map(|g| g.number("live_count")).sum();
+        assert_eq!(live, 23, "{name}: {}", r.askers());
+    };
+    first("cc", &["-O1"], "glibc");
+    first("cc", &["-O1", "-static"], "static glibc");
+    first("musl-gcc", &["-O1"], "musl-gcc");
+    first("musl-gcc", &["-O1", "-static"], "static musl-gcc");
+}
+
 #[test]
 fn signals_reach_the_command_and_report_prints_at_the_end() {
     let scene = Scene::new("signals");

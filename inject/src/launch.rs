@@ -206,15 +206,16 @@ fn run_to_thread_pointer(t: &mut Tracee) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut signal = 0;
     for _ in 0..CALLS_BEFORE {
+        // Where a linker has run, it is there.
+        if t.regs()?.thread_pointer() != 0 {
+            break;
+        }
         t.resume(libc::PTRACE_SYSCALL, signal)?;
         signal = match t.wait(deadline)? {
             Some(Stop::Signal(s)) => s,
             Some(_) => 0,
             None => return Err(Error::Gone(t.pid)),
         };
-        if t.regs()?.thread_pointer() != 0 {
-            break;
-        }
     }
     Ok(())
 }
@@ -267,7 +268,9 @@ impl DebugData {
 /// Returns the address of the dynamic linker's `_dl_debug_state`, and where its `r_debug` is.
 fn linker_symbols(pid: Pid, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, DebugData)> {
     let name = m.file_name();
-    if !(name.starts_with("ld-") || name.starts_with("ld.so") || name.starts_with("libc.musl")) {
+    // Where musl's linker is a link to its libc (Debian), the mapping has the libc's name.
+    let is_musl = name.starts_with("libc.musl") || name == "libc.so";
+    if !(name.starts_with("ld-") || name.starts_with("ld.so") || is_musl) {
         return None;
     }
     let stop = m.symbols(pid, mem, |n| n == crate::hooked::functions::LOADER).first()?.addr;
