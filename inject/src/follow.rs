@@ -5,10 +5,13 @@
 //! for the moment in which shims call exec, and shells and the like for longer. Another tracer asks for the process
 //! by a signal ([`LET_GO`]). An exec that comes later is found by polling, some milliseconds late.
 
+mod at_end;
+
 use crate::launch::{hold, run_to_start};
 use crate::process::program::Program;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Installed, Options, Result, install, preflight};
+use at_end::{Arrival, AtEnd};
 use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options as Tracing};
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -71,6 +74,8 @@ pub enum Next {
     Exec,
     /// The process has been running another program for some milliseconds.
     Late,
+    /// The process ends, and all of its threads are held: see [`Follow::at_end`].
+    Ends,
 }
 
 /// A child of this process, whose execs and end are waited for.
@@ -89,33 +94,65 @@ pub struct Follow {
     left: Option<Instant>,
     since: Instant,
     always: bool,
+    /// The process is to be held at its end.
+    at_end: Option<AtEnd>,
 }
 
 impl Follow {
     /// Follows a child that is stopped: by tracing if that is possible, else by polling.
     #[must_use]
     pub fn new(pid: Pid) -> Self {
+        Self::traced(pid, TRACING)
+    }
+
+    /// Follows a child that is stopped, and holds it at its end. It is traced all the time.
+    #[must_use]
+    pub fn to_end(pid: Pid) -> Self {
+        let mut follow = Self::traced(pid, at_end::OPTIONS);
+        if follow.tracee.is_some() {
+            (follow.always, follow.at_end) = (true, Some(AtEnd::of(pid)));
+        }
+        follow
+    }
+
+    /// Returns whether the child will be held at its end.
+    #[must_use]
+    pub fn holds_end(&self) -> bool {
+        self.at_end.is_some()
+    }
+
+    fn traced(pid: Pid, options: Tracing) -> Self {
         let exe = process::exe(pid);
         let name = exe.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         // Stops of the traced child must not wait for pages that the child itself may have to serve.
         crate::resident::fault_in();
         Self {
             pid,
-            tracee: seize(pid),
+            tracee: seize(pid, options),
             leaving: false,
             ended: None,
             program: Some(Program::of(pid)),
             left: None,
             since: Instant::now(),
             always: WRAPPERS.contains(&name),
+            at_end: None,
         }
     }
 
     /// Follows a child whose end alone is to be waited for.
     #[must_use]
     pub fn end_of(pid: Pid) -> Self {
-        let (tracee, program, since) = (None, None, Instant::now());
-        Self { pid, tracee, leaving: false, ended: None, program, left: None, since, always: false }
+        Self {
+            pid,
+            tracee: None,
+            leaving: false,
+            ended: None,
+            program: None,
+            left: None,
+            since: Instant::now(),
+            always: false,
+            at_end: None,
+        }
     }
 
     /// Returns whether the child's end was seen while something else was waited for.
@@ -158,6 +195,10 @@ impl Follow {
             {
                 self.leaving = true;
                 t.interrupt();
+                self.at_end.iter_mut().for_each(AtEnd::interrupt);
+            }
+            if self.others() {
+                return Next::Ends;
             }
             if !self.has_left() {
                 self.left = None;
@@ -171,11 +212,68 @@ impl Follow {
         }
     }
 
+    /// Sees what threads beside the first have done. Returns whether the process ends, and all of its threads are held.
+    fn others(&mut self) -> bool {
+        let Some(end) = &mut self.at_end else { return false };
+        end.look(self.leaving);
+        if end.is_there() && !self.leaving {
+            return true;
+        }
+        if end.is_in_vain() {
+            let has_first = end.release();
+            self.let_first_go(has_first);
+        }
+        if self.leaving
+            && self.tracee.is_none()
+            && !self.at_end.as_ref().is_some_and(AtEnd::has_others)
+        {
+            self.at_end = None;
+        }
+        false
+    }
+
+    /// Returns the thread that has called exec if it was not the first one: from then on it has the id of that.
+    fn successor(&self) -> Option<Tracee> {
+        self.at_end.as_ref().map(|_| Tracee::running(self.pid, self.pid))
+    }
+
+    /// Lets the first thread go on from its end.
+    fn let_first_go(&mut self, held: bool) {
+        if let Some(t) = self.tracee.take_if(|_| held) {
+            t.detach();
+        }
+    }
+
+    /// After [`Next::Ends`], calls `work` with the threads of the process, all of which are stopped before anything of it
+    /// is taken apart. Then the process ends.
+    pub fn at_end<T>(&mut self, work: impl FnOnce(&mut [Tracee]) -> T) -> T {
+        let mut end = self.at_end.take();
+        let mut threads = end.as_mut().map(AtEnd::take).unwrap_or_default();
+        let has_first = end.is_some_and(|end| end.has_first());
+        threads.extend(self.tracee.take_if(|_| has_first));
+        let done = work(&mut threads);
+        threads.into_iter().for_each(Tracee::detach);
+        // A process that ends runs no program.
+        self.program = None;
+        done
+    }
+
     /// Resumes the child from a stop. Returns whether the stop was that at an exec.
     fn stopped(&mut self, status: i32) -> bool {
-        let Some(mut t) = self.tracee.take() else { return false };
+        let Some(mut t) = self.tracee.take().or_else(|| self.successor()) else { return false };
         let stop = t.understand(status);
         let is_group = libc::WSTOPSIG(status) != libc::SIGTRAP;
+        if stop == Some(Stop::Exit) {
+            let stays = self.at_end.as_mut().filter(|_| !self.leaving).map(|end| end.arrives(&t));
+            match stays {
+                Some(Arrival::Stays) => self.tracee = Some(t),
+                _ => t.detach(),
+            }
+            return false;
+        }
+        if let (Some(Stop::Clone), Some(end)) = (stop, &mut self.at_end) {
+            end.made(&t);
+        }
         if self.leaving && stop == Some(Stop::Event) {
             // `look` restarts the system call that the stop has ended.
             let _ = t.look();
@@ -238,9 +336,11 @@ impl Follow {
     }
 }
 
-/// Traces a running process so that it stops at its next exec. Returns `None` where that is not permitted.
-fn seize(pid: Pid) -> Option<Tracee> {
-    let options = Tracing::PTRACE_O_TRACESYSGOOD | Tracing::PTRACE_O_TRACEEXEC;
+/// Options by which a process stops at its next exec.
+const TRACING: Tracing = Tracing::PTRACE_O_TRACESYSGOOD.union(Tracing::PTRACE_O_TRACEEXEC);
+
+/// Traces a running process. Returns `None` where that is not permitted.
+fn seize(pid: Pid, options: Tracing) -> Option<Tracee> {
     let seized = ptrace::seize(pid.into(), options);
     seized.is_ok().then(|| Tracee::running(pid, pid))
 }

@@ -273,6 +273,14 @@ const EMBEDDED: &str = "embedded-suppressions";
 /// Greatest length of a list.
 const LONGEST_LIST: u64 = 1 << 20;
 
+/// Adds a file of LeakSanitizer's suppressions to a filter.
+///
+/// # Errors
+/// A message if it can't be read.
+pub(crate) fn add_suppressions(filter: &mut Filter, path: &Path) -> Result<(), String> {
+    filter.suppress(&read_list(path)?, &path.to_string_lossy())
+}
+
 fn read_list(path: &Path) -> Result<String, String> {
     let bytes = prof_os::files::read_at_most(path, LONGEST_LIST + 1)
         .map_err(|e| format!("cannot read {}: {e}", path.display()))?;

@@ -1,5 +1,6 @@
 //! Follows a `prof run` through exec: makes a recording for each program that the command runs in its place.
 
+use super::reach::at_end::Prover;
 use super::run::RunArgs;
 use crate::failure::REFUSED;
 use crate::new_file::create;
@@ -58,11 +59,9 @@ pub(super) struct Parts<'a> {
 
 impl Parts<'_> {
     /// Lets the stopped command run to its end, through all programs. Returns its exit code, or 128 + signal.
-    pub(super) fn follow(&mut self) -> ExitCode {
-        let mut follow = match self.args.no_follow_exec {
-            true => Follow::end_of(self.pid),
-            false => Follow::new(self.pid),
-        };
+    /// A prover looks at it when it ends.
+    pub(super) fn follow(&mut self, mut prover: Option<&mut Prover<'_>>) -> ExitCode {
+        let mut follow = self.begin_to_follow();
         let mut name = process::comm(self.pid);
         Launched::go(self.pid);
         loop {
@@ -70,7 +69,19 @@ impl Parts<'_> {
                 Next::Ended(status) => return exit_code(status),
                 Next::Exec => follow = self.go_on(follow, &mut name, false),
                 Next::Late => follow = self.go_on(follow, &mut name, true),
+                Next::Ends => match &mut prover {
+                    Some(prover) => prover.look(&mut follow, self.pid),
+                    None => follow.at_end(|_| ()),
+                },
             }
+        }
+    }
+
+    fn begin_to_follow(&self) -> Follow {
+        match (self.args.proof.prove, self.args.no_follow_exec) {
+            (true, _) => Follow::to_end(self.pid),
+            (false, true) => Follow::end_of(self.pid),
+            (false, false) => Follow::new(self.pid),
         }
     }
 
@@ -101,7 +112,7 @@ impl Parts<'_> {
             )),
         }
         let next =
-            if self.number >= MOST { Follow::end_of(self.pid) } else { Follow::new(self.pid) };
+            if self.number >= MOST { Follow::end_of(self.pid) } else { self.begin_to_follow() };
         if !late && self.number < MOST {
             Launched::go(self.pid);
         }

@@ -2,6 +2,7 @@
 
 use super::on_signal::SignalReportArgs;
 use super::parts::{self, Parts};
+use super::reach::at_end::{ProveArgs, Prover};
 use super::record::RecordArgs;
 use super::report::{self, ReportArgs};
 use super::run_family::Family;
@@ -44,6 +45,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub way: WayArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub proof: ProveArgs,
     /// Do not follow the command when it runs another program in its place (exec), as shells, env and shims
     /// do: the recording ends there
     #[arg(long)]
@@ -89,6 +93,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
     let settings = args.settings()?;
     refuse_option(&args.command[0])?;
+    let proof = args.proof.clone();
+    let mut prover = Prover::new(&proof)?;
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
     let family = match args.children {
@@ -145,11 +151,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         let say = |e| crate::term::say(&format!("the command's children are not recorded: {e:#}"));
         family.follow(args, pid).map_err(say).ok()
     });
-    let status = parts.follow();
+    let mut status = parts.follow(prover.as_mut());
     let mut path = finished(parts);
     if let Some(family) = &family {
         family.wait(supervisor);
         path = family.path();
+    }
+    if let Some(prover) = prover {
+        status = prover.finish(status);
     }
     if args.report {
         // The exit code is the command's, even if the report fails.

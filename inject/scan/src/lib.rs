@@ -2,7 +2,7 @@
 //!
 //! * [`Blocks`] is who knows the live blocks: a recording that grows;
 //! * [`Scanner`] makes a pass: it reads the process's memory and registers, and marks what is reached;
-//! * [`prove()`] makes passes until they agree;
+//! * [`prove()`] makes passes until they agree; [`prove_held`] sees the moment at which a process ends;
 //! * [`Scanner::survey`] reads all pointers once, for a [`prof_graph::Heap`], which says who holds what.
 //!
 //! The target's memory is only read. It runs meanwhile, but for the moment in which a thread's registers are looked at.
@@ -25,4 +25,4 @@ mod word;
 pub use error::{Boxed, Error};
 pub use freed::Freed;
 pub use pass::{Block, Blocks, Options, ScanStats, Scanner};
-pub use prove::{Limits, Proof, Stop, prove};
+pub use prove::{Limits, Proof, Stop, prove, prove_held};

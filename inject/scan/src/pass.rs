@@ -12,6 +12,7 @@ use crate::word::{Pointers, WORD};
 use prof_graph::{Bits, Keys, Sum, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
+use prof_inject::stopped::tracee::Tracee;
 use prof_os::Pid;
 use prof_os::clock::thread_ns;
 use prof_os::memory::Reader;
@@ -186,11 +187,10 @@ impl Scanner {
         Ok(memory)
     }
 
-    /// Marks all blocks that there are, and returns those that were not reached.
+    /// Makes the table of the live blocks.
     ///
     /// # Errors
-    /// If the process ends, can't be read, or time is up.
-    /// Makes the table of the live blocks.
+    /// If time is up.
     pub(crate) fn table<B: Blocks + ?Sized>(&mut self, blocks: &B) -> Result<Table, Error> {
         let mut keys = Keys::default();
         blocks.each(&mut |address, size| keys.push(address, size));
@@ -201,6 +201,10 @@ impl Scanner {
         Ok(table)
     }
 
+    /// Marks all blocks that there are, and returns those that were not reached.
+    ///
+    /// # Errors
+    /// If the process ends, can't be read, or time is up.
     pub(crate) fn first<B: Blocks + ?Sized>(
         &mut self,
         blocks: &mut B,
@@ -267,11 +271,42 @@ impl Scanner {
         Ok(self.candidates(&marker))
     }
 
+    /// Returns the blocks that nothing reaches, of a process whose threads the caller holds. Pointers at odd addresses
+    /// are rare, so only the blocks that no other reaches are looked for at those, too.
+    ///
+    /// # Errors
+    /// As [`Self::first`].
+    pub(crate) fn held<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        threads: &mut [Tracee],
+    ) -> Result<Candidates, Error> {
+        blocks.catch_up()?;
+        let mut left = None;
+        for unaligned in [false, true] {
+            let (began, before) = (Instant::now(), thread_ns());
+            let table = match left.take() {
+                None => self.table(blocks)?,
+                Some(Candidates { table, .. }) => table,
+            };
+            let pointers = Pointers { mask: self.options.mask, unaligned };
+            let mut marker = Marker::new(&table, pointers);
+            self.stopped(&mut marker, blocks.freed(), threads)?;
+            left = Some(self.candidates(&marker));
+            self.end(began, thread_ns() - before);
+        }
+        self.ended()?;
+        // All of it is one stop, by the one who holds the threads.
+        self.figures.stop = Some(self.figures.took);
+        self.figures.longest_stop = self.figures.took;
+        Ok(left.unwrap_or_default())
+    }
+
     fn stopped(
         &mut self,
         marker: &mut Marker<'_>,
         freed: &Freed,
-        threads: &mut [prof_inject::stopped::tracee::Tracee],
+        threads: &mut [Tracee],
     ) -> Result<ScannedMemory, Error> {
         let mut memory = self.memory()?;
         let threads = Threads::of_stopped(&self.reader, &memory, threads);

@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use crate::pass::{Block, Blocks, Candidates, Scanner};
+use prof_inject::stopped::tracee::Tracee;
 use std::time::{Duration, Instant};
 
 /// Greatest number of passes.
@@ -78,13 +79,36 @@ pub fn prove<B: Blocks + ?Sized>(
             }
         }
     }
-    for (address, held) in left.each() {
-        if let Some(block) = blocks.get(address) {
-            proof.unreachable.push(block);
-            proof.held.push(held);
+    proof.take(&left, blocks);
+    Ok(proof)
+}
+
+/// Proves by one moment: the caller holds all threads of the process, which has come to its end.
+///
+/// # Errors
+/// If the process can't be read, or time is up.
+pub fn prove_held<B: Blocks + ?Sized>(
+    scanner: &mut Scanner,
+    blocks: &mut B,
+    threads: &mut [Tracee],
+    until: Instant,
+) -> Result<Proof, Error> {
+    scanner.until = Some(until);
+    let left = scanner.held(blocks, threads)?;
+    let mut proof = Proof { settled: true, ..Proof::default() };
+    proof.take(&left, blocks);
+    Ok(proof)
+}
+
+impl Proof {
+    fn take<B: Blocks + ?Sized>(&mut self, left: &Candidates, blocks: &B) {
+        for (address, held) in left.each() {
+            if let Some(block) = blocks.get(address) {
+                self.unreachable.push(block);
+                self.held.push(held);
+            }
         }
     }
-    Ok(proof)
 }
 
 /// Leaves the blocks that no pass has reached, and returns whether enough passes agree.

@@ -40,6 +40,10 @@ pub enum Stop {
     Syscall,
     /// A signal is about to be delivered.
     Signal(i32),
+    /// The thread has made another one, which is traced, too.
+    Clone,
+    /// The thread is about to end: its registers and its memory are as they were.
+    Exit,
     /// Another ptrace event.
     Other,
 }
@@ -226,19 +230,35 @@ impl Tracee {
 
     /// Returns the next stop without waiting; `None` if there is none, `Some(None)` if the thread has ended.
     fn poll(&mut self) -> Option<Option<Stop>> {
+        self.next_stop().map(|(stop, _)| stop)
+    }
+
+    /// Returns the same, with the status of waitpid(2).
+    pub(crate) fn next_stop(&mut self) -> Option<(Option<Stop>, i32)> {
         let mut status = 0;
         // Not nix's: its result has no place for realtime signals, and an error in place of the status, which is gone then.
         // SAFETY: the call writes the status.
         let r =
             unsafe { libc::waitpid(self.tid.as_raw(), &mut status, libc::__WALL | libc::WNOHANG) };
         if r == self.tid.as_raw() {
-            return Some(self.understand(status));
+            return Some((self.understand(status), status));
         }
         if r == -1 && Errno::last() != Errno::EINTR {
             self.gone = true;
-            return Some(None);
+            return Some((None, status));
         }
         None
+    }
+
+    /// Returns the number that the kernel tells of the event at which the thread has stopped: the id of a new thread, or
+    /// an exit code.
+    pub(crate) fn message(&self) -> Option<libc::c_long> {
+        ptrace::getevent(self.tid.into()).ok()
+    }
+
+    /// Returns the number of the system call that the stopped thread is in.
+    pub(crate) fn call_number(&self) -> Option<u64> {
+        blocked(self.pid, self.tid).map(|call| call.number)
     }
 
     pub(crate) fn understand(&mut self, status: i32) -> Option<Stop> {
@@ -251,6 +271,8 @@ impl Tracee {
             (PTRACE_EVENT_STOP, _) => Stop::Event,
             (0, s) if s == libc::SIGTRAP | 0x80 => Stop::Syscall,
             (0, s) => Stop::Signal(s),
+            (libc::PTRACE_EVENT_CLONE, _) => Stop::Clone,
+            (libc::PTRACE_EVENT_EXIT, _) => Stop::Exit,
             _ => Stop::Other,
         };
         self.stopped = stop == Stop::Event || self.stopped;

@@ -1,5 +1,6 @@
 //! `prof reach`: which blocks nothing points to any more.
 
+pub(crate) mod at_end;
 pub(crate) mod before;
 pub(crate) mod ledger;
 mod looks;
@@ -248,16 +249,24 @@ fn exit_code(args: &ReachArgs, report: &ReachData) -> Exit {
         term::line("prof reach: unreachable: not decided");
         return Exit::Exceeded;
     }
-    for Limit(most) in args.fail_if.iter().filter(|_| report.scan.settled) {
-        let all = report.unreachable.all;
-        if all.bytes > *most || *most == 0 && all.blocks > 0 {
-            let has = prof_trace::values::text::bytes(all.bytes);
-            let most = prof_trace::values::text::bytes(*most);
-            term::line(&format!("prof reach: unreachable: {has}, more than {most}"));
-            code = Exit::Exceeded;
-        }
+    if report.scan.settled && exceeded("prof reach", &args.fail_if, report) {
+        code = Exit::Exceeded;
     }
     code
+}
+
+/// Returns whether a limit is exceeded, and says so.
+fn exceeded(command: &str, limits: &[Limit], report: &ReachData) -> bool {
+    let all = report.unreachable.all;
+    let over = |limit: &&Limit| all.bytes > limit.0 || limit.0 == 0 && all.blocks > 0;
+    let mut is_any = false;
+    for Limit(most) in limits.iter().filter(over) {
+        let has = prof_trace::values::text::bytes(all.bytes);
+        let most = prof_trace::values::text::bytes(*most);
+        term::line(&format!("{command}: unreachable: {has}, more than {most}"));
+        is_any = true;
+    }
+    is_any
 }
 
 #[cfg(test)]
