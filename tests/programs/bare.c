@@ -29,6 +29,10 @@ static int work(void *unused) {
 }
 
 int main(void) {
+    /* The heap is there from the start: the dynamic linker allocates in it, too, if it is to load a library. */
+    void *first = malloc(1);
+    KEEP(first);
+    free(first);
     char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
     if (clone(work, stack + STACK - 64, flags, NULL) < 0) fail("clone");
