@@ -38,10 +38,16 @@ macro_rules! hook_entry {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
+                // Unwinders in the program find these rows if its dynamic linker has loaded the hook.
+                ".cfi_startproc",
                 "hint #34", // bti c
                 // A frame record, so that debuggers can unwind through it.
                 "stp x29, x30, [sp, #-16]!",
+                ".cfi_def_cfa_offset 16",
+                ".cfi_offset x29, -16",
+                ".cfi_offset x30, -8",
                 "sub sp, sp, #192",
+                ".cfi_def_cfa_offset 208",
                 "stp x0, x1, [sp]",
                 "stp x2, x3, [sp, #16]",
                 "stp x4, x5, [sp, #32]",
@@ -50,6 +56,7 @@ macro_rules! hook_entry {
                 "stp x30, x16, [sp, #64]",
                 "stp x29, x19, [sp, #80]",
                 "add x29, sp, #192",
+                ".cfi_def_cfa x29, 16",
                 "stp x20, x21, [sp, #96]",
                 "stp x22, x23, [sp, #112]",
                 "stp x24, x25, [sp, #128]",
@@ -70,8 +77,13 @@ macro_rules! hook_entry {
                 "cbnz x0, 3f",
                 "ldr x0, [sp, #56]",
                 "mov sp, x29",
+                ".cfi_remember_state",
                 "ldp x29, x30, [sp], #16",
+                ".cfi_def_cfa sp, 0",
+                ".cfi_same_value x29",
+                ".cfi_same_value x30",
                 "ret",
+                ".cfi_restore_state",
                 "3:", // elsewhere instead of returning
                 "mov x16, x0",
                 "ldp x0, x1, [sp]",
@@ -80,7 +92,11 @@ macro_rules! hook_entry {
                 "2:", // jump, as if the hook had never been entered
                 "mov sp, x29",
                 "ldp x29, x30, [sp], #16",
+                ".cfi_def_cfa sp, 0",
+                ".cfi_same_value x29",
+                ".cfi_same_value x30",
                 "br x16",
+                ".cfi_endproc",
                 before = sym $before,
                 after = sym $after,
             )
@@ -108,8 +124,12 @@ macro_rules! pass_entry {
                 $goes_on(argument, function)
             }
             core::arch::naked_asm!(
+                ".cfi_startproc",
                 "hint #34", // bti c
                 "stp x29, x30, [sp, #-48]!",
+                ".cfi_def_cfa_offset 48",
+                ".cfi_offset x29, -48",
+                ".cfi_offset x30, -40",
                 "mov x29, sp",
                 "stp x0, x1, [sp, #16]",
                 "stp x2, x17, [sp, #32]",
@@ -119,10 +139,14 @@ macro_rules! pass_entry {
                 "ldp x0, x1, [sp, #16]",
                 "ldp x2, x17, [sp, #32]",
                 "ldp x29, x30, [sp], #48",
+                ".cfi_def_cfa_offset 0",
+                ".cfi_same_value x29",
+                ".cfi_same_value x30",
                 "cbnz x16, 2f",
                 "b {full}",
                 "2:",
                 "br x16",
+                ".cfi_endproc",
                 goes_on = sym goes_on,
                 full = sym $full,
             )
@@ -144,17 +168,40 @@ pub unsafe extern "C" fn call_on_stack(
     top: *mut u8,
 ) {
     core::arch::naked_asm!(
+        ".cfi_startproc",
         "stp x29, x30, [sp, #-160]!",
+        ".cfi_def_cfa_offset 160",
+        ".cfi_offset x29, -160",
+        ".cfi_offset x30, -152",
         "mov x29, sp",
+        ".cfi_def_cfa x29, 160",
         "stp x19, x20, [sp, #16]",
+        ".cfi_offset x19, -144",
+        ".cfi_offset x20, -136",
         "stp x21, x22, [sp, #32]",
+        ".cfi_offset x21, -128",
+        ".cfi_offset x22, -120",
         "stp x23, x24, [sp, #48]",
+        ".cfi_offset x23, -112",
+        ".cfi_offset x24, -104",
         "stp x25, x26, [sp, #64]",
+        ".cfi_offset x25, -96",
+        ".cfi_offset x26, -88",
         "stp x27, x28, [sp, #80]",
+        ".cfi_offset x27, -80",
+        ".cfi_offset x28, -72",
         "stp d8, d9, [sp, #96]",
+        ".cfi_offset d8, -64",
+        ".cfi_offset d9, -56",
         "stp d10, d11, [sp, #112]",
+        ".cfi_offset d10, -48",
+        ".cfi_offset d11, -40",
         "stp d12, d13, [sp, #128]",
+        ".cfi_offset d12, -32",
+        ".cfi_offset d13, -24",
         "stp d14, d15, [sp, #144]",
+        ".cfi_offset d14, -16",
+        ".cfi_offset d15, -8",
         "str x29, [x2]",
         "mov x19, x2",
         "mov sp, x2",
@@ -163,6 +210,7 @@ pub unsafe extern "C" fn call_on_stack(
         "blr x16",
         "mov x0, x19",
         "b {leave}",
+        ".cfi_endproc",
         leave = sym leave_stack,
     )
 }
