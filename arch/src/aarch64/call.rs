@@ -10,7 +10,7 @@
 //! do not show whether the thread was in a call at all, nor the first argument of a call that has ended with
 //! EINTR. So the tracer inspects the thread before it stops it: [`Blocked`].
 
-use super::regs::{LR, SP};
+use super::regs::{FP, LR, SP};
 use super::syscall::nr;
 use crate::blocked::{Blocked, Timeout};
 use crate::generic::stopped::{Restarts, StoppedRegs};
@@ -282,6 +282,33 @@ impl StoppedRegs for UserRegs {
     fn stands_on(&self, gadget: u64) -> bool {
         self.pc == gadget
     }
+
+    /// Ends the chain of frames, for unwinders that the function may call.
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Option<Self> {
+        let mut regs = *self;
+        regs.enter(at, sp, back);
+        regs.x[..2].copy_from_slice(&args);
+        regs.x[FP as usize] = 0;
+        Some(regs)
+    }
+
+    /// x7 (`report_syscall` in `arch/arm64/kernel/ptrace.c`).
+    const CALLS_HIDE: bool = true;
+
+    /// The kernel makes no call with the number -1, which each change of registers sets (`el0_svc_common` in
+    /// `arch/arm64/kernel/syscall.c`).
+    fn skipping(&self, pc: u64) -> Self {
+        let mut regs = *self;
+        // So that no value of the function's can be taken for the error of an interrupted call.
+        regs.x[0] = 0;
+        regs.set_pc(pc);
+        regs
+    }
+
+    /// `rt_sigreturn` has no arguments, so the result is where it was.
+    fn function_result(&self) -> Option<u64> {
+        Some(self.x[0])
+    }
 }
 
 impl From<&UserRegs> for super::FullRegs {
@@ -297,7 +324,7 @@ impl From<&UserRegs> for super::FullRegs {
 
 impl From<&UserRegs> for super::Regs {
     fn from(r: &UserRegs) -> Self {
-        super::Regs { pc: r.pc, sp: r.sp, fp: r.x[super::regs::FP as usize] }
+        super::Regs { pc: r.pc, sp: r.sp, fp: r.x[FP as usize] }
     }
 }
 
@@ -410,5 +437,21 @@ mod tests {
         assert_eq!((regs.x[8], regs.x[30], regs.pc, regs.sp), (222, 0xa000, 0x9000, 0x6ff0));
         assert_eq!(regs.pstate, 0x6000_0000);
         assert!(regs.stands_on(0x9000) && !regs.stands_on(0x9004));
+    }
+
+    #[test]
+    fn a_function_is_called_and_left_by_the_restorer() {
+        let mut regs = UserRegs { pstate: 0x6000_0c00, ..at(0x1000, 7, 101, 101) };
+        (regs.x[19], regs.x[29]) = (9, 0x7100);
+        let calling = regs.calling(0x5000, 0x6fc0, [1, 2], 0xa000).expect("supported");
+        assert_eq!((calling.pc, calling.sp, calling.pstate), (0x5000, 0x6fc0, 0x6000_0000));
+        assert_eq!([0, 1, 19].map(|n| calling.x[n]), [1, 2, 9]);
+        assert_eq!((calling.x[29], calling.x[30]), (0, 0xa000));
+        assert!(!calling.wants_reissue() && !calling.is_in_call());
+        let mut end = UserRegs { pc: 0xa008, ..calling };
+        (end.x[0], end.x[8]) = (-4_i64 as u64, nr::RT_SIGRETURN);
+        assert_eq!(end.function_result(), Some(-4_i64 as u64));
+        let skipping = end.skipping(0xa000);
+        assert_eq!((skipping.pc, skipping.x[0], skipping.sp), (0xa000, 0, 0x6fc0));
     }
 }

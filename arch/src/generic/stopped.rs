@@ -169,11 +169,27 @@ pub trait StoppedRegs: Copy + Eq + Default {
     /// Way in which a remote call of a function keeps its result; `None`: this architecture has no such calls.
     const KEEPER: Option<Keeper> = None;
 
-    /// Returns the registers with which the thread calls the function at `at`, which returns by the word at `sp`; `None`:
-    /// prof makes no such calls on this architecture. The kernel must not take the registers for those of a call that
-    /// the stop has interrupted.
+    /// Returns the registers with which the thread calls the function at `at`, with the stack pointer at `sp`; `None`: prof
+    /// makes no such calls on this architecture. The function returns by the word at `sp` where
+    /// [`RETURN_WORDS`](Self::RETURN_WORDS) is 1, and otherwise to `back`. The kernel must not take the registers for those
+    /// of a call that the stop has interrupted.
     #[must_use]
-    fn calling(&self, _at: u64, _sp: u64, _args: [u64; 2]) -> Option<Self> {
+    fn calling(&self, _at: u64, _sp: u64, _args: [u64; 2], _back: u64) -> Option<Self> {
+        None
+    }
+
+    /// Number of words that a function's return takes off the stack: the return address, or none where that is in a
+    /// register.
+    const RETURN_WORDS: u64 = 0;
+
+    /// Whether a stop at the entry or the exit of a system call hides a register, by which the kernel tells a tracer the two
+    /// apart. What is written to the register in such a stop is lost when the thread goes on.
+    const CALLS_HIDE: bool = false;
+
+    /// Returns the result of a function that a thread has left by its return into the restorer, which is about to restore
+    /// the signal frame; `None`: the restorer has overwritten it.
+    #[must_use]
+    fn function_result(&self) -> Option<u64> {
         None
     }
 

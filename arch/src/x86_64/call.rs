@@ -259,8 +259,10 @@ impl StoppedRegs for UserRegs {
     /// At a function's first instruction, the return address stands below a multiple of 16 (System V psABI, 3.2.2).
     const ENTRY_MISALIGNMENT: u64 = 8;
 
+    const RETURN_WORDS: u64 = 1;
+
     /// The frame pointer leads to the word that the function returns by: `mcount` reads the word behind that one.
-    fn calling(&self, at: u64, sp: u64, args: [u64; 2]) -> Option<Self> {
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], _back: u64) -> Option<Self> {
         // Trap, direction and alignment check: a function must find the direction flag clear, and prof itself never
         // sets the others.
         const NOT: u64 = 1 << 8 | 1 << 10 | 1 << 18;
@@ -393,7 +395,7 @@ mod tests {
     #[test]
     fn a_function_is_called_with_the_flags_that_it_may_count_on() {
         let regs = UserRegs { eflags: 0x246 | 1 << 10, rbx: 9, ..at(7, -516) };
-        let calling = regs.calling(0x5000, 0x7008, [1, 2]).expect("supported");
+        let calling = regs.calling(0x5000, 0x7008, [1, 2], 0).expect("supported");
         assert_eq!((calling.rip, calling.rsp, calling.rbp), (0x5000, 0x7008, 0x7008));
         assert_eq!((calling.rdi, calling.rsi, calling.eflags), (1, 2, 0x246));
         assert!(!calling.restart_pending() && !calling.in_syscall() && calling.rbx == 9);

@@ -61,7 +61,7 @@ impl Caller<'_> {
         let vector = t.vector_state()?;
         let mut frame = vec![0; sigframe_len(vector.len())];
         let words = u64::from(f.keeper.is_some()) * size_of::<usize>() as u64;
-        // Address of the first word that the function's return uses.
+        // The stack pointer at the function's first instruction: what its return takes off the stack is there.
         let room = frame.len() as u64 + END + words;
         let first = (stack.addr + stack.len).checked_sub(room).filter(|a| *a > stack.addr);
         let Some(first) = first else { return Err(none) };
@@ -76,18 +76,18 @@ impl Caller<'_> {
         frame.truncate(built.len);
         let keeper = f.keeper.map(|k| (k.0 as usize).to_ne_bytes().to_vec()).unwrap_or_default();
         self.mem.write_data(RemoteAddr(first), &[keeper, frame].concat())?;
-        let Some(regs) = self.before.calling(f.at.0, first, args) else { return Err(none) };
+        let Some(regs) = self.before.calling(f.at.0, first, args, back.0) else { return Err(none) };
         t.set_regs(&regs)?;
-        // The function's return takes one word off the stack, the address of the restorer.
-        let end = first + words + size_of::<usize>() as u64;
+        self.called = true;
+        let end = first + words + UserRegs::RETURN_WORDS * size_of::<usize>() as u64;
         // The mask comes behind the registers, as in a system call: should prof die in between, the frame has the old one.
         let done = t.set_signal_mask(ALL_SIGNALS).and_then(|()| run_until(t, f.what, end, late));
         let kept = UserRegs::KEEPER.filter(|_| f.keeper.is_some());
-        let result = kept.and_then(|k| self.mem.word(RemoteAddr(first - k.below)).ok());
+        let kept = || kept.and_then(|k| self.mem.word(RemoteAddr(first - k.below)).ok());
+        let result = done.as_ref().ok().and_then(StoppedRegs::function_result).or_else(kept);
         // The kernel would forget what is left of a wait if the frame were restored (`rt_sigreturn`). So the system call is
         // skipped, and the thread stands in front of it again: without prof it restores the frame after all.
-        let restored = done.and_then(|()| {
-            let regs = t.regs()?;
+        let restored = done.and_then(|regs| {
             t.set_regs(&regs.skipping(back.0))?;
             next_stop(t, f.what, Instant::now() + PATIENCE)?;
             t.set_vector_state(&vector)
@@ -101,8 +101,13 @@ impl Caller<'_> {
     }
 }
 
-/// Lets the thread run until it is about to restore a signal frame with the stack pointer at `end`.
-fn run_until(t: &mut Tracee, what: &'static str, end: u64, late: &mut dyn FnMut()) -> Result<()> {
+/// Lets the thread run until it is about to restore a signal frame with the stack pointer at `end`. Returns its registers.
+fn run_until(
+    t: &mut Tracee,
+    what: &'static str,
+    end: u64,
+    late: &mut dyn FnMut(),
+) -> Result<UserRegs> {
     let (began, mut held) = (Instant::now(), true);
     let mut deadline = began + HELD;
     let mut resume = true;
@@ -118,7 +123,7 @@ fn run_until(t: &mut Tracee, what: &'static str, end: u64, late: &mut dyn FnMut(
         }
         let regs = t.regs()?;
         if regs.syscall_number() == Some(nr::RT_SIGRETURN) && regs.sp() == end {
-            return Ok(());
+            return Ok(regs);
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Caller<'a> {
     sp: u64,
     room: RemoteAddr,
     covered: Vec<u8>,
+    /// Whether the thread has called a function, which changes more registers than a system call.
+    pub(super) called: bool,
     /// Calls that the target's seccomp filters let pass.
     pass: Pass,
 }
@@ -114,7 +116,19 @@ impl<'a> Caller<'a> {
         let frame = [&below, &bytes[..frame.len]].concat();
         mem.write_data(RemoteAddr(at.0 - below.len() as u64), &frame)?;
         let thread = Some(thread);
-        Ok(Self { thread, mem, gadgets, before, restarted, mask, sp, room: low, covered, pass })
+        Ok(Self {
+            thread,
+            mem,
+            gadgets,
+            before,
+            restarted,
+            mask,
+            sp,
+            room: low,
+            covered,
+            called: false,
+            pass,
+        })
     }
 
     /// Writes bytes to which the next call may point, and returns their address. The kernel can always read that
@@ -220,6 +234,11 @@ impl<'a> Caller<'a> {
         }
     }
 
+    fn set_all(&self, t: &mut Tracee) -> Result<()> {
+        t.set_signal_mask(self.mask)?;
+        t.set_regs(&self.before.restored_behind_call())
+    }
+
     /// Restores a thread that stands behind a system call, or where it was first stopped.
     ///
     /// The thread has to stop once more in the kernel's signal path, where the kernel restarts an interrupted call as
@@ -228,12 +247,19 @@ impl<'a> Caller<'a> {
     fn put_back(&self, mut t: Tracee) -> Result<()> {
         if !t.is_stopped() {
             t.interrupt();
+            // Where this stop hides a register, only the next one lets prof set all of them. A system call has not changed
+            // the hidden one.
+            let next = UserRegs::CALLS_HIDE && self.called;
             // If prof dies before the registers are set, the thread goes on from the frame.
-            t.set_signal_mask(self.mask)?;
-            t.set_regs(&self.before.restored_behind_call())?;
+            if !next {
+                self.set_all(&mut t)?;
+            }
             t.resume(libc::PTRACE_CONT, 0)?;
             if !t.wait_stopped(Instant::now() + PATIENCE)? {
                 return Err(Error::Gone(t.pid));
+            }
+            if next {
+                self.set_all(&mut t)?;
             }
         }
         // The thread does not need the frame any more.
