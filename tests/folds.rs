@@ -372,7 +372,8 @@ fn a_disk_without_any_room_ends_the_recording() {
         writers(&file).is_empty()
     });
     let info = scene.prof(&["info", "disk/r.prof"]).ok("info").stdout;
-    assert!(info.contains("No space left"), "{info}");
+    // There may be no room for the reason, either.
+    assert!(info.contains("No space left") || info.contains("not complete"), "{info}");
     assert!(!new_file(&file).exists(), "the file of the fold is left");
     let r = scene.report(&file);
     assert!(r.total("allocations") > 1000, "{:#}", r.brief());
