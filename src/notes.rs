@@ -281,7 +281,7 @@ fn words(reason: &str) -> String {
         "stopped" => "the collector was told to stop".into(),
         r if r.starts_with(End::LIMIT) => {
             format!(
-                "it had reached a bound: {}; it is complete up to there",
+                "it had reached a bound: {}; what was recorded up to there is in it",
                 &r[End::LIMIT.len()..]
             )
         }

@@ -80,6 +80,9 @@ fn of_a_process_that_runs_another_program() {
     scene.detach(&target);
     let out = messages(&scene, target.pid, &scene.path("second.prof"));
     assert_why(&out, &["prof was detached"]);
+    // It is the last recording of the process, though its name has no number.
+    let report = scene.prof(&["report", &target.pid.to_string()]).ok("prof report");
+    assert!(report.stdout.contains("second.prof"), "{report:#?}");
     target.quit();
 }
 

@@ -393,14 +393,22 @@ fn find(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
     let thread = super::process::thread(pid);
     let live = if thread.is_none() { locate(pid) } else { None };
     // A recording of a process that has ended may be meant, though a thread has its number now.
-    if let Some(found) = live.or_else(|| newest(Path::new("."), named)) {
+    // A file that the user has named has no number in its name; where it is has been noted.
+    let noted = || crate::notes::last(pid).map(|note| note.path());
+    let last = || {
+        [newest(Path::new("."), named), noted()]
+            .into_iter()
+            .flatten()
+            .filter(|p| written(p).is_some())
+    };
+    if let Some(found) = live.or_else(|| last().max_by_key(|path| written(path))) {
         return Ok(found);
     }
     if let Some(e) = thread {
         bail!("{e}");
     }
     bail!(
-        "process {pid} is not being recorded, and no recording of it is in the current folder; \
+        "process {pid} is not being recorded, and no recording of it is known or in the current folder; \
          start one with `prof attach {pid}`, or name a file"
     )
 }

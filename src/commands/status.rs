@@ -272,7 +272,11 @@ impl Status {
         let p = &self.peek;
         let mut t = format!("process {} ({}): {}", p.pid, one_line(&self.name), self.state());
         if let Some((since, all)) = self.times() {
-            t += &format!(" for {}, attached for {}", text::time(since), text::time(all));
+            t += &match self.state() {
+                // Nobody writes the time any more.
+                "orphaned" => format!("; its recording ends {} after the attach", text::time(all)),
+                _ => format!(" for {}, attached for {}", text::time(since), text::time(all)),
+            };
         }
         t += "\n";
         let mut line =

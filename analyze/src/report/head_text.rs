@@ -252,8 +252,13 @@ impl HeadText<'_> {
     fn exactness(&mut self) -> fmt::Result {
         let rec = &self.head.recording;
         let frees = |n| count(n, "free", "frees");
-        let text = format!("{} of blocks from before the attach", frees(rec.unknown_frees));
-        let text = if rec.parts.len() > 1 { format!("{text} or from a pause") } else { text };
+        let mut text = format!("{} of blocks from before the attach", frees(rec.unknown_frees));
+        if rec.parts.len() > 1 {
+            text += " or from a pause";
+        }
+        if rec.lost_events > 0 {
+            text += ", or whose allocations were lost";
+        }
         let text = match rec.capture {
             Some(_) => "frees of blocks that are not in the recording are not counted".to_owned(),
             None => text,
