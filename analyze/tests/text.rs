@@ -72,7 +72,7 @@ peak       32.2 KiB at 4.0 ms
 allocated  32.7 KiB ever
 coverage   3 functions hooked (3 in libc.so.6), 1 not hooked
            not hooked: calloc in libc.so.6: the function is too short
-unknown    1 free of blocks from before the attach or from a pause
+unknown    1 free of blocks from before the attach or from a pause, or whose allocations were lost
 stacks     1 stack cut short
 
 === backtrace #1 === [count/peak: 1/2] [size/peak: 19.5 KiB/29.3 KiB] [age: 6.2 ms]
