@@ -294,7 +294,7 @@ impl Folding {
         }
         out.len() >= self.least
             && self.is_time_to_look(out, LOOK)
-            && limits.room(out.file()).is_ok_and(|room| room < out.len() / 2 + ROOM)
+            && limits.free(out.file()).is_ok_and(|room| room < out.len() / 2 + ROOM)
     }
 
     /// Decides when a recording is folded again that was just folded to this length.
@@ -315,7 +315,7 @@ impl Folding {
 
 /// Returns an error if the file system has less room than this for another file.
 fn has_room(out: &Output, limits: &Limits, least: u64) -> Result<(), String> {
-    match limits.room(out.file()).unwrap_or(0) {
+    match limits.free(out.file()).unwrap_or(0) {
         room if room < least => {
             Err(format!("its file system has {} for both files beside --keep-free", bytes(room)))
         }

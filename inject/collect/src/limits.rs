@@ -115,11 +115,16 @@ impl Limits {
     }
 
     /// Returns the bytes that may still be written to the file's file system, or why there are none.
-    #[allow(clippy::useless_conversion, reason = "the fields have 32 bits on some systems")]
     pub(crate) fn room(&self, file: &File) -> Result<u64, String> {
         if self.keep_free.of(u64::MAX) == 0 {
             return Ok(u64::MAX);
         }
+        self.free(file)
+    }
+
+    /// Returns the same, also where the user lets the file system get full: another file needs room on it.
+    #[allow(clippy::useless_conversion, reason = "the fields have 32 bits on some systems")]
+    pub(crate) fn free(&self, file: &File) -> Result<u64, String> {
         let Ok(fs) = fstatvfs(file) else { return Ok(u64::MAX) };
         let unit = u64::from(fs.fragment_size());
         let size = u64::from(fs.blocks()).saturating_mul(unit);
