@@ -115,12 +115,6 @@ impl Follow {
         follow
     }
 
-    /// Returns whether the child will be held at its end.
-    #[must_use]
-    pub fn holds_end(&self) -> bool {
-        self.at_end.is_some()
-    }
-
     fn traced(pid: Pid, options: Tracing) -> Self {
         let exe = process::exe(pid);
         let name = exe.file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -189,12 +183,9 @@ impl Follow {
                 return Next::Ended(0);
             }
             let enough = !self.always && self.since.elapsed() >= MOMENT;
-            if let Some(t) = &mut self.tracee
-                && !self.leaving
-                && (enough || let_go())
-            {
+            if self.is_traced() && !self.leaving && (enough || let_go()) {
                 self.leaving = true;
-                t.interrupt();
+                self.tracee.iter_mut().for_each(Tracee::interrupt);
                 self.at_end.iter_mut().for_each(AtEnd::interrupt);
             }
             if self.others() {
@@ -202,7 +193,7 @@ impl Follow {
             }
             if !self.has_left() {
                 self.left = None;
-            } else if self.tracee.is_none() {
+            } else if !self.is_traced() {
                 return Next::Late;
             } else if self.left.get_or_insert_with(Instant::now).elapsed() > UNSEEN {
                 self.forget();
@@ -210,6 +201,12 @@ impl Follow {
             }
             self.rest();
         }
+    }
+
+    /// Returns whether a thread of the child may be traced. The first one need not be: it may have ended before others, and
+    /// one that calls exec takes its place.
+    fn is_traced(&self) -> bool {
+        self.tracee.is_some() || self.at_end.is_some()
     }
 
     /// Sees what threads beside the first have done. Returns whether the process ends, and all of its threads are held.

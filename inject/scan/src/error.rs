@@ -15,6 +15,8 @@ pub enum Error {
     Memory(Pid, std::io::Error),
     /// A thread can't be looked at.
     Threads(prof_inject::Error),
+    /// The process was to be held, and something that has its memory went on.
+    Moving(Pid),
     /// Time was up.
     Late(Pid),
     /// The blocks are not known.
@@ -26,6 +28,11 @@ impl fmt::Display for Error {
         match self {
             Self::Ended(pid) => write!(f, "process {pid} has ended"),
             Self::Memory(pid, e) => write!(f, "cannot read the memory of process {pid}: {e}"),
+            Self::Moving(pid) => write!(
+                f,
+                "process {pid} could not be held as a whole at its end: a thread, or another process that has its \
+                 memory, went on"
+            ),
             Self::Late(pid) => write!(
                 f,
                 "process {pid} was not read within the time limit; give more with --timeout"

@@ -13,10 +13,11 @@ use prof_graph::{Bits, Keys, Sum, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_inject::stopped::tracee::Tracee;
-use prof_os::Pid;
 use prof_os::clock::thread_ns;
 use prof_os::memory::Reader;
 use prof_os::sharers::Sharers;
+use prof_os::status::Status;
+use prof_os::{Pid, process};
 use prof_trace::shared::MEMFD_NAME;
 use prof_trace::ticks::Ticks;
 use std::ops::Range;
@@ -296,10 +297,30 @@ impl Scanner {
             self.end(began, thread_ns() - before);
         }
         self.ended()?;
+        // A thread that was killed anew has not waited, and other threads may have made use of the memory meanwhile.
+        if !self.holds_all(threads) {
+            return Err(Error::Moving(self.reader.pid()));
+        }
         // All of it is one stop, by the one who holds the threads.
         self.figures.stop = Some(self.figures.took);
         self.figures.longest_stop = self.figures.took;
         Ok(left.unwrap_or_default())
+    }
+
+    /// Returns whether these are all threads that have the process's memory, and still stopped.
+    fn holds_all(&mut self, threads: &mut [Tracee]) -> bool {
+        self.sharers.look_again();
+        let pid = self.reader.pid();
+        let lives = |tid: &Pid| {
+            let status = Status::of_thread(pid, *tid);
+            status.is_ok_and(|s| s.field("State").is_some_and(|f| !f.starts_with(['Z', 'X'])))
+        };
+        let all = process::threads(pid).unwrap_or_default();
+        let is_one = |tid: &Pid| threads.iter().any(|t| t.tid == *tid);
+        let no_others = all.iter().filter(|tid| lives(tid)).all(is_one);
+        no_others
+            && self.sharers.others().is_empty()
+            && threads.iter_mut().all(|t| t.state().is_ok())
     }
 
     fn stopped(

@@ -33,9 +33,11 @@ pub(super) struct AtEnd {
     ends: bool,
     /// The first thread has ended by itself.
     first_is_gone: bool,
+    /// One of the threads did not come, so none is held any more.
+    over: bool,
 }
 
-/// What to do with a thread that has stopped at its end.
+/// The decision about a thread that has stopped at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// It stays stopped.
@@ -51,7 +53,15 @@ impl AtEnd {
         let seize =
             |tid: Pid| ptrace::seize(tid.into(), OPTIONS).map(|()| Tracee::running(pid, tid));
         let others = others.filter_map(|tid| seize(tid).ok()).collect();
-        Self { pid, others, held: Vec::new(), since: None, ends: false, first_is_gone: false }
+        Self {
+            pid,
+            others,
+            held: Vec::new(),
+            since: None,
+            ends: false,
+            first_is_gone: false,
+            over: false,
+        }
     }
 
     /// Notes a thread that another one has made. It is traced from its first instruction on.
@@ -65,6 +75,9 @@ impl AtEnd {
     pub(super) fn arrives(&mut self, t: &Tracee) -> Arrival {
         let call = t.call_number();
         let by_signal = t.message().is_some_and(|code| code & SIGNAL != 0);
+        if self.over {
+            return Arrival::Goes;
+        }
         if call == Some(libc::SYS_exit as u64) && !by_signal {
             self.first_is_gone |= t.tid == self.pid;
             return Arrival::Goes;
@@ -157,7 +170,7 @@ impl AtEnd {
     /// Lets go of the threads that are held; returns whether the first one is among them.
     pub(super) fn release(&mut self) -> bool {
         let held = std::mem::take(&mut self.held);
-        self.since = None;
+        (self.since, self.over) = (None, self.ends);
         self.others.retain(|t| !held.contains(&t.tid));
         held.contains(&self.pid)
     }

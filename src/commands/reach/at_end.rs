@@ -63,11 +63,15 @@ impl ProveArgs {
     }
 }
 
+fn style() -> Style {
+    Style { color: term::color(), width: term::width(), ..Style::default() }
+}
+
 /// Looks at a command at its end.
 pub(crate) struct Prover<'a> {
     args: &'a ProveArgs,
     only: Only,
-    /// What was found at the end of each program, or why nothing could be.
+    /// The findings at the end of each program, or the reason why there are none.
     found: Vec<Result<ReachData>>,
 }
 
@@ -94,9 +98,8 @@ impl<'a> Prover<'a> {
         let mut scanner = scan.open(pid)?;
         let proof = prove_held(&mut scanner, &mut ledger, threads, until).map_err(failed)?;
         let mut names = Names::new(SymbolOptions::default());
-        let style = Style { color: term::color(), width: term::width(), ..Style::default() };
-        let options =
-            ReportOptions { only: &self.only, top: TOP, list: false, content: false, style };
+        let (only, style) = (&self.only, style());
+        let options = ReportOptions { only, top: TOP, list: false, content: false, style };
         ReachData::new(&ledger, &proof, &scanner.figures, &mut names, &options, None)
     }
 
@@ -108,12 +111,11 @@ impl<'a> Prover<'a> {
                 "the command was not held at its end: it was killed, or another program traced it";
             self.found.push(Err(anyhow!(why)));
         }
-        let style = Style { color: term::color(), width: term::width(), ..Style::default() };
         let mut is_over = false;
         for found in &self.found {
             match found {
                 Ok(data) => {
-                    if let Err(e) = print(&data.text(style)) {
+                    if let Err(e) = print(&data.text(style())) {
                         say(&format!("{e:#}"));
                     }
                     is_over |= exceeded("prof run", &self.args.fail_if, data);
