@@ -239,7 +239,7 @@ fn a_fold_whose_process_is_killed_is_tried_again() {
     let file = begin(&scene, &mut target);
     let first = Said::of(&target.ask("counts"));
     let mut failed = (0, String::new());
-    // One that has ended before it could be killed has dropped the oldest part.
+    // A fold that ends before it can be killed drops the oldest part.
     for _ in 0..300 {
         target.ask("batch");
         while new_file(&file).exists() {
@@ -340,7 +340,7 @@ fn a_disk_that_others_fill_during_a_fold_leaves_the_recording_whole() {
         calm(&file);
         length(&file) > 1 << 20
     });
-    // What is left is too little for a fold, and enough to go on.
+    // The rest is too little for a fold, and enough to go on.
     let others = scene.path("disk/others");
     let most = free_on(&scene) - (2 << 20) - (150 << 10);
     std::fs::write(&others, vec![1; most as usize]).expect("written");

@@ -206,7 +206,7 @@ fn run_to_thread_pointer(t: &mut Tracee) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut signal = 0;
     for _ in 0..CALLS_BEFORE {
-        // Where a linker has run, it is there.
+        // A dynamic linker has set it up before.
         if t.regs()?.thread_pointer() != 0 {
             break;
         }
@@ -268,7 +268,7 @@ impl DebugData {
 /// Returns the address of the dynamic linker's `_dl_debug_state`, and where its `r_debug` is.
 fn linker_symbols(pid: Pid, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, DebugData)> {
     let name = m.file_name();
-    // Where musl's linker is a link to its libc (Debian), the mapping has the libc's name.
+    // On Debian musl's linker is a link to its libc, so the mapping has the libc's name.
     let is_musl = name.starts_with("libc.musl") || name == "libc.so";
     if !(name.starts_with("ld-") || name.starts_with("ld.so") || is_musl) {
         return None;

@@ -68,7 +68,7 @@ const IN_PLACE: [(&str, &[&str]); 4] = [
 const OF_FIGURES: (&str, &[&str]) = ("/api/v1/{r}/groups", &["sort", "reverse", "skip", "count"]);
 
 impl Route {
-    /// Returns how much work a request is.
+    /// Returns the class of work that a request causes.
     pub(crate) fn weight(&self, params: &Params) -> Weight {
         let (path, takes) = OF_FIGURES;
         let is_of_figures = self.path == path && params.rest().all(|name| takes.contains(&name));

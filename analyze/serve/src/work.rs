@@ -18,7 +18,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How much work a request is.
+/// A class of requests by the work that they cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weight {
     /// Some milliseconds: figures that are known are put together.
@@ -144,7 +144,7 @@ pub(crate) struct Work {
     flights: Mutex<HashMap<String, Flight>>,
     kept: Mutex<Kept>,
     line: Arc<Mutex<Line>>,
-    /// Where light work waits.
+    /// The line in which light work waits.
     light: Arc<Mutex<Line>>,
     most_bytes: u64,
     at_once: usize,

@@ -105,7 +105,7 @@ pub trait Folder: std::fmt::Debug + Send {
 enum Failure {
     /// It may be possible later.
     Now(String),
-    /// What has to stay does not fit.
+    /// It is never possible: the part that has to stay does not fit.
     Always(String),
 }
 

@@ -247,7 +247,7 @@ impl<'a> Caller<'a> {
     fn put_back(&self, mut t: Tracee) -> Result<()> {
         if !t.is_stopped() {
             t.interrupt();
-            // Where this stop hides a register, only the next one lets prof set all of them. A system call has not changed
+            // If this stop hides a register, only the next one lets prof set all of them. A system call has not changed
             // the hidden one.
             let next = UserRegs::CALLS_HIDE && self.called;
             // If prof dies before the registers are set, the thread goes on from the frame.
