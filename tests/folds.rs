@@ -271,8 +271,13 @@ fn a_fold_without_memory_leaves_the_recording_whole() {
     let mut target = Target::start(&program("folds.c"), &[]);
     let few = ["--max-disk", "4MiB", "--fold-memory", "1MiB"];
     let file = begin_with(&scene, &mut target, "r.prof", &few);
-    for _ in 0..40 {
+    // A fold needs time to fail, and the bound must not be met before.
+    for _ in 0..300 {
         target.ask("batch");
+        calm(&file);
+        if writers(&file).is_empty() {
+            break;
+        }
     }
     until("the recording has ended", || writers(&file).is_empty());
     let info = scene.prof(&["info", "r.prof"]).ok("info").stdout;
