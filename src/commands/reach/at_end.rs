@@ -33,6 +33,10 @@ pub(crate) struct ProveArgs {
     #[arg(long, help_heading = "Proof", conflicts_with_all = ["children", "no_follow_exec"])]
     pub prove: bool,
 
+    /// With --prove: how many stacks to show, those with the most unreachable bytes; 0 shows all
+    #[arg(short = 'n', long, help_heading = "Proof", value_name = "N", requires = "prove", default_value_t = TOP)]
+    pub top: usize,
+
     /// With --prove: exit with 1 if this is exceeded, or was not decided, and the command itself succeeds: 'unreachable >
     /// 0' (blocks), 'unreachable > 10MiB' (bytes)
     #[arg(long, help_heading = "Proof", value_name = "LIMIT", requires = "prove", value_parser = parse_limit)]
@@ -99,7 +103,8 @@ impl<'a> Prover<'a> {
         let proof = prove_held(&mut scanner, &mut ledger, threads, until).map_err(failed)?;
         let mut names = Names::new(SymbolOptions::default());
         let (only, style) = (&self.only, style());
-        let options = ReportOptions { only, top: TOP, list: false, content: false, style };
+        let top = self.args.top;
+        let options = ReportOptions { only, top, list: false, content: false, style };
         ReachData::new(&ledger, &proof, &scanner.figures, &mut names, &options, None)
     }
 
