@@ -17,6 +17,7 @@ mod ending;
 mod failure;
 mod family;
 mod folder;
+mod going_on;
 mod kept;
 mod logger;
 mod look;

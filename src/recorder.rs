@@ -67,6 +67,8 @@ pub(crate) struct How {
     pub note: Option<PathBuf>,
     /// Whether this process hands over a census before events are read.
     pub census: bool,
+    /// Whether it goes on in the recording of a collector that has died.
+    pub goes_on: bool,
 }
 
 /// Starts the collector of a recording in a process group of its own, and waits until it collects: for `timeout`, or for
@@ -93,6 +95,9 @@ pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Sta
     }
     if how.census {
         command.args(["--census-from", &Pid::this().to_string()]);
+    }
+    if how.goes_on {
+        command.arg("--goes-on");
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     if let Some(note) = &how.note {
@@ -360,7 +365,10 @@ impl CollectArgs {
                 })
             }
         };
-        let mut collector = Collector::new(self.pid, shared, out)?;
+        let mut collector = match self.goes_on {
+            true => Collector::go_on(self.pid, shared, out, &self.path)?,
+            false => Collector::new(self.pid, shared, out)?,
+        };
         collector.let_leave_session();
         collector.set_compress(self.compress);
         collector.set_limits(Limits { max_disk: self.max_disk, keep_free: self.keep_free });

@@ -285,7 +285,7 @@ pub(crate) fn activate(
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
     let census = settings.census.is_some();
-    let how = recorder::How { writing, duration, timeout, audit, note, path, census };
+    let how = recorder::How { writing, duration, timeout, audit, note, path, census, goes_on: false };
     let begun = recorder::start(pid, ring, file, &how);
     let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     let counted = match census::begin(&mut installed, settings.census) {
@@ -502,22 +502,32 @@ pub(crate) fn peek(pid: Pid) -> Result<Peek> {
     }
 }
 
+/// Returns whether a process is being recorded, by a collector that lives.
+pub(crate) fn is_recorded(peek: &Peek) -> bool {
+    peek.collector_alive && peek.state == state::ATTACHED
+}
+
+/// Returns the error that a process is being recorded, perhaps otherwise than is wanted.
+pub(crate) fn already_recorded(peek: &Peek, record: &RecordArgs) -> anyhow::Error {
+    // The settings can't change while events are written with them.
+    let other = match &peek.foreign {
+        Some(by) => format!(" by {}", by.describe()),
+        None if peek.capture.is_as(&record.capture()) => String::new(),
+        None => format!(" with other settings ({})", attach_messages::captured(&peek.capture)),
+    };
+    let (pid, path) = (peek.pid, peek.path.display());
+    refused(format!(
+        "process {pid} is already being recorded{other}, to {path}; `prof detach {pid}` ends that"
+    ))
+}
+
 /// Refuses a process that is being recorded. If its collector has died, that recording is finished first instead.
 fn adopt(pid: Pid, record: &RecordArgs) -> Result<()> {
     let Ok(Some(peek)) = Peek::of(pid) else { return Ok(()) };
     // An attach that was killed in the middle leaves a collector without anything to collect; so may a detach that
     // could not remove everything. If one is in progress, it holds the lock, and detaching reports that.
-    if peek.collector_alive && peek.state == state::ATTACHED {
-        // The settings can't change while events are written with them.
-        let other = match &peek.foreign {
-            Some(by) => format!(" by {}", by.describe()),
-            None if peek.capture.is_as(&record.capture()) => String::new(),
-            None => format!(" with other settings ({})", attach_messages::captured(&peek.capture)),
-        };
-        return Err(refused(format!(
-            "process {pid} is already being recorded{other}, to {}; `prof detach {pid}` ends that",
-            peek.path.display()
-        )));
+    if is_recorded(&peek) {
+        return Err(already_recorded(&peek, record));
     }
     // Another prof may attach between this look and the lock.
     let options = DetachOptions { timeout: DETACH_TIMEOUT, children: false, leftovers: true };

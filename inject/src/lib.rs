@@ -53,7 +53,7 @@ pub use install::install;
 pub use installed::{By, Installed, Options};
 pub use isolated::isolated;
 pub use launch::{Launched, launch};
-pub use lock::{idle, wait_until_idle};
+pub use lock::{Lock, idle, lock, wait_until_idle};
 pub use moment::Begun;
 pub use permission::has_memory;
 pub use preflight::preflight;

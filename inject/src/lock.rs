@@ -12,7 +12,7 @@ const OTHERS: Duration = Duration::from_secs(2);
 
 /// Lock on a process, and on those that share its memory. Dropping it unlocks them.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     _files: Vec<File>,
 }
 
@@ -34,8 +34,11 @@ pub fn wait_until_idle(pid: Pid) {
     }
 }
 
-/// Locks a process, and those that share its memory.
-pub(crate) fn lock(pid: Pid) -> Result<Lock> {
+/// Locks a process, and those that share its memory: nobody attaches to it or detaches from it meanwhile.
+///
+/// # Errors
+/// If another prof does, or the process has ended.
+pub fn lock(pid: Pid) -> Result<Lock> {
     let mut files = vec![lock_one(pid)?];
     for other in Sharers::of(pid, MEMFD_NAME).others() {
         match lock_one(*other) {

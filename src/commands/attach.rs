@@ -7,6 +7,7 @@ use super::way::WayArgs;
 use crate::audit::Audit;
 use crate::failure::usage;
 use crate::family::find::Which;
+use crate::going_on;
 use crate::session::{self, Attached, Settings};
 use crate::signals::{parse_signal, signal_name};
 use anyhow::{Context, Result};
@@ -111,7 +112,10 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         // From here on Ctrl-C and Ctrl-\ detach.
         on_interrupt()?;
     }
-    let mut attached = session::attach(pid, &args.record, &settings)?;
+    let mut attached = match going_on::attach(pid, &args.record, &settings)? {
+        Some(attached) => attached,
+        None => session::attach(pid, &args.record, &settings)?,
+    };
     attached.messages.iter().for_each(|line| crate::term::say(line));
     if args.duration.is_some() && args.signal != 0 {
         let name = signal_name(args.signal);

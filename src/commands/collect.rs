@@ -78,6 +78,9 @@ pub(crate) struct CollectArgs {
     /// The process that hands over a census before events are read
     #[arg(long)]
     pub census_from: Option<Pid>,
+    /// Go on in the recording of a collector that has died
+    #[arg(long)]
+    pub goes_on: bool,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,

@@ -73,7 +73,8 @@ pub(super) fn wait_for_collector(mut peek: Peek) -> Result<()> {
     loop {
         if !peek.collector_alive {
             return Err(refused(format!(
-                "the collector of process {pid} has died; `prof attach {pid}` begins anew"
+                "the collector of process {pid} has died; `prof attach {pid} -o {}` goes on, and without -o it begins anew",
+                peek.path.display()
             )));
         }
         if peek.heartbeat_age <= FRESH {

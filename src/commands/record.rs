@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Options that all recordings have in common.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecordArgs {
-    /// The file to record to; it must not exist
+    /// The file to record to; it must not exist, unless it is the recording of this process whose collector was killed:
+    /// `prof attach` goes on in that
     /// [default: ./prof.NAME.PID.TIME.prof]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

@@ -404,8 +404,10 @@ impl Status {
             all.push(format!("{why}; `prof resume {}` goes on", p.pid));
         }
         if self.state() == "orphaned" {
-            let pid = p.pid;
-            all.push(format!("the collector has died; `prof detach {pid}` saves the rest"));
+            let (pid, path) = (p.pid, p.path.display());
+            all.push(format!(
+                "the collector has died; `prof detach {pid}` saves the rest, and `prof attach {pid} -o {path}` also goes on"
+            ));
         }
         all
     }

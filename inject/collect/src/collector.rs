@@ -168,8 +168,13 @@ impl Collector<'static> {
     /// If the process is gone.
     pub fn new(pid: Pid, shared: Shared<'static>, file: File) -> Result<Self, Error> {
         let mut all = Self::of_copy(pid, shared, file)?;
-        all.heart = Some(Heart::start(shared, Clock::of(&shared)));
+        all.begin_to_live();
         Ok(all)
+    }
+
+    /// Publishes the heartbeat from now on.
+    pub(crate) fn begin_to_live(&mut self) {
+        self.heart = Some(Heart::start(self.shared, Clock::of(&self.shared)));
     }
 }
 
@@ -303,6 +308,8 @@ impl<'a> Collector<'a> {
         self.toggles = toggles;
         self.epochs.continue_from(last, offset);
         self.continued = true;
+        // Whoever asked for reports of the collector before does not wait for them any more.
+        self.dumps = self.shared.control().dumps_asked.load(Acquire);
     }
 
     pub(crate) fn drain_mut(&mut self) -> (&mut Drain, &mut Tree, &mut Output) {

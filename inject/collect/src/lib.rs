@@ -10,7 +10,8 @@
 //! * [`create_recording`], [`write_prologue`]: its beginning;
 //! * [`map_ring`]: the shared memory, from its file descriptor;
 //! * [`Peek`]: the state of a process's recording, read from outside;
-//! * [`drain_orphan`]: saves the events that a dead collector left in the ring;
+//! * [`drain_orphan`]: saves the events that a dead collector left in the ring; [`open_orphan`]: its recording,
+//!   in which another may go on;
 //! * [`read_allocators`]: the allocators of a process, their settings and arenas; [`list_allocators`]: their names alone;
 //! * [`module_symbols`]: the build ID and the symbols of a module's file.
 
@@ -57,10 +58,10 @@ pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
 pub use folding::{Copied, Folder, new_path, remove_left};
 pub use limits::{Limits, Room};
-pub use orphan::{Drained, drain_orphan};
+pub use orphan::{Drained, drain_orphan, open_orphan};
 pub use output::{Output, create_recording, write_prologue, write_runtimes};
 pub use peek::{Peek, Probe, all_recorded};
-pub use ring_map::map_ring;
+pub use ring_map::{map_ring, open_ring};
 pub use symbols::module_symbols;
 pub use target::{Watched, private, switch_off};
 
@@ -91,6 +92,15 @@ pub enum Error {
     /// The file to continue is a recording of another process, or belongs to another user.
     #[error("{0} is not a recording of process {1} that may be continued; it is left as it is")]
     NotItsRecording(std::path::PathBuf, prof_os::Pid),
+    /// The recording to continue is finished.
+    #[error("{0} is finished")]
+    Finished(std::path::PathBuf),
+    /// The recording to continue has figures in place of blocks, which only the collector that counted them could go on
+    /// with.
+    #[error(
+        "{0} has figures in place of blocks (--cull, --aggregate), which died with its collector"
+    )]
+    HasFigures(std::path::PathBuf),
     /// The process is gone.
     #[error("process {0} is gone")]
     Gone(prof_os::Pid),

@@ -20,7 +20,7 @@ use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
@@ -51,30 +51,41 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
     let file = open_own(pid, path)?;
     // The lock makes another prof wait that does the same. Without locks, as on some network file systems, it does not.
     let _ = file.lock();
-    let left = Left::read(&file)
-        .map_err(Error::io(format!("cannot read {}", path.display())))?
-        .ok_or_else(|| Error::NotARecording(path.into()))?;
-    if !left.is_of(pid) {
-        return Err(Error::NotItsRecording(path.into(), pid));
-    }
+    let left = Left::of(pid, &file, path)?;
     if left.ended {
         return Ok(Drained { events: 0, bytes: left.len });
     }
-    // A fold that the collector had begun is of no use.
-    if let Ok(recording) = file.metadata() {
-        crate::folding::remove_left(path, &recording);
-    }
-    file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
-    let mut collector = Collector::of_copy(pid, shared, file)?;
-    let (drain, tree, out) = collector.drain_mut();
-    tree.restore(left.last_node);
-    left.skip(&shared, drain, tree, out);
-    let offset = left.offset();
-    collector.continue_from(left.last_pass.as_ref(), left.toggles, offset, left.last_file);
+    let mut collector = left.go_on(pid, shared, file, path)?;
     let ended = collector.finish("stopped: the collector had died");
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
         None => Ok(Drained { events: ended.events, bytes: ended.bytes }),
+    }
+}
+
+/// Opens the recording that the dead collector of process `pid` has left at `path`, for another collector to go on in
+/// it. Nothing is changed.
+///
+/// # Errors
+/// Why none may.
+pub fn open_orphan(pid: Pid, path: &Path) -> Result<File, Error> {
+    let file = open_own(pid, path)?;
+    Left::of(pid, &file, path)?.check(path)?;
+    Ok(file)
+}
+
+impl Collector<'static> {
+    /// Creates the collector that goes on in the recording `file` of a dead collector of process `pid`, beginning with the
+    /// events that this has left in the ring. `path` is the recording's.
+    ///
+    /// # Errors
+    /// Why it can't, see [`open_orphan`].
+    pub fn go_on(pid: Pid, shared: Shared<'static>, file: File, path: &Path) -> Result<Self, Error> {
+        let left = Left::of(pid, &file, path)?;
+        left.check(path)?;
+        let mut all = left.go_on(pid, shared, file, path)?;
+        all.begin_to_live();
+        Ok(all)
     }
 }
 
@@ -124,6 +135,8 @@ struct Left {
     /// Length up to the last whole chunk, in bytes.
     len: u64,
     ended: bool,
+    /// Whether it has figures in place of blocks.
+    has_figures: bool,
     last_pass: Option<Pass>,
     /// Offsets of the epochs (see [`Epoch`]), the present one last.
     offsets: Vec<u64>,
@@ -178,8 +191,49 @@ impl Last {
 }
 
 impl Left {
+    /// Reads the recording of process `pid`.
+    fn of(pid: Pid, file: &File, path: &Path) -> Result<Self, Error> {
+        let left = Self::read(file)
+            .map_err(Error::io(format!("cannot read {}", path.display())))?
+            .ok_or_else(|| Error::NotARecording(path.into()))?;
+        if left.is_of(pid) { Ok(left) } else { Err(Error::NotItsRecording(path.into(), pid)) }
+    }
+
+    /// Checks whether a recording may be continued as it was begun.
+    fn check(&self, path: &Path) -> Result<(), Error> {
+        match self {
+            Self { ended: true, .. } => Err(Error::Finished(path.into())),
+            Self { has_figures: true, .. } => Err(Error::HasFigures(path.into())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the collector that appends what is in the ring and not in the recording.
+    fn go_on<'a>(
+        &self,
+        pid: Pid,
+        shared: Shared<'a>,
+        file: File,
+        path: &Path,
+    ) -> Result<Collector<'a>, Error> {
+        // A fold that the collector had begun is of no use.
+        if let Ok(recording) = file.metadata() {
+            crate::folding::remove_left(path, &recording);
+        }
+        file.set_len(self.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
+        let mut collector = Collector::of_copy(pid, shared, file)?;
+        let (drain, tree, out) = collector.drain_mut();
+        tree.restore(self.last_node);
+        self.skip(&shared, drain, tree, out);
+        let offset = self.offset();
+        collector.continue_from(self.last_pass.as_ref(), self.toggles, offset, self.last_file);
+        Ok(collector)
+    }
+
     /// Reads a recording; `None` if the file is not one.
     fn read(file: &File) -> io::Result<Option<Self>> {
+        let mut file = file;
+        file.seek(SeekFrom::Start(0))?;
         let mut r = BufReader::with_capacity(1 << 20, file);
         let mut head = [0u8; FILE_HEADER];
         if r.read_exact(&mut head).is_err() || chunk::check_header(&head).is_err() {
@@ -213,6 +267,7 @@ impl Left {
             kind::EPOCH => self.offsets.extend(Epoch::decode(payload).map(|e| e.offset)),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
+            kind::STRIPPED => self.has_figures = true,
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
             kind::NODE_RUN => self.note_nodes(NodeRun::decode(payload).and_then(|r| r.nodes())),
             kind::ZIPPED => {

@@ -34,7 +34,7 @@ pub(crate) struct RingCopy {
 }
 
 /// Returns the first mapping of the ring among a process's mappings.
-fn ring_mapping(maps: &Maps) -> Option<&Map> {
+pub(crate) fn ring_mapping(maps: &Maps) -> Option<&Map> {
     maps.all.iter().find(|m| m.offset == 0 && m.is_memfd(MEMFD_NAME))
 }
 

@@ -1,7 +1,12 @@
 //! Maps the shared memory.
 
 use crate::Error;
+use crate::maps::Maps;
+use crate::ring_copy::ring_mapping;
+use prof_os::Pid;
+use prof_os::process::folder;
 use prof_trace::shared::{Control, Geometry, LAYOUT, MAGIC, Shared};
+use std::fs::OpenOptions;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -11,6 +16,23 @@ const MOST_TABLES: u64 = 1 << 30;
 
 /// Offset of `segments` in the control page, after magic and layout.
 const HEAD: usize = 16;
+
+/// Opens the ring that process `pid` has mapped, whose other users have all ended. The kernel lets only those do that
+/// who have `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
+///
+/// # Errors
+/// If the process has no ring, or the kernel does not let this process open it.
+pub fn open_ring(pid: Pid) -> Result<OwnedFd, Error> {
+    let mut maps = Maps::open(pid).map_err(Error::io("cannot read its mappings"))?;
+    if !maps.read() {
+        return Err(Error::Gone(pid));
+    }
+    let ring = ring_mapping(&maps).ok_or(Error::NoRing)?;
+    let range = format!("{:x}-{:x}", ring.start.0, ring.end.0);
+    let opened =
+        OpenOptions::new().read(true).write(true).open(folder(pid) + "/map_files/" + &range);
+    opened.map(OwnedFd::from).map_err(Error::io("cannot open prof's memory in the process"))
+}
 
 /// Maps a ring for reading and writing, for as long as this process lives.
 ///

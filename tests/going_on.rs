@@ -1,0 +1,177 @@
+//! `prof attach -o SAME` after the collector was killed: the recording goes on, and what can't go on is refused before
+//! anything is touched.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target, until, writers};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::time::Duration;
+
+/// Kills the collector of a recording, and waits for its end.
+fn kill_collector(recording: &Path) {
+    let mut collector = Vec::new();
+    // While a fold takes its name, nobody has the recording open for a moment.
+    until("somebody writes to the recording", || {
+        collector = writers(recording);
+        !collector.is_empty()
+    });
+    for pid in &collector {
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+    }
+    let has_ended = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.contains("State:") || status.contains("State:\tZ")
+    };
+    until("the collector has ended", || collector.iter().all(has_ended));
+}
+
+/// Waits until the collector has written what there is, and no fold is in progress: a program that allocates without a
+/// pause could meet the bound first, where processors are few.
+fn calm(recording: &Path) {
+    let fold = recording.with_file_name(".r.prof.fold");
+    let length = || std::fs::metadata(recording).map_or(0, |m| m.len());
+    until("the collector has caught up", || {
+        let before = length();
+        std::thread::sleep(Duration::from_millis(20));
+        !fold.exists() && before == length()
+    });
+}
+
+/// Returns whether this process may open what other processes have mapped.
+fn may_open_mappings() -> bool {
+    let all = std::fs::read_dir("/proc/self/map_files").into_iter().flatten().flatten();
+    all.map(|entry| entry.path()).any(|path| std::fs::File::open(path).is_ok())
+}
+
+/// Returns what the program says: allocations, frees and reallocations, and its long-lived blocks.
+fn said(line: &str) -> [u64; 4] {
+    let numbers: Vec<u64> = line.split_whitespace().filter_map(|w| w.parse().ok()).collect();
+    [numbers[0], numbers[1], numbers[2], numbers[7]]
+}
+
+#[test]
+fn a_recording_goes_on_after_its_collector_was_killed() {
+    let scene = Scene::new("going-on");
+    for bounds in [&[][..], &["--max-disk", "4MiB", "--on-limit", "drop-oldest"]] {
+        let mut target = Target::start(&program("folds.c"), &[]);
+        let pid = target.pid.to_string();
+        target.ask("waits");
+        let args = [&["attach", &pid, "-o", "r.prof", "--compress", "none"], bounds].concat();
+        scene.prof(&args).ok("attach");
+        let file = scene.path("r.prof");
+        let first = said(&target.ask("counts"));
+        for round in 0..4 {
+            for _ in 0..8 {
+                target.ask("batch");
+                calm(&file);
+            }
+            std::thread::scope(|scope| {
+                // Sometimes in the midst of the work, sometimes after it.
+                let killer = scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(if round % 2 == 0 { 2 } else { 60 }));
+                    kill_collector(&file);
+                });
+                target.ask("batch");
+                killer.join().expect("the collector is killed");
+            });
+            // Nobody collects, and the ring has room.
+            target.ask("batch");
+            let out = scene.prof(&args);
+            if !may_open_mappings() {
+                assert!(out.code == 3 && out.stderr.contains("CAP_CHECKPOINT_RESTORE"), "{out:?}");
+                common::skip("going_on", "only root may open another process's memory");
+                return;
+            }
+            assert!(out.ok("attach again").stderr.contains("r.prof goes on"), "round {round}");
+            calm(&file);
+        }
+        let last = said(&target.ask("batch"));
+        scene.detach(&target);
+        let r = scene.finished(&file);
+        let [a, f, re] = [0, 1, 2].map(|i| last[i] - first[i]);
+        assert_eq!(r.number("/recording/lost_events"), 0, "{bounds:?}: {:#}", r.brief());
+        assert_eq!(r.total("reallocations"), re, "{bounds:?}: {:#}", r.brief());
+        // Making a thread allocates, and ending one frees.
+        assert!((a..a + 200).contains(&r.total("allocations")), "{bounds:?}: {:#}", r.brief());
+        assert!((f..f + 200).contains(&r.total("frees")), "{bounds:?}: {:#}", r.brief());
+        let long = r.marked("folds.c", "long").number("allocations");
+        assert_eq!(long, last[3], "a stack has one row: {:#}", r.brief());
+        assert_eq!(r.marked("folds.c", "again").number("reallocations"), re);
+        target.quit();
+        std::fs::remove_file(&file).expect("the recording");
+    }
+}
+
+#[test]
+fn recording_is_switched_on_again_where_the_ring_was_full() {
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("going-on-full");
+    let mut target = Target::start(&program("stress.c"), &[]);
+    let recording = scene.attach_with(&target, &["--ring-size", "1MiB", "-o", "r.prof"]);
+    let pid = target.pid.to_string();
+    kill_collector(&recording);
+    let status = |scene: &Scene| {
+        let out = scene.prof(&["status", &pid, "--format", "json"]).ok("status");
+        serde_json::from_str::<serde_json::Value>(&out.stdout).expect("JSON")
+    };
+    let lost = || status(&scene)["lost_events"].as_u64();
+    until("recording turns itself off", || {
+        let before = lost();
+        std::thread::sleep(Duration::from_millis(300));
+        before > Some(1000) && before == lost()
+    });
+    let out = scene.prof(&["attach", &pid, "-o", "r.prof"]).ok("attach again");
+    assert!(out.stderr.contains("turned itself off"), "{out:?}");
+    let now = status(&scene);
+    assert_eq!(now["state"], "recording", "{now:#}");
+    let events = now["events"].as_u64();
+    until("events are recorded again", || status(&scene)["events"].as_u64() > events);
+    scene.detach(&target);
+    let r = scene.finished(&recording);
+    assert!(r.number("/recording/lost_events") > 1000, "{:#}", r.brief());
+    assert_eq!(target.ask("stop"), "done OK");
+    target.quit();
+}
+
+#[test]
+fn what_can_not_go_on_is_refused_before_anything_is_touched() {
+    let scene = Scene::new("going-on-not");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let file = scene.path("r.prof");
+    for (args, again, says) in [
+        (&[][..], &["--sample=1M"][..], "other settings"),
+        (&["--aggregate"], &["--aggregate"], "--aggregate"),
+        (&["--aggregate"], &[], "figures in place of blocks"),
+    ] {
+        let attach = ["attach", &pid, "-o", "r.prof"];
+        scene.prof(&[&attach[..], args].concat()).ok("attach");
+        target.ask("alloc 100");
+        kill_collector(&file);
+        let before = std::fs::read(&file).expect("the recording");
+        let out = scene.prof(&[&attach[..], again].concat());
+        assert!(out.code == 3 && out.stderr.contains(says), "{out:?}");
+        assert!(out.stderr.contains("another file with -o"), "{out:?}");
+        std::fs::write(scene.path("other"), b"mine").expect("written");
+        let out = scene.prof(&["attach", &pid, "-o", "other"]);
+        assert!(out.code == 2 && out.stderr.contains("exists"), "{out:?}");
+        assert_eq!(std::fs::read(&file).expect("the recording"), before, "it was touched");
+        assert_eq!(std::fs::read(scene.path("other")).expect("a file"), b"mine");
+        // As the message says.
+        let out = scene.prof(&["attach", &pid, "-o", "next.prof"]).ok("attach to another file");
+        assert!(out.stderr.contains("finished an earlier recording"), "{out:?}");
+        scene.finished(&file);
+        target.ask("free 100");
+        scene.detach(&target);
+        let out = scene.prof(&attach);
+        assert!(out.code == 2 && out.stderr.contains("exists"), "a finished one: {out:?}");
+        ["r.prof", "next.prof"]
+            .map(|name| std::fs::remove_file(scene.path(name)).expect("a recording"));
+    }
+    target.quit();
+}
