@@ -4,9 +4,10 @@ use crate::failure::refused;
 use crate::kept::Kept;
 use crate::{orphans, recorder, term};
 use anyhow::Result;
-use prof_collect::Peek;
+use prof_collect::{Drained, Peek};
 use prof_inject::process::program::Program;
 use prof_os::Pid;
+use prof_trace::values::text;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -127,6 +128,21 @@ pub(crate) fn held_by_others(pid: Pid) -> Option<anyhow::Error> {
         "process {pid} has ended, or runs another program, but process {other} has the memory that it had, and \
          prof's hooks in it: `prof detach {other}` takes them out"
     )))
+}
+
+/// Returns the message about events that were saved in place of a dead collector.
+pub(crate) fn saved(d: &Drained) -> String {
+    let saved = format!(
+        "the collector had died; saved what it had left: {} events",
+        text::number(d.events)
+    );
+    match d.lost {
+        0 => saved,
+        n => format!(
+            "{saved}; {} more are lost, as the recording's bounds have no room for them (--max-disk, --keep-free)",
+            text::number(n)
+        ),
+    }
 }
 
 /// Returns the message that the last events of a recording can't be saved.

@@ -8,7 +8,7 @@ use crate::commands::bounds::BoundArgs;
 use crate::commands::collect::Writing;
 use crate::commands::record::{FunctionArgs, OnFull, RecordArgs};
 pub(crate) use crate::ending::{Detached, stays};
-use crate::ending::{Ending, departed, held_by_others, rest_is_lost};
+use crate::ending::{Ending, departed, held_by_others, rest_is_lost, saved};
 use crate::failure::{failed, refused, usage};
 use crate::kept::Kept;
 use crate::new_file::create;
@@ -285,7 +285,8 @@ pub(crate) fn activate(
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
     let census = settings.census.is_some();
-    let how = recorder::How { writing, duration, timeout, audit, note, path, census, goes_on: false };
+    let how =
+        recorder::How { writing, duration, timeout, audit, note, path, census, goes_on: false };
     let begun = recorder::start(pid, ring, file, &how);
     let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     let counted = match census::begin(&mut installed, settings.census) {
@@ -357,10 +358,7 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
         // Events after the last look at the ring would be lost.
         let _ = prof_inject::pause(pid);
         match drain_orphan(pid, &peek.path) {
-            Ok(d) => messages.push(format!(
-                "the collector had died; saved what it had left: {} events",
-                text::number(d.events)
-            )),
+            Ok(d) => messages.push(saved(&d)),
             Err(_) if peek.counters.events == 0 => {}
             Err(e) => messages.push(rest_is_lost(&peek, &e)),
         }

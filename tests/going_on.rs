@@ -4,6 +4,7 @@
 mod common;
 
 use common::build::program;
+use common::disk::{small_disk, unmount};
 use common::{Scene, Target, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -170,8 +171,43 @@ fn what_can_not_go_on_is_refused_before_anything_is_touched() {
         scene.detach(&target);
         let out = scene.prof(&attach);
         assert!(out.code == 2 && out.stderr.contains("exists"), "a finished one: {out:?}");
-        ["r.prof", "next.prof"]
-            .map(|name| std::fs::remove_file(scene.path(name)).expect("a recording"));
+        for name in ["r.prof", "next.prof"] {
+            std::fs::remove_file(scene.path(name)).expect("a recording");
+        }
     }
     target.quit();
+}
+
+/// Kills the collector of a program that has more in memory than its recording may take, detaches, and checks that the
+/// recording says so. Returns its length.
+fn detach_with_too_much(scene: &Scene, file: &Path, bounds: &[&str]) -> u64 {
+    let mut target = Target::start(&program("folds.c"), &[]);
+    let name = file.to_str().expect("a path");
+    let recorded =
+        scene.attach_with(&target, &[&["-o", name, "--compress", "none"], bounds].concat());
+    kill_collector(&recorded);
+    (0..20).for_each(|_| _ = target.ask("batch"));
+    let out = scene.prof(&["detach", &target.pid.to_string()]).ok("detach");
+    assert!(out.stderr.contains("have no room for them"), "{out:?}");
+    let r = scene.report(&recorded);
+    assert!(r.number("/recording/lost_events") > 10_000, "{:#}", r.brief());
+    assert!(r.total("allocations") > 10_000, "{:#}", r.brief());
+    let why = scene.prof(&["info", name]).ok("info").stdout;
+    assert!(why.contains("ended early, at a bound: its collector had died"), "{why}");
+    target.quit();
+    std::fs::metadata(&recorded).expect("the recording").len()
+}
+
+#[test]
+fn what_a_detach_saves_stays_within_the_bounds() {
+    let scene = Scene::new("saved");
+    let len = detach_with_too_much(&scene, &scene.path("r.prof"), &["--max-disk", "3MiB"]);
+    assert!((1 << 20..=3 << 20).contains(&len), "{len}");
+    if !small_disk(&scene, "what_a_detach_saves_stays_within_the_bounds", 12) {
+        return;
+    }
+    let file = scene.path("disk/r.prof");
+    let len = detach_with_too_much(&scene, &file, &["--keep-free", "8MiB"]);
+    assert!((1 << 20..=4 << 20).contains(&len), "{len}");
+    unmount(&scene);
 }

@@ -1,14 +1,13 @@
 //! The collector's loop.
 
 use crate::Error;
-use crate::budget::{Budget, Meter};
 use crate::calls::Files;
 use crate::clock::Clock;
 use crate::counters::Checked;
 use crate::drain::Drain;
 use crate::epochs::Epochs;
 use crate::fineness::Chooser;
-use crate::folding::{Folder, Folding};
+use crate::folding::Folding;
 use crate::heart::Heart;
 use crate::limits::{Guard, Limits};
 use crate::mappings::Mapped;
@@ -27,7 +26,7 @@ use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring;
-use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
+use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, state};
 use prof_trace::sieve::Sieve;
 use prof_trace::ticks::Ticks;
 use prof_trace::values::text::duration;
@@ -36,14 +35,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+mod bounds;
 mod hold;
 mod memory_stats;
 mod requests;
 mod scans;
 mod slow;
 
-/// Greatest number of stack nodes that keep their ids where the oldest events go: what names the nodes stays.
-const NODES: usize = 1 << 20;
 /// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
 /// Longest wait for the first look at the target's mappings.
@@ -57,6 +55,10 @@ const FAMILY_GAP: Duration = Duration::from_secs(30);
 /// A look at the target's memory that is not older than this need not be repeated at the end.
 const LOOKED: Duration = Duration::from_secs(10);
 
+/// Why a recording that was finished in place of a dead collector ends where it does.
+const REST: &str =
+    "its collector had died, and not all that was in memory fits (--max-disk, --keep-free)";
+
 /// The result of a finished recording.
 #[derive(Debug)]
 pub struct Ended {
@@ -68,6 +70,8 @@ pub struct Ended {
     pub failure: Option<std::io::Error>,
     /// Number of recorded events.
     pub events: u64,
+    /// Number of events for which there was no room in the file.
+    pub unwritten: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
     /// Whether the target has ended, but another process shares its memory, which still exists.
@@ -258,24 +262,6 @@ impl<'a> Collector<'a> {
     /// Lets this process move to a session of its own when it falls behind: it is a process made for collecting.
     pub fn let_leave_session(&mut self) {
         self.pace.let_leave();
-    }
-
-    /// Sets what recording may cost: a sample whose distance adapts becomes so coarse that it costs no more.
-    pub fn set_budget(&mut self, budget: Budget) {
-        self.shared.control().flags.fetch_or(flags::COSTS, Relaxed);
-        self.fineness.keep_to(Meter::new(budget, self.target.pid()));
-    }
-
-    /// Sets the bounds of the recording. At the first that is reached, recording is switched off.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.guard = Guard::new(limits);
-        self.out.set_most(limits.hard());
-    }
-
-    /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already.
-    pub fn set_folder(&mut self, folder: Box<dyn Folder>) {
-        self.tree.remember_all(NODES);
-        self.folding = Some(Folding::new(folder, &self.guard.limits));
     }
 
     /// Sets what decides which events are written.
@@ -509,38 +495,6 @@ impl<'a> Collector<'a> {
         t
     }
 
-    /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
-    /// target waits for a free segment.
-    fn check_writing(&mut self) {
-        if self.out.failure().is_none() && self.guard.look(self.out.file(), self.out.len()) {
-            // The recording says that nothing follows, also if the detach takes long.
-            let off = Toggle { ticks: self.epochs.clock().now(), on: 0 };
-            self.out.put(kind::TOGGLE, &off.encode());
-        }
-        let failed = self.out.failure().map(|e| format!("cannot write the recording: {e}"));
-        let Some(mut why) = failed.or_else(|| self.guard.reached.clone()) else { return };
-        if let Some(not) = self.folding.take().and_then(|f| f.ended()) {
-            why = format!("{why}; its oldest part could not be dropped: {not}");
-            self.guard.reached = self.guard.reached.as_ref().map(|_| why.clone());
-        }
-        self.failed = self.out.failure().is_some();
-        if let Some(Callback(f)) = self.on_failure.take() {
-            f();
-            log::error!("{why}; recording is switched off");
-        }
-        // Repeat this each time, as a signal may have switched recording on again.
-        if let Some(mem) = self.target.mem() {
-            let _ = switch_off(mem, &self.shared);
-        }
-    }
-
-    /// Drops the oldest part of the recording, step by step, if it is time for that. Returns whether there is more to do
-    /// at once.
-    fn fold(&mut self) -> bool {
-        let (limits, clock) = (&self.guard.limits, self.epochs.clock());
-        self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, limits, || clock.now()))
-    }
-
     /// Returns whether the recording can't be written any more.
     pub fn has_failed(&self) -> bool {
         self.failed
@@ -576,6 +530,7 @@ impl<'a> Collector<'a> {
             Some(e) => format!("stopped: {e}"),
             None => match &self.guard.reached {
                 Some(why) => format!("{}{why}", End::LIMIT),
+                None if self.continued && self.out.lost() > 0 => format!("{}{REST}", End::LIMIT),
                 None => reason.to_owned(),
             },
         };
@@ -586,8 +541,8 @@ impl<'a> Collector<'a> {
         self.out.put_last(&last);
         self.pass_on_dumps();
         let failure = self.out.take_failure();
-        let events = self.drain.events.saturating_sub(self.out.lost());
-        let bytes = self.out.len();
-        Ended { reason, detached, failure, events, bytes, memory_lives: false }
+        let (unwritten, bytes) = (self.out.lost(), self.out.len());
+        let events = self.drain.events.saturating_sub(unwritten);
+        Ended { reason, detached, failure, events, unwritten, bytes, memory_lives: false }
     }
 }

@@ -1,6 +1,7 @@
 //! The bounds of a recording's file: its length, and the room that the file system keeps.
 
 use nix::sys::statvfs::fstatvfs;
+use prof_trace::records::Bounds;
 use prof_trace::values::parse;
 use prof_trace::values::text::bytes;
 use std::fmt;
@@ -16,6 +17,8 @@ const STEP: u64 = 4 << 20;
 const PART: u64 = 8;
 /// Greatest part of `max_disk` that is kept for what is in the ring when recording is switched off, and for the end.
 const RESERVE: u64 = 4 << 20;
+/// Room on the file system for what ends a recording.
+const LAST: u64 = 1 << 20;
 /// Parts of a whole in a [`Room::Share`].
 const MILLION: u64 = 1_000_000;
 /// The room that is left to others unless the user says otherwise, as text. On a disk of 20 TB a share alone would
@@ -89,6 +92,24 @@ impl Limits {
     pub const NONE: Self = Self { max_disk: None, keep_free: Room::Bytes(0) };
     /// The least `max_disk` in bytes: a shorter recording could hold little but descriptions of modules.
     pub const LEAST: u64 = 1 << 20;
+
+    /// Returns the record that says this in a recording; `None` if there is no bound.
+    pub(crate) fn record(&self) -> Option<Bounds> {
+        let (max_disk, keep_free) = (self.max_disk.unwrap_or(0), self.keep_free.to_string());
+        (*self != Self::NONE).then_some(Bounds { max_disk, keep_free })
+    }
+
+    /// Returns the bounds that a recording states. What can't be read is no bound.
+    pub(crate) fn of(record: &Bounds) -> Self {
+        let max_disk = Some(record.max_disk).filter(|n| *n >= Self::LEAST);
+        Self { max_disk, keep_free: record.keep_free.parse().unwrap_or(Room::Bytes(0)) }
+    }
+
+    /// Returns the length that a recording of this length may have at most with what a dead collector has left in memory.
+    pub(crate) fn with_rest(&self, file: &File, len: u64) -> u64 {
+        let room = self.room(file).unwrap_or(0).saturating_sub(LAST);
+        self.hard().min(len.saturating_add(room))
+    }
 
     /// Returns the length at which recording is switched off.
     fn soft(&self) -> u64 {
@@ -205,6 +226,17 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_states_its_bounds() {
+        for keep_free in [Room::Usual, Room::Bytes(7), Room::Share(12_345)] {
+            let all = Limits { max_disk: Some(Limits::LEAST), keep_free };
+            assert_eq!(all.record().map(|r| Limits::of(&r)), Some(all));
+        }
+        assert_eq!(Limits::NONE.record(), None);
+        let bad = Bounds { max_disk: 3, keep_free: "much".into() };
+        assert_eq!(Limits::of(&bad), Limits::NONE);
+    }
+
+    #[test]
     fn a_length_and_a_file_system_are_bounds() {
         let path = std::env::temp_dir().join(format!("prof-limits-{}", std::process::id()));
         let file = File::create(&path).expect("a file");
@@ -213,7 +245,9 @@ mod tests {
         assert_eq!(most.reached(&file, 1 << 20), Ok(13 << 20));
         assert!(most.reached(&file, (14 << 20) + 1).is_err_and(|why| why.contains("16.0 MiB")));
         assert!(most.soft() < most.hard() && most.hard() < 16 << 20);
+        assert_eq!(most.with_rest(&file, 1 << 20), most.hard());
         let all = Limits { keep_free: Room::Share(1_000_000), ..Limits::NONE };
+        assert_eq!(all.with_rest(&file, 1 << 20), 1 << 20);
         assert!(all.reached(&file, 0).is_err_and(|why| why.contains("100%")));
         let mut guard = Guard::new(all);
         assert!(guard.look(&file, 0) && !guard.look(&file, 0), "said once");

@@ -1,6 +1,7 @@
 //! Finishes the recording of a collector that died, with the events that are left in the ring.
 
 use crate::drain::{Drain, Missing};
+use crate::limits::Limits;
 use crate::output::Output;
 use crate::ring_copy::RingCopy;
 use crate::target::switch_off;
@@ -13,7 +14,7 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Target, kind,
+    Bounds, CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Target, kind,
 };
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
@@ -29,8 +30,10 @@ use std::time::Duration;
 /// Result of finishing a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Number of events that were left in the ring.
+    /// Number of events that were left in the ring, and are in the recording.
     pub events: u64,
+    /// Number of those for which there is no room within the recording's bounds.
+    pub lost: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
 }
@@ -53,13 +56,16 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
     let _ = file.lock();
     let left = Left::of(pid, &file, path)?;
     if left.ended {
-        return Ok(Drained { events: 0, bytes: left.len });
+        return Ok(Drained { events: 0, lost: 0, bytes: left.len });
     }
     let mut collector = left.go_on(pid, shared, file, path)?;
+    if let Some(limits) = &left.limits {
+        collector.set_limits_of_rest(limits);
+    }
     let ended = collector.finish("stopped: the collector had died");
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
-        None => Ok(Drained { events: ended.events, bytes: ended.bytes }),
+        None => Ok(Drained { events: ended.events, lost: ended.unwritten, bytes: ended.bytes }),
     }
 }
 
@@ -80,7 +86,12 @@ impl Collector<'static> {
     ///
     /// # Errors
     /// Why it can't, see [`open_orphan`].
-    pub fn go_on(pid: Pid, shared: Shared<'static>, file: File, path: &Path) -> Result<Self, Error> {
+    pub fn go_on(
+        pid: Pid,
+        shared: Shared<'static>,
+        file: File,
+        path: &Path,
+    ) -> Result<Self, Error> {
         let left = Left::of(pid, &file, path)?;
         left.check(path)?;
         let mut all = left.go_on(pid, shared, file, path)?;
@@ -137,6 +148,8 @@ struct Left {
     ended: bool,
     /// Whether it has figures in place of blocks.
     has_figures: bool,
+    /// The bounds that its collector was given.
+    limits: Option<Limits>,
     last_pass: Option<Pass>,
     /// Offsets of the epochs (see [`Epoch`]), the present one last.
     offsets: Vec<u64>,
@@ -268,6 +281,7 @@ impl Left {
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
             kind::STRIPPED => self.has_figures = true,
+            kind::BOUNDS => self.limits = Bounds::decode(payload).map(|b| Limits::of(&b)),
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
             kind::NODE_RUN => self.note_nodes(NodeRun::decode(payload).and_then(|r| r.nodes())),
             kind::ZIPPED => {

@@ -369,6 +369,8 @@ impl Output {
         self.write_chunks(&meta);
         if self.end.saturating_add(events.len() as u64) > self.most {
             self.lost += count_events(&events);
+            // No later events are written, so that the recording has all up to there.
+            self.most = self.most.min(self.end);
         } else {
             self.write_chunks(&events);
         }

@@ -71,3 +71,13 @@ record! {
         reason: text,
     }
 }
+
+record! {
+    /// What the recording's file may take, as its collector was told. Of several records the last counts.
+    Bounds {
+        /// Greatest length of the file in bytes; 0: any.
+        max_disk: int,
+        /// Room that is left to others on the file system: bytes, a percentage, or the usual, as `--keep-free` takes it.
+        keep_free: text,
+    }
+}

@@ -38,8 +38,9 @@ pub const CENSUS: u16 = 34;
 pub const FOLDED: u16 = 35;
 pub const FOLD_END: u16 = 36;
 pub const FOLD_FAILED: u16 = 37;
+pub const BOUNDS: u16 = 38;
 
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 38] = [
     "target",
     "pass",
     "events",
@@ -77,6 +78,7 @@ const NAMES: [&str; 37] = [
     "folded",
     "fold end",
     "fold failed",
+    "bounds",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

@@ -1,0 +1,73 @@
+//! Keeps a recording, and what it costs, within its bounds.
+
+use super::{Callback, Collector};
+use crate::budget::{Budget, Meter};
+use crate::folding::{Folder, Folding};
+use crate::limits::{Guard, Limits};
+use crate::target::switch_off;
+use prof_trace::records::{Toggle, kind};
+use prof_trace::shared::flags;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Greatest number of stack nodes that keep their ids where the oldest events go: what names the nodes stays.
+const NODES: usize = 1 << 20;
+
+impl Collector<'_> {
+    /// Sets what recording may cost: a sample whose distance adapts becomes so coarse that it costs no more.
+    pub fn set_budget(&mut self, budget: Budget) {
+        self.shared.control().flags.fetch_or(flags::COSTS, Relaxed);
+        self.fineness.keep_to(Meter::new(budget, self.target.pid()));
+    }
+
+    /// Sets the bounds of the recording. At the first that is reached, recording is switched off.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.guard = Guard::new(limits);
+        self.out.set_most(limits.hard());
+        if let Some(bounds) = limits.record() {
+            self.out.put(kind::BOUNDS, &bounds.encode());
+        }
+    }
+
+    /// Sets the bounds of what a dead collector has left in memory: events beyond them are lost.
+    pub(crate) fn set_limits_of_rest(&mut self, limits: &Limits) {
+        self.out.set_most(limits.with_rest(self.out.file(), self.out.len()));
+    }
+
+    /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already.
+    pub fn set_folder(&mut self, folder: Box<dyn Folder>) {
+        self.tree.remember_all(NODES);
+        self.folding = Some(Folding::new(folder, &self.guard.limits));
+    }
+
+    /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
+    /// target waits for a free segment.
+    pub(super) fn check_writing(&mut self) {
+        if self.out.failure().is_none() && self.guard.look(self.out.file(), self.out.len()) {
+            // The recording says that nothing follows, also if the detach takes long.
+            let off = Toggle { ticks: self.epochs.clock().now(), on: 0 };
+            self.out.put(kind::TOGGLE, &off.encode());
+        }
+        let failed = self.out.failure().map(|e| format!("cannot write the recording: {e}"));
+        let Some(mut why) = failed.or_else(|| self.guard.reached.clone()) else { return };
+        if let Some(not) = self.folding.take().and_then(|f| f.ended()) {
+            why = format!("{why}; its oldest part could not be dropped: {not}");
+            self.guard.reached = self.guard.reached.as_ref().map(|_| why.clone());
+        }
+        self.failed = self.out.failure().is_some();
+        if let Some(Callback(f)) = self.on_failure.take() {
+            f();
+            log::error!("{why}; recording is switched off");
+        }
+        // Repeat this each time, as a signal may have switched recording on again.
+        if let Some(mem) = self.target.mem() {
+            let _ = switch_off(mem, &self.shared);
+        }
+    }
+
+    /// Drops the oldest part of the recording, step by step, if it is time for that. Returns whether there is more to do
+    /// at once.
+    pub(super) fn fold(&mut self) -> bool {
+        let (limits, clock) = (&self.guard.limits, self.epochs.clock());
+        self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, limits, || clock.now()))
+    }
+}
