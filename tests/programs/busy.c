@@ -1,4 +1,5 @@
-/* Threads that are mostly inside the allocator, stdio, the dynamic linker, a signal handler or fork, with short pauses.
+/* Threads that are inside the allocator, stdio, the dynamic linker, a signal handler or fork, about half of the time: each
+ * pauses for as long as it has worked, so that the linker is left alone as often on a slow machine as on a fast one.
  * "go" and "park" let them work and stop; "progress" waits until each of them has done its work some more times;
  * "linked" prints how many modules the dynamic linker lists, and a sum of their names. "alloc N" and "free N" as in
  * toggle.c. */
@@ -11,6 +12,7 @@
 #include <stdatomic.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { KINDS = 4, EACH = 200 };
@@ -59,14 +61,22 @@ static void fork_one(void) {
     if (status) say("FAILED: a child ended with %d\n", status);
 }
 
+static long microseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000L + now.tv_nsec / 1000;
+}
+
 static void *work(void *arg) {
     static void (*const all[KINDS])(void) = {allocate, print, load, fork_one};
     long kind = (long)arg;
     for (;;) {
         if (atomic_load(&working)) {
+            long begun = microseconds();
             all[kind]();
+            long took = microseconds() - begun, pause = kind == 3 ? 20000 : 500;
             atomic_fetch_add(&rounds[kind], 1);
-            usleep(kind == 3 ? 20000 : 500);
+            usleep((useconds_t)(took > pause ? took : pause));
         } else {
             atomic_fetch_add(&parked, 1);
             while (!atomic_load(&working)) usleep(1000);
