@@ -1,6 +1,6 @@
 //! The hook as a library that the target's own dynamic linker loads (`--by dlopen`).
 
-#![cfg(target_arch = "x86_64")]
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 
 mod common;
 
