@@ -83,12 +83,14 @@ struct Prepared {
 fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
     let found = list_allocators(pid).unwrap_or_default();
     let walk = Walk::prepare(pid, TIMEOUT).map_err(|e| refused(e.to_string()))?;
-    let known = |name: &str| match name {
-        allocator::GLIBC | allocator::MUSL => true,
+    let known = |[name, version, _]: &[String; 3]| match &**name {
+        allocator::GLIBC => true,
+        // musl is the C library even where another allocator has taken over.
+        allocator::MUSL => walk.has_musl() || is_groups(version),
         allocator::JEMALLOC => walk.has_jemalloc(),
         _ => false,
     };
-    if let Some([name, version, _]) = found.into_iter().find(|a| !known(&a[0])) {
+    if let Some([name, version, _]) = found.into_iter().find(|a| !known(a)) {
         return Err(refused(format!(
             "process {pid} has an allocator whose blocks no census can count, {name} {version}: attach without --census, \
              and its blocks from before stay unknown"
@@ -96,8 +98,8 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
     }
     if !walk.has_heap() {
         return Err(refused(format!(
-            "process {pid} has no heap of glibc's or of jemalloc's, the only ones that --census can count: attach without \
-             it, and blocks from before stay unknown"
+            "process {pid} has no heap of glibc's, jemalloc's or musl's, the only ones that --census can count: attach \
+             without it, and blocks from before stay unknown"
         )));
     }
     if walk.estimate() > most {
@@ -113,6 +115,12 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
     Ok(Prepared { pid, walk, most })
 }
 
+/// Returns whether this version of musl has the allocator that the census knows.
+fn is_groups(version: &str) -> bool {
+    let parts: Vec<u32> = version.split('.').map_while(|n| n.parse().ok()).collect();
+    parts.as_slice() >= &[1, 2, 1][..]
+}
+
 /// Returns a time as an option has it, rounded up to tenths of a second.
 fn time_option(t: Duration) -> String {
     let tenths = t.as_millis().div_ceil(100);
@@ -126,9 +134,14 @@ impl Prepared {
     /// If the heap can't be counted as a whole, or the census can't be written.
     fn take(mut self, installed: &mut Installed) -> Result<String> {
         let pid = self.pid;
+        // A static program has only what it calls.
+        let is_absent = |f: &str| {
+            matches!(f, "realloc" | "calloc")
+                && installed.not_hooked.iter().all(|n| n.function != f)
+        };
         let missing = ["malloc", "free", "realloc", "calloc"]
             .into_iter()
-            .find(|f| !installed.hooked.iter().any(|h| h.function == *f));
+            .find(|f| !installed.hooked.iter().any(|h| h.function == *f) && !is_absent(f));
         if let Some(function) = missing {
             return Err(refused(format!(
                 "{function} of process {pid} is not hooked, so that nobody sees what becomes of the blocks from before; \
@@ -267,6 +280,15 @@ mod tests {
                 let arena = if b.headed && !b.mapped { 2 - u8::from(b.main) } else { 0 };
                 assert_eq!(c.header.arena, arena);
             }
+        }
+    }
+
+    #[test]
+    fn old_and_unknown_versions_of_musl_are_not_known() {
+        for (version, known) in
+            [("1.2.1", true), ("1.2.5", true), ("2.0.0", true), ("1.2.0", false), ("?", false)]
+        {
+            assert_eq!(is_groups(version), known, "{version}");
         }
     }
 

@@ -30,7 +30,7 @@ fn start(linked: Linked) -> Option<Target> {
         Linked::Preloaded => {
             let library = Path::new(LIBRARIES).join("libjemalloc.so.2");
             let library = library.exists().then_some(library)?;
-            let mut command = Command::new(program_with("jemalloc.c", &FLAGS));
+            let mut command = Command::new(program_with("variety.c", &FLAGS));
             command.env("LD_PRELOAD", library);
             command
         }
@@ -40,7 +40,7 @@ fn start(linked: Linked) -> Option<Target> {
             let more = ["-s", "-Wl,--whole-archive", library.to_str()?, "-Wl,--no-whole-archive"];
             let libraries = ["-lstdc++", "-lm", "-ldl"];
             let flags = [&FLAGS[..], &more, &libraries].concat();
-            Command::new(compile("cc", "jemalloc.c", &flags).expect("a program with jemalloc"))
+            Command::new(compile("cc", "variety.c", &flags).expect("a program with jemalloc"))
         }
     };
     // Free pages would go back to the kernel with time, between the program's figures and the walk.

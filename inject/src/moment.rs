@@ -36,6 +36,8 @@ const RUN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_mil
 const JEMALLOC: &[u8] = b"jemalloc";
 /// Name of jemalloc's own threads, which give free pages back to the kernel (`background_thread_create`).
 const BACKGROUND: &str = "jemalloc_bg_thd";
+/// A function that only musl's allocator has.
+const OF_MUSL: &str = "__malloc_alloc_meta";
 /// Pause before all threads are stopped once more.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Ticks by which the clock of a thread may seem to be behind prof's, as it counts in steps.
@@ -148,7 +150,8 @@ impl Installed {
             else {
                 continue;
             };
-            all.push(with_neighbours(self.target.pid, &self.mem, m, start..end));
+            let code = with_neighbours(self.target.pid, &self.mem, m, start..end);
+            all.extend(without_others(self.target.pid, &self.mem, m, code));
             all.extend(internals(self.target.pid, &self.mem, m, maps));
         }
         let stubs = self.planned.iter().filter_map(|p| Some((p.stub_addr.0, p.stub.as_ref()?)));
@@ -174,6 +177,42 @@ fn with_neighbours(pid: Pid, mem: &RemoteMemory, m: &Module, code: Range<u64>) -
         }
     }
     start..end
+}
+
+/// Leaves out of a range of code what lies between functions of musl's allocator. These are in several object files, so a
+/// static program may have any others between them, in which its threads wait. glibc's are in one.
+fn without_others(pid: Pid, mem: &RemoteMemory, m: &Module, code: Range<u64>) -> Vec<Range<u64>> {
+    if m.symbols(pid, mem, |name| name == OF_MUSL).is_empty() {
+        return vec![code];
+    }
+    let all = m.symbols(pid, mem, |_| true);
+    let all = all.iter().map(|s| (code_at(s.addr.0), s.size, is_allocators(&s.name)));
+    between(code, all.collect())
+}
+
+/// Returns the parts of a range of code that belong to no function but an allocator's: given are address, size and
+/// whether it is one. A function that has no size (assembly) ends where the next one begins.
+fn between(code: Range<u64>, mut functions: Vec<(u64, u64, bool)>) -> Vec<Range<u64>> {
+    functions.sort_unstable();
+    let (mut parts, mut from) = (Vec::new(), code.start);
+    for (i, (start, size, is_allocators)) in functions.iter().enumerate() {
+        let next = functions[i + 1..].iter().map(|f| f.0).find(|next| next > start);
+        let end = match size {
+            0 => next.unwrap_or(*start),
+            _ => start.saturating_add(*size),
+        };
+        if *is_allocators || end <= from || *start >= code.end {
+            continue;
+        }
+        if from < *start {
+            parts.push(from..*start);
+        }
+        from = end;
+    }
+    if from < code.end {
+        parts.push(from..code.end);
+    }
+    parts
 }
 
 /// Returns the code of jemalloc's own functions, far from those that programs call: its library, or what has its prefix.
@@ -210,7 +249,7 @@ fn leave(
         for t in stopped.threads.iter_mut().filter(|t| !outside.contains(&t.tid)) {
             let regs = t.regs()?;
             // Threads that the kernel itself has in the process (io_uring's) have no stack.
-            if regs.sp() != 0 && walker.touches(&regs, code, || false) {
+            if regs.sp() != 0 && walker.may_be_inside(&regs, code) {
                 inside.push(t.tid);
             }
         }
@@ -227,4 +266,31 @@ fn leave(
         run = (run * 2).min(RUN.1);
     }
     Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_others_are_left_out() {
+        // malloc, a function of the allocator's without a name, one of others, one of theirs without a size, free, and what
+        // lies outside.
+        let functions = vec![
+            (0x100, 0x40, true),
+            (0x180, 0x20, false),
+            (0x1a0, 0, false),
+            (0x1c0, 0x30, true),
+            (0x300, 0x10, false),
+            (0x80, 0x10, false),
+        ];
+        assert_eq!(between(0x100..0x200, functions), [0x100..0x180, 0x1c0..0x200]);
+        assert_eq!(between(0x100..0x200, Vec::new()).first(), Some(&(0x100..0x200)));
+        // Another name for the same code, and one that reaches beyond both ends.
+        assert_eq!(
+            between(0x100..0x200, vec![(0x150, 0, false), (0x150, 8, false)]),
+            [0x100..0x150, 0x158..0x200]
+        );
+        assert_eq!(between(0x100..0x200, vec![(0x50, 0x1000, false)]), []);
+    }
 }

@@ -6,6 +6,8 @@ use crate::error::Error;
 use crate::jemalloc::{Heap, JemallocStats};
 use crate::mapped::Own;
 use crate::moment::Walk;
+use crate::musl::{self, MuslStats};
+use crate::sums::{Block, SizeClass, Sum, class_of};
 use crate::walk::Walked;
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
@@ -37,26 +39,6 @@ pub struct Options {
     pub patience: Duration,
     /// Time limit of the walk. The rest of the heap counts as lost.
     pub timeout: Duration,
-}
-
-/// Bytes and number of blocks. Bytes are those that the blocks take, with their headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
-    /// Bytes.
-    pub bytes: u64,
-    /// Number.
-    pub blocks: u64,
-}
-
-impl Sum {
-    fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        self.blocks += 1;
-    }
-
-    fn of(states: &[Sum; 4], state: State) -> Sum {
-        states[state as usize]
-    }
 }
 
 /// An arena.
@@ -93,17 +75,6 @@ impl ArenaStats {
         let all = parts.iter().map(|s| s.bytes).fold(self.top, u64::saturating_add);
         self.system.saturating_sub(all)
     }
-}
-
-/// Blocks of similar sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SizeClass {
-    /// Least and greatest number of bytes that a program can use of such a block.
-    pub sizes: (u64, u64),
-    /// Blocks in use.
-    pub in_use: Sum,
-    /// Free blocks, wherever they are kept.
-    pub free: Sum,
 }
 
 /// Memory that `malloc_trim(0)` would give back to the kernel: whole pages of free memory that are resident.
@@ -143,15 +114,6 @@ impl Lost {
     }
 }
 
-/// A block that is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// The address that the program has.
-    pub address: u64,
-    /// Bytes that the program can use.
-    pub size: u64,
-}
-
 /// The blocks of a process.
 #[derive(Debug, Default)]
 pub struct Census {
@@ -161,6 +123,8 @@ pub struct Census {
     pub mapped: Sum,
     /// The jemallocs that the process has, mostly none or one.
     pub jemallocs: Vec<JemallocStats>,
+    /// The allocators of musl's that the process has, mostly none or one.
+    pub musls: Vec<MuslStats>,
     /// Blocks by size, smallest first.
     pub sizes: Vec<SizeClass>,
     /// Memory that `malloc_trim(0)` would give back.
@@ -179,18 +143,19 @@ pub struct Census {
     walked: Walked,
     blocks: Vec<Own>,
     heaps: Vec<Heap>,
+    musl: Vec<musl::Heap>,
 }
 
 impl Census {
     /// Returns whether there is a heap that can be walked.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        !self.arenas.is_empty() || !self.jemallocs.is_empty()
+        !self.arenas.is_empty() || !self.jemallocs.is_empty() || !self.musls.is_empty()
     }
 
     /// Returns the blocks that the program has: those in heaps of glibc's in the order of their addresses, then those that
-    /// have mappings of their own, then jemalloc's in the order of their addresses. Blocks that jemalloc has made for itself,
-    /// and may free without a call of `free`, are none of them.
+    /// have mappings of their own, then jemalloc's in the order of their addresses, then musl's. Blocks that jemalloc has made
+    /// for itself, and may free without a call of `free`, are none of them.
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let in_use = self.walked.chunks.iter().filter(|c| c.state() == State::InUse);
         let in_heaps = in_use.map(|c| Block { address: c.user(), size: c.usable() });
@@ -198,12 +163,14 @@ impl Census {
         let own = self.blocks.iter().map(|b| b.chunk);
         let own = own.map(|c| Block { address: c.user(), size: c.size() - HEADER });
         let others = self.heaps.iter().flat_map(Heap::blocks);
-        in_heaps.chain(own).chain(others.map(|p| Block { address: p.address, size: p.size }))
+        let others = others.map(|p| Block { address: p.address, size: p.size });
+        in_heaps.chain(own).chain(others).chain(self.musl.iter().flat_map(musl::Heap::blocks))
     }
 
     /// Returns the blocks that the program has, together.
     pub fn in_use(&self) -> Sum {
         let others = self.jemallocs.iter().map(|j| j.sum(|a| a.in_use));
+        let others = others.chain(self.musls.iter().map(|m| m.in_use));
         self.arenas.iter().map(|a| a.in_use).chain(others).fold(self.mapped, |all, s| Sum {
             bytes: all.bytes + s.bytes,
             blocks: all.blocks + s.blocks,
@@ -264,7 +231,9 @@ pub(crate) struct Raw {
     pub own: Vec<Own>,
     /// The heaps of jemallocs.
     pub heaps: Vec<Heap>,
-    /// Memory of arenas and of jemallocs, in order.
+    /// The heaps of musl's allocators.
+    pub musl: Vec<musl::Heap>,
+    /// Memory of arenas, of jemallocs and of musl's groups, in order.
     pub taken: Vec<Range<u64>>,
     pub bytes: u64,
     /// Time was up before the end.
@@ -284,7 +253,8 @@ impl Raw {
             arenas: statistics(&self.arenas, &self.walked),
             mapped,
             jemallocs: self.heaps.iter().map(Heap::stats).collect(),
-            sizes: sizes(&self.walked, &self.own, &self.heaps),
+            musls: self.musl.iter().map(musl::Heap::stats).collect(),
+            sizes: sizes(&self),
             trim: trim(reader, &self.arenas, &self.walked),
             lost,
             others: others(reader, &self.maps, &self.taken, &self.own),
@@ -294,6 +264,7 @@ impl Raw {
             walked: self.walked,
             blocks: self.own,
             heaps: self.heaps,
+            musl: self.musl,
         }
     }
 
@@ -302,11 +273,13 @@ impl Raw {
         let heaps = self.heaps.iter();
         let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
         let behind = behind.chain(heaps.clone().flat_map(|h| &h.lost));
+        let behind = behind.chain(self.musl.iter().flat_map(|h| &h.lost));
+        let links = heaps.clone().map(|h| h.links).chain(self.musl.iter().map(|h| h.links));
         let missing = self.arenas.missing();
         Lost {
             bytes: behind.clone().map(|r| r.end - r.start).sum::<u64>() + missing,
             places: behind.count() as u64 + u64::from(missing > 0),
-            links: self.links + heaps.clone().map(|h| h.links).sum::<u64>(),
+            links: self.links + links.sum::<u64>(),
             others: self.walked.gaps,
             unknown: heaps.clone().any(|h| !h.is_known()),
             caches: heaps.clone().any(|h| h.is_known() && !h.has_caches()),
@@ -315,8 +288,13 @@ impl Raw {
     }
 }
 
-/// Returns the memory of arenas and of jemallocs, in order.
-pub(crate) fn taken(arenas: &Arenas, maps: &[Map], heaps: &[Heap]) -> Vec<Range<u64>> {
+/// Returns the memory of arenas, of jemallocs and of musl's groups, in order.
+pub(crate) fn taken(
+    arenas: &Arenas,
+    maps: &[Map],
+    heaps: &[Heap],
+    musl: &[musl::Heap],
+) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = arenas.all.iter().flat_map(|a| a.heaps.clone()).collect();
     // The newest region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
     let main = arenas.regions.iter().filter(|r| r.main);
@@ -330,8 +308,13 @@ pub(crate) fn taken(arenas: &Arenas, maps: &[Map], heaps: &[Heap]) -> Vec<Range<
         },
     ));
     all.extend(heaps.iter().flat_map(Heap::ranges));
+    all.extend(musl.iter().flat_map(musl::Heap::ranges));
     all.sort_by_key(|r| r.start);
     all
+}
+
+fn sum_of(states: &[Sum; 4], state: State) -> Sum {
+    states[state as usize]
 }
 
 fn statistics(arenas: &Arenas, walked: &Walked) -> Vec<ArenaStats> {
@@ -350,28 +333,18 @@ fn statistics(arenas: &Arenas, walked: &Walked) -> Vec<ArenaStats> {
         threads: a.threads,
         system: a.system,
         most_system: a.most_system,
-        in_use: Sum::of(&sums[i], State::InUse),
-        cached: Sum::of(&sums[i], State::Cached),
-        fast: Sum::of(&sums[i], State::Fast),
-        binned: Sum::of(&sums[i], State::Binned),
+        in_use: sum_of(&sums[i], State::InUse),
+        cached: sum_of(&sums[i], State::Cached),
+        fast: sum_of(&sums[i], State::Fast),
+        binned: sum_of(&sums[i], State::Binned),
         top: a.top.1,
     };
     arenas.all.iter().enumerate().map(of).collect()
 }
 
-/// Returns the class of a size: powers of two, each in four steps from 128 bytes on, by its greatest size.
-fn class_of(usable: u64) -> (u64, u64) {
-    let step = match usable {
-        0..=128 => 32,
-        _ => usable.next_power_of_two() / 8,
-    };
-    let most = usable.div_ceil(step) * step;
-    (most - step + 1, most)
-}
-
-fn sizes(walked: &Walked, mapped: &[Own], heaps: &[Heap]) -> Vec<SizeClass> {
+fn sizes(raw: &Raw) -> Vec<SizeClass> {
     let mut classes: BTreeMap<(u64, u64), SizeClass> = BTreeMap::new();
-    for c in walked.chunks.iter().chain(mapped.iter().map(|b| &b.chunk)) {
+    for c in raw.walked.chunks.iter().chain(raw.own.iter().map(|b| &b.chunk)) {
         let sizes = class_of(c.usable());
         let key = (sizes.1, sizes.0 - 1);
         let class = classes.entry(key).or_insert(SizeClass { sizes, ..SizeClass::default() });
@@ -380,7 +353,8 @@ fn sizes(walked: &Walked, mapped: &[Own], heaps: &[Heap]) -> Vec<SizeClass> {
             _ => class.free.add(c.size()),
         }
     }
-    heaps.iter().for_each(|h| h.count_sizes(&mut classes));
+    raw.heaps.iter().for_each(|h| h.count_sizes(&mut classes));
+    raw.musl.iter().for_each(|h| h.count_sizes(&mut classes));
     classes.into_values().collect()
 }
 
@@ -443,19 +417,6 @@ fn outside(range: &Range<u64>, known: &[Range<u64>]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn classes_of_sizes_adjoin_each_other() {
-        let mut last = 0;
-        for usable in 1..100_000 {
-            let (least, most) = class_of(usable);
-            assert!((least..=most).contains(&usable), "{usable}");
-            assert!(least == last + 1 || most == last, "{usable}: {least} to {most} after {last}");
-            last = most;
-        }
-        assert_eq!(class_of(129), (129, 160));
-        assert_eq!(class_of(1 << 40).1, 1 << 40);
-    }
 
     #[test]
     fn what_is_known_is_taken_out() {

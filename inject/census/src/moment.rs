@@ -7,6 +7,7 @@ use crate::chunk::{HEADER, State};
 use crate::error::Error;
 use crate::jemalloc::{self, Heap, Tree};
 use crate::mapped::{self, Own};
+use crate::musl;
 use crate::pieces;
 use crate::view::View;
 use crate::walk::Walked;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a heap that are walked in a second at least, to tell beforehand how long a stop would be.
 const RATE: u64 = 512 << 20;
-/// A second walk of jemalloc's heap may take this many times as long as the first: other processes may need the
+/// A second walk of a heap may take this many times as long as the first: other processes may need the
 /// processor.
 const MARGIN: u32 = 2;
 
@@ -43,10 +44,11 @@ pub struct Walk {
     arenas: usize,
     /// Bytes that all arenas have from the kernel.
     system: u64,
-    /// The maps of jemallocs, and how long it took to walk them while the process ran.
+    /// The maps of jemallocs and the data of musl's allocators, and how long it took to walk them while the process ran.
     trees: Vec<Tree>,
+    contexts: Vec<musl::Context>,
     walking: Duration,
-    /// Bytes of pages with blocks of jemallocs.
+    /// Bytes of pages with blocks of jemallocs, and of musl's groups.
     active: u64,
 }
 
@@ -108,6 +110,11 @@ fn walk(view: &mut View<'_>, maps: &[Map], trees: &[Tree]) -> Vec<Heap> {
     trees.iter().map(|t| Heap::walk(view, maps, t)).collect()
 }
 
+/// Walks the heaps of musl's allocators.
+fn walk_musl(view: &mut View<'_>, maps: &[Map], contexts: &[musl::Context]) -> Vec<musl::Heap> {
+    contexts.iter().map(|c| musl::Heap::walk(view, maps, c)).collect()
+}
+
 impl Walk {
     /// Searches the memory of a process. `timeout` is for this and for the walk together.
     ///
@@ -123,13 +130,16 @@ impl Walk {
         let trees = jemalloc::find(&mut view, &maps);
         let began = Instant::now();
         let heaps = walk(&mut view, &maps, &trees);
+        let contexts = musl::find(&mut view, &maps);
+        let musl = walk_musl(&mut view, &maps, &contexts);
         let walking = began.elapsed();
-        let active = heaps.iter().map(Heap::active).fold(0, u64::saturating_add);
+        let active = heaps.iter().map(Heap::active).chain(musl.iter().map(musl::Heap::system));
+        let active = active.fold(0, u64::saturating_add);
         let searched: Vec<&Map> = maps.iter().filter(|m| mapped::may_have(m)).collect();
         let mut own = Vec::new();
         // A process that has no arena has another allocator, whose memory may look like anything.
         if !arenas.all.is_empty() {
-            let taken = taken(&arenas, &maps, &heaps);
+            let taken = taken(&arenas, &maps, &heaps, &musl);
             own.extend(searched.iter().flat_map(|m| mapped::find(&mut view, m, &taken)));
         }
         let (bytes, late) = (view.bytes, view.is_late());
@@ -148,15 +158,16 @@ impl Walk {
             arenas,
             system,
             trees,
+            contexts,
             walking,
             active,
         })
     }
 
-    /// Returns whether there is a heap of glibc's or of a jemalloc's.
+    /// Returns whether there is a heap of glibc's, of a jemalloc's or of musl's.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        self.arenas > 0 || !self.trees.is_empty()
+        self.arenas > 0 || !self.trees.is_empty() || !self.contexts.is_empty()
     }
 
     /// Returns whether there is a jemalloc.
@@ -165,13 +176,19 @@ impl Walk {
         !self.trees.is_empty()
     }
 
-    /// Returns how long the walk takes at most, as far as the size of glibc's heap and a first walk of jemalloc's tell.
+    /// Returns whether there is an allocator of musl's.
+    #[must_use]
+    pub fn has_musl(&self) -> bool {
+        !self.contexts.is_empty()
+    }
+
+    /// Returns how long the walk takes at most, as far as the size of glibc's heap and a first walk of the others tell.
     #[must_use]
     pub fn estimate(&self) -> Duration {
         Duration::from_secs_f64(self.system as f64 / RATE as f64) + self.walking * MARGIN
     }
 
-    /// Returns the bytes that glibc's heap has from the kernel, and those of pages with blocks of a jemalloc's.
+    /// Returns the bytes that glibc's heap has from the kernel, and those of pages with blocks of others.
     #[must_use]
     pub fn heap_bytes(&self) -> u64 {
         self.system.saturating_add(self.active)
@@ -198,7 +215,8 @@ impl Walk {
             links += mark_fast(&mut view, &mut walked, &a.fast);
         }
         let heaps = walk(&mut view, &maps, &self.trees);
-        let taken = taken(&arenas, &maps, &heaps);
+        let musl = walk_musl(&mut view, &maps, &self.contexts);
+        let taken = taken(&arenas, &maps, &heaps, &musl);
         let own = match arenas.all.is_empty() {
             true => Vec::new(),
             false => self.own(&mut view, &maps, &taken),
@@ -207,7 +225,8 @@ impl Walk {
             return Err(Error::Ended(self.pid));
         }
         let (bytes, late) = (view.bytes, view.is_late());
-        Ok(Raw { maps, arenas, walked, caches, links, own, heaps, taken, bytes, late, stop: None })
+        let stop = None;
+        Ok(Raw { maps, arenas, walked, caches, links, own, heaps, musl, taken, bytes, late, stop })
     }
 
     /// Returns the blocks that have mappings of their own: those that were found before, and what is in mappings that
@@ -241,7 +260,7 @@ impl Taken {
     /// make and free without a call of `malloc` or `free`, are none of them.
     #[must_use]
     pub fn blocks(&self) -> Vec<Placed> {
-        let Raw { arenas, walked, caches, own, heaps, .. } = &self.raw;
+        let Raw { arenas, walked, caches, own, heaps, musl, .. } = &self.raw;
         let caches: HashSet<u64> = caches.iter().copied().collect();
         let mut all = Vec::new();
         for (arena, chunks) in &walked.regions {
@@ -264,9 +283,12 @@ impl Taken {
             mapped: true,
             headed: true,
         }));
-        all.extend(heaps.iter().flat_map(Heap::blocks).map(|p| Placed {
-            address: p.address,
-            size: p.size,
+        let others = heaps.iter().flat_map(Heap::blocks).map(|p| (p.address, p.size));
+        let others =
+            others.chain(musl.iter().flat_map(musl::Heap::blocks).map(|b| (b.address, b.size)));
+        all.extend(others.map(|(address, size)| Placed {
+            address,
+            size,
             main: false,
             mapped: false,
             headed: false,

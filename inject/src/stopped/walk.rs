@@ -22,6 +22,10 @@ const SEARCH: u64 = 256 << 10;
 /// frame of the handler may lie in front of them; most stacks are no longer than this.
 const SEARCH_SIGNALS: u64 = 8 << 20;
 
+/// Number of bytes from the stack pointer on that are searched for return addresses where code has no tables: such
+/// functions as an allocator calls (locks, system calls) need no more.
+const NEAR: usize = 32 * WORD;
+
 /// A frame of a stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
@@ -31,6 +35,16 @@ pub(crate) struct Frame {
     pub module: usize,
     /// Whether this is the frame of a signal that was delivered to the thread.
     pub is_signal: bool,
+}
+
+/// How far a stack was followed.
+enum Followed {
+    /// To an address that was looked for.
+    Hit,
+    /// To the thread's start.
+    Whole,
+    /// To a frame whose caller can't be found.
+    UpTo(FullRegs),
 }
 
 /// Unwinds the stacks of one process.
@@ -72,24 +86,62 @@ impl<'a> Walker<'a> {
         marked: impl FnOnce() -> bool,
     ) -> bool {
         let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
+        match self.follow(regs, &hit) {
+            Followed::Hit => true,
+            // Rules from code are nearly always right; the hook's own mark is consulted as well.
+            Followed::Whole => self.by_code && marked(),
+            Followed::UpTo(_) => marked() || self.search(regs.sp(), &hit),
+        }
+    }
+
+    /// Returns whether a thread is inside of an allocator's code, or may be: where its stack can't be followed in the
+    /// module that the code belongs to, return addresses near the stack pointer count, though they may be remains of
+    /// earlier calls.
+    pub(crate) fn may_be_inside(&mut self, regs: &UserRegs, code: &[Range<u64>]) -> bool {
+        let hit = |a: u64| code.iter().any(|r| r.contains(&a));
+        let last = match self.follow(regs, &hit) {
+            Followed::Hit => return true,
+            Followed::Whole if !self.by_code => return false,
+            Followed::Whole => *regs,
+            Followed::UpTo(last) => {
+                return self.search(regs.sp(), &hit) || self.is_near(&last, code, &hit);
+            }
+        };
+        self.is_near(&FullRegs::from(&last), code, &hit)
+    }
+
+    /// Returns whether code of a module has been reached that has code of these ranges, and one of the words near the
+    /// stack pointer is an address in them.
+    fn is_near(&self, at: &FullRegs, code: &[Range<u64>], hit: &dyn Fn(u64) -> bool) -> bool {
+        let module = self.module_of(at.pc).map(|i| &self.modules[i]);
+        let is_its =
+            |r: &Range<u64>| module.is_some_and(|m| m.start.0 <= r.start && r.end <= m.end.0);
+        code.iter().any(is_its) && {
+            let sp = Regs::from(at).sp;
+            let bytes = self.mem.read_some(RemoteAddr(sp & !(WORD as u64 - 1)), NEAR);
+            words(&bytes).any(hit)
+        }
+    }
+
+    /// Follows a stack up to a frame whose address is wanted, to its end, or as far as it can be.
+    fn follow(&mut self, regs: &UserRegs, hit: &dyn Fn(u64) -> bool) -> Followed {
         let mut full = FullRegs::from(regs);
         let mut exact = true;
         self.by_code = false;
         for _ in 0..MAX_FRAMES {
             if hit(full.pc) {
-                return true;
+                return Followed::Hit;
             }
             match self.step(&full, exact) {
                 Some(Some((next, signal))) => {
                     full = next;
                     exact = signal;
                 }
-                // Rules from code are nearly always right; the hook's own mark is consulted as well.
-                Some(None) => return self.by_code && marked(),
+                Some(None) => return Followed::Whole,
                 None => break,
             }
         }
-        marked() || self.search(regs.sp(), &hit)
+        Followed::UpTo(full)
     }
 
     /// Returns the frames of a thread's stack, the innermost first, as far as call frame information leads, and whether that is

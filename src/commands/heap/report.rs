@@ -4,7 +4,7 @@ mod jemalloc;
 
 use jemalloc::JemallocData;
 use prof_analyze::report::{Style, Table};
-use prof_census::{ArenaStats, Census, SizeClass, Sum};
+use prof_census::{ArenaStats, Census, MuslStats, SizeClass, Sum};
 use prof_collect::list_allocators;
 use prof_os::Pid;
 use prof_trace::records::allocator;
@@ -74,6 +74,49 @@ impl From<&ArenaStats> for ArenaData {
     }
 }
 
+/// The allocator of musl.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct MuslData {
+    groups: u64,
+    system_bytes: u64,
+    in_use: SumData,
+    /// Blocks with mappings of their own; they are part of `in_use`.
+    mapped: SumData,
+    free: SumData,
+}
+
+impl From<&MuslStats> for MuslData {
+    fn from(m: &MuslStats) -> Self {
+        Self {
+            groups: m.groups,
+            system_bytes: m.system,
+            in_use: m.in_use.into(),
+            mapped: m.mapped.into(),
+            free: m.free.into(),
+        }
+    }
+}
+
+impl MuslData {
+    /// Writes what is free, and what has mappings of its own.
+    fn write(&self, out: &mut String) -> fmt::Result {
+        let (one, many) = ("block has a mapping of its own", "blocks have mappings of their own");
+        write!(
+            out,
+            "  musl: {} from the kernel in {}; {} free in {}",
+            bytes(self.system_bytes),
+            count(self.groups, "group of slots", "groups of slots"),
+            bytes(self.free.bytes),
+            count(self.free.blocks, "slot", "slots"),
+        )?;
+        if self.mapped.blocks > 0 {
+            let blocks = count(self.mapped.blocks, one, many);
+            write!(out, "; {blocks}: {}", bytes(self.mapped.bytes))?;
+        }
+        writeln!(out)
+    }
+}
+
 /// Blocks of which a program can use this many bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct SizeData {
@@ -119,6 +162,7 @@ pub(super) struct HeapData {
     mapped: SumData,
     arenas: Vec<ArenaData>,
     jemallocs: Vec<JemallocData>,
+    musls: Vec<MuslData>,
     sizes: Vec<SizeData>,
     trim_bytes: u64,
     trim_top_bytes: u64,
@@ -140,6 +184,7 @@ impl HeapData {
             walked: match &*name {
                 allocator::GLIBC => true,
                 allocator::JEMALLOC => census.jemallocs.iter().any(|j| j.version.is_some()),
+                allocator::MUSL => !census.musls.is_empty(),
                 _ => false,
             },
         });
@@ -156,6 +201,7 @@ impl HeapData {
             mapped: census.mapped.into(),
             arenas: census.arenas.iter().map(ArenaData::from).collect(),
             jemallocs: census.jemallocs.iter().map(JemallocData::from).collect(),
+            musls: census.musls.iter().map(MuslData::from).collect(),
             sizes: census.sizes.iter().map(SizeData::from).collect(),
             trim_bytes: census.trim.top + census.trim.inside,
             trim_top_bytes: census.trim.top,
@@ -191,7 +237,7 @@ impl HeapData {
     fn write(&self, top: usize, style: Style, out: &mut String) -> fmt::Result {
         let (pid, name) = (self.pid, &self.name);
         let has_glibc = !self.arenas.is_empty();
-        if has_glibc || !self.jemallocs.is_empty() {
+        if has_glibc || !self.jemallocs.is_empty() || !self.musls.is_empty() {
             let blocks = count(self.in_use.blocks, "block", "blocks");
             let sum = bytes(self.in_use.bytes);
             let headers = if has_glibc { ", headers included" } else { "" };
@@ -200,14 +246,15 @@ impl HeapData {
                 self.free(out)?;
             }
             self.jemallocs.iter().try_for_each(|j| j.free(out))?;
+            self.musls.iter().try_for_each(|m| m.write(out))?;
         } else {
             writeln!(
                 out,
-                "process {pid} ({name}): neither glibc's allocator nor jemalloc is there, or it was never used"
+                "process {pid} ({name}): none of glibc's allocator, jemalloc and musl's is there, or it was never used"
             )?;
         }
         self.scan(out)?;
-        for a in self.allocators.iter().filter(|a| !a.walked && a.name != allocator::MUSL) {
+        for a in self.allocators.iter().filter(|a| !a.walked) {
             writeln!(out, "  not walked: {} {}, whose memory is below", a.name, a.version)?;
         }
         self.loss(out)?;

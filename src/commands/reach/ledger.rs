@@ -183,8 +183,8 @@ impl Ledger {
         let pid = self.pid;
         if !census.has_heap() {
             return Err(refused(format!(
-                "process {pid} has no heap of glibc's or of jemalloc's, so that the blocks from before the attach are not \
-                 known"
+                "process {pid} has no heap of glibc's, jemalloc's or musl's, so that the blocks from before the attach are \
+                 not known"
             )));
         }
         if census.stop.is_none() {

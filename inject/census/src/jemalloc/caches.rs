@@ -3,7 +3,8 @@
 //! Each arena has a ring of the descriptors of caches that belong to it; a descriptor names the cache's bins and, right
 //! behind itself, the arena. The arenas are named by a variable beside the tree's root.
 
-use super::tree::{ALIGN, Tree, each_word, is_own};
+use super::tree::{ALIGN, Tree};
+use crate::data::{each_word, is_own};
 use crate::view::{Memory as _, View, WORD, words};
 use prof_os::maps::Map;
 use std::collections::BTreeSet;

@@ -2,7 +2,7 @@
 
 use super::Heap;
 use super::extent::Use;
-use crate::census::{SizeClass, Sum};
+use crate::sums::{SizeClass, Sum};
 use std::collections::BTreeMap;
 
 /// A jemalloc that a process has. Bytes are those that a program can use of blocks: there are no headers.

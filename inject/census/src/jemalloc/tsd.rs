@@ -4,7 +4,8 @@
 //! in two parts that name each other; all are laid out alike, and a variable leads to the first. Only 5.3 has such parts.
 
 use super::caches::Cache;
-use super::tree::{Tree, each_word, is_own};
+use super::tree::Tree;
+use crate::data::{each_word, is_own};
 use crate::view::{Memory as _, View, WORD, words};
 use prof_os::maps::Map;
 use std::collections::BTreeSet;

@@ -1,8 +1,9 @@
-/* A heap of jemalloc's with blocks of every kind, and what the program and jemalloc say of it.
+/* A heap with blocks of every kind, and what the program and its jemalloc say of it. "plain" as an argument: there is no
+ * jemalloc.
  *
  * "begin" makes the heap: its threads stay but for two, and keep their caches. "mix" frees, resizes and adds blocks,
  * "churn" and "calm" let the threads change their own blocks at full speed and stop. "told" prints jemalloc's figures,
- * "list" every block that the program has, by address and usable size. "leak" forgets some blocks. jemalloc is preloaded or linked in. */
+ * "list" every block that the program has, by address and usable size. "leak" forgets some blocks. */
 #include "common.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -131,7 +132,7 @@ static void begin(void) {
     large[1] = realloc(large[1], 3 << 20);
     large[2] = realloc(large[2], 100);
     large[0] = malloc((size_t)1 << 30);
-    make_special();
+    if (mallctl != NULL) make_special();
 }
 
 static void turn_all(void) {
@@ -171,8 +172,9 @@ static NOINLINE void leak(void) {
     }
 }
 
-int main(void) {
-    if (mallctl == NULL) fail("there is no jemalloc");
+int main(int argc, char **argv) {
+    int plain = argc > 1 && is(argv[1], "plain");
+    if ((mallctl == NULL) != plain) fail("jemalloc is there, or not");
     say("ready %d\n", getpid());
     for (;;) {
         const char *c = command();
