@@ -226,7 +226,8 @@ fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     if !has_compiler("musl-gcc") {
         return skip("what_makes_no_sense_is_refused_and_leaves_nothing", "no musl-gcc");
     }
-    let Ok(demo) = compile("musl-gcc", "toggle.c", &["-O1"]) else { return };
+    // A program that has not allocated has no heap.
+    let Ok(demo) = compile("musl-gcc", "toggle.c", &["-O1", "-static"]) else { return };
     let mut other = Target::start(&demo, &[]);
     let out = scene.prof(&["attach", &other.pid.to_string(), "--census"]);
     assert!(out.code == 3 && out.stderr.contains("no heap of glibc's"), "{out:?}");

@@ -94,6 +94,15 @@ fn calm(recording: &Path) {
     });
 }
 
+/// Waits until the collector has written what there is, whatever stands beside the recording.
+fn settle(recording: &Path) {
+    until("the collector has caught up", || {
+        let before = length(recording);
+        std::thread::sleep(Duration::from_millis(30));
+        before == length(recording)
+    });
+}
+
 /// Has the program allocate, and waits until no fold is in progress.
 fn batch(target: &mut Target, recording: &Path) -> Said {
     let said = Said::of(&target.ask("batch"));
@@ -101,6 +110,18 @@ fn batch(target: &mut Target, recording: &Path) -> Said {
     assert!(length(recording) + length(&new) <= MOST, "both files are longer than the bound");
     calm(recording);
     said
+}
+
+/// Has the program allocate until a recording that can't be folded has ended. A fold needs time to fail, and the bound must
+/// not be met before.
+fn batches_until_it_ends(target: &mut Target, recording: &Path, wait: fn(&Path)) {
+    for _ in 0..300 {
+        target.ask("batch");
+        wait(recording);
+        if writers(recording).is_empty() {
+            break;
+        }
+    }
 }
 
 /// Returns the allocations, frees, reallocations, allocated bytes, live bytes, live blocks and the peak of a recording.
@@ -220,9 +241,7 @@ fn a_file_of_another_with_the_new_files_name_stays() {
     let file = begin(&scene, &mut target);
     let new = new_file(&file);
     std::fs::write(&new, "a diary").expect("written");
-    for _ in 0..40 {
-        target.ask("batch");
-    }
+    batches_until_it_ends(&mut target, &file, settle);
     // It can't be folded, so it ends at its bound.
     until("the recording has ended", || writers(&file).is_empty());
     let report = scene.prof(&["info", "r.prof"]).ok("info").stdout;
@@ -271,14 +290,7 @@ fn a_fold_without_memory_leaves_the_recording_whole() {
     let mut target = Target::start(&program("folds.c"), &[]);
     let few = ["--max-disk", "4MiB", "--fold-memory", "1MiB"];
     let file = begin_with(&scene, &mut target, "r.prof", &few);
-    // A fold needs time to fail, and the bound must not be met before.
-    for _ in 0..300 {
-        target.ask("batch");
-        calm(&file);
-        if writers(&file).is_empty() {
-            break;
-        }
-    }
+    batches_until_it_ends(&mut target, &file, calm);
     until("the recording has ended", || writers(&file).is_empty());
     let info = scene.prof(&["info", "r.prof"]).ok("info").stdout;
     assert!(info.contains("ended early") && info.contains("--fold-memory lets it take"), "{info}");

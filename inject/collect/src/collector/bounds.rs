@@ -42,7 +42,10 @@ impl Collector<'_> {
     /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
     /// target waits for a free segment.
     pub(super) fn check_writing(&mut self) {
-        if self.out.failure().is_none() && self.guard.look(self.out.file(), self.out.len()) {
+        // Where events had no room, no later ones are written, however much shorter than its bound the file is.
+        let has_dropped = self.out.lost() > 0;
+        let len = if has_dropped { self.guard.limits.hard() } else { self.out.len() };
+        if self.out.failure().is_none() && self.guard.look(self.out.file(), len) {
             // The recording says that nothing follows, also if the detach takes long.
             let off = Toggle { ticks: self.epochs.clock().now(), on: 0 };
             self.out.put(kind::TOGGLE, &off.encode());
