@@ -274,12 +274,11 @@ impl Raw {
         let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
         let behind = behind.chain(heaps.clone().flat_map(|h| &h.lost));
         let behind = behind.chain(self.musl.iter().flat_map(|h| &h.lost));
-        let links = heaps.clone().map(|h| h.links).chain(self.musl.iter().map(|h| h.links));
         let missing = self.arenas.missing();
         Lost {
-            bytes: behind.clone().map(|r| r.end - r.start).sum::<u64>() + missing,
+            bytes: behind.clone().map(|r| r.end - r.start).fold(missing, u64::saturating_add),
             places: behind.count() as u64 + u64::from(missing > 0),
-            links: self.links + links.sum::<u64>(),
+            links: self.links + heaps.clone().map(|h| h.links).sum::<u64>(),
             others: self.walked.gaps,
             unknown: heaps.clone().any(|h| !h.is_known()),
             caches: heaps.clone().any(|h| h.is_known() && !h.has_caches()),

@@ -75,6 +75,11 @@ impl Context {
         Self { secret, areas }
     }
 
+    /// Returns the place of the pointer to the first area.
+    pub(super) fn place(&self) -> Range<u64> {
+        self.areas..self.areas + WORD
+    }
+
     /// Returns the areas, each with its contents. `false`: the list of areas makes no sense from some area on.
     pub(super) fn areas(&self, view: &mut View<'_>) -> (Vec<(u64, Vec<u8>)>, bool) {
         let (mut all, mut seen) = (Vec::new(), HashSet::new());

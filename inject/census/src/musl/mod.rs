@@ -56,15 +56,17 @@ struct Group {
 enum Described {
     /// It is not in use.
     Nothing,
-    Nonsense,
+    /// Nothing that makes sense, of so much memory.
+    Nonsense(Range<u64>),
     Group(Group),
 }
 
 impl Group {
     /// Reads a description, which lies at an address.
     fn of(view: &mut View<'_>, maps: &[Map], meta: u64, bytes: &[u8]) -> Described {
+        let nonsense = || Described::Nonsense(meta..meta + META);
         let all: Vec<u64> = words(&bytes[..3 * WORD as usize]).collect();
-        let [_, _, at] = all[..] else { return Described::Nonsense };
+        let [_, _, at] = all[..] else { return nonsense() };
         let mask = |i: usize| {
             let from = 3 * WORD as usize + 4 * i;
             bytes[from..].first_chunk().map_or(0, |b| u32::from_ne_bytes(*b))
@@ -73,14 +75,14 @@ impl Group {
             return Described::Nothing;
         }
         let Some(bits) = words(&bytes[3 * WORD as usize + 8..]).next() else {
-            return Described::Nonsense;
+            return nonsense();
         };
         let (last, class, pages) = (bits & 31, bits >> 6 & 63, bits >> 12);
         let mapped = pages * AREA;
         let stride = match CLASSES.get(class as usize) {
             _ if last == 0 && pages > 0 => mapped - UNIT,
             Some(units) => units * UNIT,
-            None => return Described::Nonsense,
+            None => return nonsense(),
         };
         let len = UNIT + (last + 1) * stride;
         let fits = at.is_multiple_of(UNIT)
@@ -91,7 +93,8 @@ impl Group {
                 .is_some_and(|end| mapped == 0 || is_own(maps, &(at..end)))
             && view.words(at) == Some([meta]);
         if !fits {
-            return Described::Nonsense;
+            let end = at.checked_add(len).filter(|end| is_own(maps, &(at..*end)));
+            return end.map_or_else(nonsense, |end| Described::Nonsense(at..end));
         }
         let slots = last as u32 + 1;
         let free = (mask(0) | mask(1)) & (u32::MAX >> (32 - slots));
@@ -189,10 +192,9 @@ pub(crate) struct Heap {
     blocks: Vec<Block>,
     areas: Vec<u64>,
     mapped: Sum,
-    /// Slots whose headers make no sense, and groups that overlap others.
+    /// Slots and groups that make no sense, and groups that overlap others. Where not even their place is known, what leads
+    /// to them.
     pub lost: Vec<Range<u64>>,
-    /// Descriptions and lists of them that make no sense.
-    pub links: u64,
 }
 
 impl Heap {
@@ -200,7 +202,7 @@ impl Heap {
     pub(crate) fn walk(view: &mut View<'_>, maps: &[Map], context: &Context) -> Self {
         let mut heap = Self::default();
         let (areas, whole) = context.areas(view);
-        heap.links += u64::from(!whole);
+        heap.lost.extend((!whole).then(|| context.place()));
         for (area, bytes) in &areas {
             heap.areas.push(*area);
             let each = bytes[HEAD as usize..].chunks_exact(META as usize);
@@ -218,7 +220,7 @@ impl Heap {
     fn add(&mut self, view: &mut View<'_>, maps: &[Map], meta: u64, bytes: &[u8]) {
         let mut described = Group::of(view, maps, meta, bytes);
         for _ in 1..TRIES {
-            if !matches!(described, Described::Nonsense) {
+            if !matches!(described, Described::Nonsense(_)) {
                 break;
             }
             let bytes = view.all(meta..meta + META);
@@ -228,7 +230,7 @@ impl Heap {
         }
         match described {
             Described::Nothing => {}
-            Described::Nonsense => self.links += 1,
+            Described::Nonsense(range) => self.lost.push(range),
             Described::Group(group) => self.groups.push(group),
         }
     }
