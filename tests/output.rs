@@ -312,3 +312,28 @@ fn short_lived_blocks_are_counted_but_not_written() {
     assert!(made > 50_000 && bytes < made, "{made} allocations in {bytes} bytes");
     assert_unharmed(target);
 }
+
+/// The events of a whole ring come at once, and are more than there is room for.
+#[test]
+fn events_that_have_no_room_end_the_recording() {
+    let scene = Scene::new("no-room");
+    let mut target = Target::start(&program("folds.c"), &[]);
+    let bounds = ["-o", "r.prof", "--max-disk", "3MiB", "--compress", "none"];
+    let file = scene.attach_with(&target, &bounds);
+    let collector = writers(&file);
+    assert!(!collector.is_empty());
+    let send = |signal| {
+        collector.iter().for_each(|pid| kill(Pid::from_raw(*pid), signal).expect("a signal"));
+    };
+    send(Signal::SIGSTOP);
+    (0..12).for_each(|_| _ = target.ask("batch"));
+    send(Signal::SIGCONT);
+    until("the recording has ended", || writers(&file).is_empty());
+    let info = scene.prof(&["info", "r.prof"]).ok("info").stdout;
+    assert!(info.contains("ended early, at a bound"), "{info}");
+    let r = scene.report(&file);
+    assert!(r.number("/recording/lost_events") > 0, "{:#}", r.brief());
+    target.ask("batch");
+    let _ = scene.prof(&["detach", &target.pid.to_string()]);
+    target.quit();
+}
