@@ -61,25 +61,6 @@ fn told(target: &mut Target) -> HashMap<String, u64> {
     pairs.map(|[name, n]| ((*name).to_owned(), n.parse().expect("a number"))).collect()
 }
 
-/// Returns the blocks that the program has: addresses and usable sizes.
-fn list(target: &mut Target) -> HashMap<u64, u64> {
-    target.send("list");
-    let mut all = HashMap::new();
-    loop {
-        let line = target.line();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            ["block", at, size] => {
-                let at = u64::from_str_radix(at, 16).expect("an address");
-                let size = size.parse().expect("a size");
-                assert_eq!(all.insert(at, size), None, "{line}");
-            }
-            ["done"] => return all,
-            _ => panic!("{line}"),
-        }
-    }
-}
-
 fn json(scene: &Scene, args: &[&str]) -> Value {
     let out = scene.prof(args).ok("prof");
     serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
@@ -158,7 +139,7 @@ fn every_block_is_known_by_address_and_size() {
     let second = Duration::from_secs(60);
     let options = Options { snapshot: Snapshot::Always, patience: second, timeout: second };
     for _ in 0..2 {
-        let listed = list(&mut target);
+        let listed = target.listed();
         assert!(listed.len() > 15_000, "{} blocks", listed.len());
         let census = take(Pid::from_raw(target.pid), &options).expect("a census");
         let found: HashMap<u64, u64> = census.blocks().map(|b| (b.address, b.size)).collect();
@@ -241,7 +222,7 @@ fn lost_blocks_are_proved_wherever_they_lie() {
     target.ask("leak");
     // What is left in caches and registers goes.
     target.ask("mix");
-    let listed = list(&mut target);
+    let listed = target.listed();
     scene.attach(&target);
     let pid = target.pid.to_string();
     let options = ["--census", "--snapshot", "stop", "--show-blocks", "--top", "0"];

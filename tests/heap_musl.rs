@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Shared and static, with symbols and without.
 const BUILDS: [&[&str]; 3] = [&["-O1"], &["-O1", "-static"], &["-O1", "-static", "-s"]];
-/// Those that can be recorded: a static program needs its symbols for that.
+/// The builds that can be recorded: prof needs the symbols of a static program for that.
 const RECORDED: [&[&str]; 2] = [BUILDS[0], BUILDS[1]];
 
 /// Starts the program with musl and has it make its heap; `None` without the compiler.
@@ -30,25 +30,6 @@ fn start(test: &str, flags: &[&str]) -> Option<Target> {
     target.expect("ready");
     target.ask("begin");
     Some(target)
-}
-
-/// Returns the blocks that the program has: addresses and sizes.
-fn list(target: &mut Target) -> HashMap<u64, u64> {
-    target.send("list");
-    let mut all = HashMap::new();
-    loop {
-        let line = target.line();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
-            ["block", at, size] => {
-                let at = u64::from_str_radix(at, 16).expect("an address");
-                let size = size.parse().expect("a size");
-                assert_eq!(all.insert(at, size), None, "{line}");
-            }
-            ["done"] => return all,
-            _ => panic!("{line}"),
-        }
-    }
 }
 
 fn json(scene: &Scene, args: &[&str]) -> Value {
@@ -73,7 +54,7 @@ fn every_block_is_known_by_address_and_size() {
     for flags in BUILDS {
         let Some(mut target) = start("musl-blocks", flags) else { return };
         for _ in 0..3 {
-            let listed = list(&mut target);
+            let listed = target.listed();
             assert!(listed.len() > 15_000, "{} blocks", listed.len());
             let census = take(Pid::from_raw(target.pid), &options).expect("a census");
             assert!(census.lost.is_nothing(), "{:?}", census.lost);
@@ -96,7 +77,7 @@ fn a_census_of_a_quiet_process_is_exact() {
         let Some(mut target) = start("musl-census", flags) else { return };
         target.ask("mix");
         target.ask("leak");
-        let listed = list(&mut target);
+        let listed = target.listed();
         let recording = scene.attach_with(&target, &["--census"]);
         let heap = heap(&scene, &target);
         let musl = &heap["musls"][0];

@@ -4,6 +4,7 @@
 use super::{DEADLINE, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
@@ -96,6 +97,26 @@ impl Target {
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.expect("done")
+    }
+
+    /// Returns the blocks that tests/programs/variety.c says it has: addresses and usable sizes.
+    #[track_caller]
+    pub(crate) fn listed(&mut self) -> HashMap<u64, u64> {
+        self.send("list");
+        let mut all = HashMap::new();
+        loop {
+            let line = self.line();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                ["block", at, size] => {
+                    let at = u64::from_str_radix(at, 16).expect("an address");
+                    let size = size.parse().expect("a size");
+                    assert_eq!(all.insert(at, size), None, "{line}");
+                }
+                ["done"] => return all,
+                _ => panic!("{line}"),
+            }
+        }
     }
 
     /// Sends a signal.
