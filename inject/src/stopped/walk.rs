@@ -37,7 +37,7 @@ pub(crate) struct Frame {
     pub is_signal: bool,
 }
 
-/// How far a stack was followed.
+/// The result of following a stack.
 enum Followed {
     /// To an address that was looked for.
     Hit,
@@ -99,15 +99,12 @@ impl<'a> Walker<'a> {
     /// earlier calls.
     pub(crate) fn may_be_inside(&mut self, regs: &UserRegs, code: &[Range<u64>]) -> bool {
         let hit = |a: u64| code.iter().any(|r| r.contains(&a));
-        let last = match self.follow(regs, &hit) {
-            Followed::Hit => return true,
-            Followed::Whole if !self.by_code => return false,
-            Followed::Whole => *regs,
-            Followed::UpTo(last) => {
-                return self.search(regs.sp(), &hit) || self.is_near(&last, code, &hit);
-            }
-        };
-        self.is_near(&FullRegs::from(&last), code, &hit)
+        match self.follow(regs, &hit) {
+            Followed::Hit => true,
+            // The rules that have led to the end may have been wrong.
+            Followed::Whole => self.by_code && self.is_near(&FullRegs::from(regs), code, &hit),
+            Followed::UpTo(last) => self.search(regs.sp(), &hit) || self.is_near(&last, code, &hit),
+        }
     }
 
     /// Returns whether code of a module has been reached that has code of these ranges, and one of the words near the

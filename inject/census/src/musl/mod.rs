@@ -52,7 +52,7 @@ struct Group {
     class: u64,
 }
 
-/// What a description says.
+/// The content of a description.
 enum Described {
     /// It is not in use.
     Nothing,
@@ -177,7 +177,7 @@ pub struct MuslStats {
     pub system: u64,
     /// Blocks that the program has. Bytes are those that it has asked for.
     pub in_use: Sum,
-    /// Those of them that have a mapping of their own.
+    /// The part of `in_use` that is in blocks with mappings of their own.
     pub mapped: Sum,
     /// Free slots.
     pub free: Sum,

@@ -42,7 +42,8 @@ impl Collector<'_> {
     /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
     /// target waits for a free segment.
     pub(super) fn check_writing(&mut self) {
-        // Where events had no room, no later ones are written, however much shorter than its bound the file is.
+        // The output has dropped events that had no room, and drops all later ones: the bound is reached, even if the
+        // file is shorter.
         let has_dropped = self.out.lost() > 0;
         let len = if has_dropped { self.guard.limits.hard() } else { self.out.len() };
         if self.out.failure().is_none() && self.guard.look(self.out.file(), len) {

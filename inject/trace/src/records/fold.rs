@@ -73,7 +73,7 @@ record! {
 }
 
 record! {
-    /// What the recording's file may take, as its collector was told. Of several records the last counts.
+    /// The bounds of the recording's file that its collector was given. Of several records the last counts.
     Bounds {
         /// Greatest length of the file in bytes; 0: any.
         max_disk: int,
