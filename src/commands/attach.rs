@@ -10,12 +10,15 @@ use crate::family::find::Which;
 use crate::going_on;
 use crate::session::{self, Attached, Settings};
 use crate::signals::{parse_signal, signal_name};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::sys::signal::Signal;
 use prof_analyze::Follower;
 use prof_os::Pid;
 use prof_trace::values::text;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -140,7 +143,7 @@ extern "C" fn interrupted(_: i32) {
 
 /// Notes from here on Ctrl-C and its like, for [`is_interrupted`].
 pub(crate) fn on_interrupt() -> Result<()> {
-    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, sigaction};
     let handler = SigHandler::Handler(interrupted);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP] {
@@ -192,7 +195,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
             }
         }
         if shown {
-            show(&bar, follower.as_mut(), &mut rate);
+            show(&bar, &attached.path, &mut follower, &mut rate);
         }
         std::thread::sleep(TICK);
     };
@@ -206,9 +209,17 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     }
     crate::term::say(&attached.path.to_string_lossy());
     if !status.success() {
-        anyhow::bail!(
-            "{} could not be written to its end: is the disk full? What is in it can be read by `prof report`",
-            attached.path.display()
+        let (path, pid) = (attached.path.display(), attached.pid);
+        if let Some(signal) = status.signal() {
+            let signal = Signal::try_from(signal).map_or("a signal", Signal::as_str);
+            bail!(
+                "the collector of process {pid} was killed ({signal}; by a person, or by the kernel, if memory ran out): \
+                 the process goes on, and `prof report` reads what is in {path}; the same command as before goes on in \
+                 it where that is possible, and `prof detach {pid}` saves what the process's memory still has"
+            );
+        }
+        bail!(
+            "{path} could not be written to its end: is the disk full? What is in it can be read by `prof report`"
         );
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(crate::failure::FAILED) })
@@ -236,8 +247,12 @@ impl Rate {
     }
 }
 
-fn show(bar: &ProgressBar, follower: Option<&mut Follower>, rate: &mut Rate) {
-    let Some(p) = follower.and_then(|f| f.poll().ok()) else { return };
+fn show(bar: &ProgressBar, path: &Path, follower: &mut Option<Follower>, rate: &mut Rate) {
+    let Some(p) = follower.as_mut().and_then(|f| f.poll().ok()) else {
+        // Another file may have taken the recording's place (--on-limit).
+        *follower = Follower::open(path).ok();
+        return;
+    };
     let text = format!(
         "{} events/s, {} live, recording {}, {} events lost",
         text::number(rate.update(p.events)),
