@@ -3,6 +3,7 @@
 
 use crate::commands::record::RecordArgs;
 use prof_os::Pid;
+use prof_trace::records::FoldFailed;
 use std::fmt::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -68,11 +69,24 @@ impl Audit {
         self.write(&format!("no report for {signals} to {}: {why}", process(pid)));
     }
 
-    /// Logs that the oldest part of a recording could not be dropped.
-    pub(crate) fn fold_failed(self, pid: Pid, failures: u64, why: &str) {
-        let failures = prof_trace::values::text::number(failures);
+    /// Logs that the oldest part of a recording could not be dropped, or no figures be made of its events.
+    pub(crate) fn fold_failed(self, pid: Pid, failed: &FoldFailed) {
+        let (of, why) = (process(pid), &failed.reason);
+        let failures = prof_trace::values::text::number(failed.failures);
+        self.write(&match failed.over {
+            0 => format!(
+                "the oldest part of the recording of {of} could not be dropped (failure {failures}): {why}"
+            ),
+            _ => format!(
+                "the recording of {of} could not go over to figures by stack (failure {failures}): {why}"
+            ),
+        });
+    }
+
+    /// Logs that a recording has figures by stack alone from now on.
+    pub(crate) fn went_over(self, pid: Pid) {
         self.write(&format!(
-            "the oldest part of the recording of {} could not be dropped (failure {failures}): {why}",
+            "the recording of {} met its bound, and has figures by stack alone from now on",
             process(pid)
         ));
     }

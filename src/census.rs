@@ -60,9 +60,9 @@ pub(crate) fn check(record: &RecordArgs, wanted: bool, on: bool) -> Result<(), S
                     these out"
             .into());
     }
-    if bounds.drops_oldest() {
-        return Err("--census with --on-limit drop-oldest: blocks from before have no figures that could be kept when the \
-                    oldest part goes; leave out one of the two"
+    if bounds.folds() {
+        return Err("--census with --on-limit drop-oldest or aggregate: blocks from before have no figures that could be \
+                    kept when events go; leave out one of the two"
             .into());
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! Has the oldest part of a recording folded when it meets its bound, by a process of its own: that takes memory and time
-//! which the collector needs, and may fail.
+//! which the collector needs, and may fail. Figures by stack the collector makes itself, as it needs what they rely on.
 
 use crate::audit::Audit;
 use crate::daemon::prepare_helper;
@@ -12,6 +12,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use prof_analyze::rewrite::fold;
 use prof_collect::{Copied, Folder, create_recording, new_path, remove_left};
 use prof_os::Pid;
+use prof_trace::records::FoldFailed;
 use prof_trace::values::text::bytes;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
@@ -137,7 +138,8 @@ impl Folds {
         Ok(held)
     }
 
-    fn try_begin(&mut self, keep: u64) -> Result<()> {
+    /// Creates the new file, of the recording's owner.
+    fn try_create(&mut self) -> Result<File> {
         let held = self.in_place()?;
         let new = new_path(&self.about.path);
         // A collector that was killed may have left it.
@@ -147,6 +149,11 @@ impl Folds {
         self.has_name = true;
         // Where the owner can't be given away, prof is not root, and the file is its own.
         let _ = fchown(&file, Some(held.uid()), Some(held.gid()));
+        Ok(file)
+    }
+
+    fn try_begin(&mut self, keep: u64) -> Result<()> {
+        let file = self.try_create()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("prof").args(["fold", "--keep", &keep.to_string()]);
         command.args(["--out-fd", &file.as_raw_fd().to_string()]);
@@ -245,10 +252,21 @@ impl Folder for Folds {
         }
     }
 
-    fn tell(&mut self, failures: u64, why: &str) {
-        self.about.audit.fold_failed(self.about.pid, failures, why);
+    fn tell(&mut self, failed: &FoldFailed) {
+        self.about.audit.fold_failed(self.about.pid, failed);
         if let Some(note) = self.about.note.as_deref().and_then(notes::Open::again) {
-            note.folds(failures, why);
+            note.folds(failed);
+        }
+    }
+
+    fn create(&mut self) -> Result<File, String> {
+        self.try_create().map_err(|e| format!("{e:#}"))
+    }
+
+    fn went_over(&mut self) {
+        self.about.audit.went_over(self.about.pid);
+        if let Some(note) = self.about.note.as_deref().and_then(notes::Open::again) {
+            note.went_over();
         }
     }
 }

@@ -97,6 +97,12 @@ fn hindrance(peek: &Peek, record: &RecordArgs, settings: &Settings) -> Option<St
             "with --cull and --aggregate, the collector has to know all blocks from the begin on",
         );
     }
+    if record.bounds.goes_over().is_some() {
+        return says(
+            "with --on-limit aggregate, the names that the collector gives to stacks have to stay the same from the begin \
+             on; --on-limit drop-oldest goes on",
+        );
+    }
     if settings.census.is_some() {
         return says("a census stands at the begin of a recording");
     }

@@ -7,7 +7,7 @@ use prof_analyze::{Now, live_summary};
 use prof_os::Pid;
 use prof_os::process::{is_running, start_time};
 use prof_os::stat::Stat;
-use prof_trace::records::End;
+use prof_trace::records::{End, FoldFailed};
 use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
@@ -118,10 +118,24 @@ impl Open {
         self.change(|note| note["reports"] = done.clone());
     }
 
-    /// Enters that the oldest part could not be dropped.
-    pub(crate) fn folds(&self, failures: u64, why: &str) {
-        let why: String = why.chars().take(MESSAGE).collect();
-        self.change(|note| note["folds"] = json!({ "failed": failures, "error": why }));
+    /// Enters that the oldest part could not be dropped, or no figures be made of the events.
+    pub(crate) fn folds(&self, failed: &FoldFailed) {
+        let why: String = failed.reason.chars().take(MESSAGE).collect();
+        let (failures, over) = (failed.failures, failed.over != 0);
+        self.change(|note| {
+            note["folds"] = json!({ "failed": failures, "error": why, "over": over })
+        });
+    }
+
+    /// Enters that the recording has figures by stack alone from now on.
+    pub(crate) fn went_over(&self) {
+        self.change(|note| {
+            note["figures_since"] = seconds().into();
+            // What had failed before does not matter any more.
+            if let Some(all) = note.as_object_mut() {
+                all.remove("folds");
+            }
+        });
     }
 
     fn change(&self, f: impl FnOnce(&mut Value)) {
@@ -167,7 +181,8 @@ pub(crate) fn last(pid: Pid) -> Option<Note> {
     all.into_iter().max_by_key(|n| n.0["began"].as_u64())
 }
 
-/// Returns what is noted under a name about a process that is being recorded, see [`Open::reports`] and [`Open::folds`].
+/// Returns what is noted under a name about a process that is being recorded, see [`Open::reports`],
+/// [`Open::folds`] and [`Open::went_over`].
 pub(crate) fn about(pid: Pid, name: &str) -> Option<Value> {
     let start = Stat::living(pid)?.start()?;
     let note = read_all(|file| file == format!("{pid}-{start}")).pop()?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use prof_analyze::rewrite::{Aggregate, AggregateOptions, Cull, CullOptions};
-use prof_collect::{Collector, Limits};
+use prof_collect::{Collector, Limits, MakeSieve};
 use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
 use prof_os::process::is_running;
@@ -269,10 +269,16 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let shared = prof_collect::map_ring(ring)?;
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
-    let mut collector = args.collector(shared, File::from(out))?;
+    let out = File::from(out);
+    let makes_figures = args.going_over(&out)?;
+    let mut collector = args.collector(shared, out)?;
     if let Some(about) = args.folds() {
         let kept = kept.as_ref().ok().map(Kept::descriptor);
-        collector.set_folder(Box::new(Folds::of(about, kept)));
+        let folds = Box::new(Folds::of(about, kept));
+        match makes_figures {
+            Some(make) => collector.set_going_over(folds, make),
+            None => collector.set_folder(folds),
+        }
     }
     let reporter = args.reporter()?.map(|(reporter, tell)| {
         // Without a thread that takes it, the number is of no use.
@@ -379,6 +385,17 @@ impl CollectArgs {
             collector.set_sieve(sieve);
         }
         Ok(collector)
+    }
+
+    /// Returns what makes figures of the events of the recording at its bound, if that is wanted.
+    fn going_over(&self, out: &File) -> Result<Option<MakeSieve>> {
+        let Some(every_ns) = self.goes_over_ns else { return Ok(None) };
+        let target = prof_analyze::rewrite::target_of(out)
+            .with_context(|| format!("cannot read {}", self.path.display()))?;
+        let most = self.max_disk.unwrap_or(u64::MAX);
+        Ok(Some(Box::new(move || {
+            Box::new(Aggregate::new(&target, AggregateOptions { every_ns }).within(most))
+        })))
     }
 
     /// Says that the recording was renamed or deleted while it was written: in its note, to the process that has started

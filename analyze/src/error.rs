@@ -52,6 +52,15 @@ pub enum Error {
         /// Path of the file.
         path: PathBuf,
     },
+    /// The recording has figures by stack in place of the events that were read.
+    #[error(
+        "{path} met its bound, and has figures by stack alone from now on (--on-limit aggregate): begin to read it again, \
+         if this does not need single blocks"
+    )]
+    WentOver {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// The file ends before the record that describes the target.
     #[error(
         "{path} is empty, or cut off before its first whole record, so there is nothing to report: the `prof attach` \

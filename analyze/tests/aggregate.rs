@@ -9,7 +9,7 @@ use prof_analyze::export::{Cost, ExportError, Format, Source};
 use prof_analyze::heap::Group;
 use prof_analyze::leaks::{Class, LeakOptions, Leaks};
 use prof_analyze::query::{By, Filter, Query, QueryError, SIZE_CLASSES, Span};
-use prof_analyze::rewrite::{Aggregate, AggregateOptions};
+use prof_analyze::rewrite::{Aggregate, AggregateOptions, fold};
 use prof_analyze::{Follower, Index, Note};
 use prof_trace::chunk::{self, Next};
 use prof_trace::event::Event;
@@ -58,7 +58,9 @@ fn aggregated(all: &[u8], every: u64, end: bool) -> (Temp, Vec<Step>) {
                 sieve.events(e.thread, &e.codec(), e.count, &e.bytes);
             }
             kind::PASS => {
-                sieve.pass(&Pass::decode(payload).expect("a pass"), &mut out);
+                // Those that tell the resident memory are written.
+                let pass = Pass { rss_pages: 1, ..Pass::decode(payload).expect("a pass") };
+                sieve.pass(&pass, &mut out);
                 passes += 1;
                 if passes.is_multiple_of(every) {
                     put(&mut sieve, &mut out);
@@ -103,7 +105,7 @@ fn the_figures_are_those_of_all_blocks() {
         assert_eq!((a.totals(), exact(a.groups())), (b.totals(), exact(b.groups())), "{seed}");
         assert!(b.complete() && a.duration_ns() == b.duration_ns());
         let note = b.notes().iter().find(|n| matches!(n, Note::Aggregated { .. }));
-        assert_eq!(note, Some(&Note::Aggregated { until_ns: None, killed: false }));
+        assert_eq!(note, Some(&Note::Aggregated { until_ns: None, killed: false, events: None }));
         let (fq, gq) = (all(&full), all(&got));
         let spread = |q: &Query<'_>| q.spread(None).expect("a spread").lifetimes;
         assert_eq!(spread(&fq), spread(&gq), "{seed}");
@@ -130,6 +132,78 @@ fn the_figures_are_those_of_all_blocks() {
         }
     }
     assert!(moments > 100, "{moments} moments were compared");
+}
+
+/// Returns a recording whose oldest figures are added up: all but its last `keep` bytes.
+fn added_up(file: &Temp, keep: u64) -> Vec<u8> {
+    let all = std::fs::read(&file.0).expect("the recording");
+    let mut new = Vec::new();
+    let done = fold(&file.0, keep, &mut new).expect("long enough");
+    assert_eq!(new.len() as u64, done.bytes);
+    new.extend_from_slice(&all[done.cut as usize..]);
+    new
+}
+
+#[test]
+fn figures_that_are_added_up_stay_what_they_were() {
+    for seed in 1..30u64 {
+        let mut r = Random(seed * 0x2f1_97b1);
+        let w = make(&mut r, 3000, 4);
+        let events = write(&mut r, &w, 4, Compress::None);
+        let (file, _) = aggregated(&events.bytes, 1 + seed % 3, true);
+        let once = Temp::new(&added_up(&file, 4000));
+        let twice = Temp::new(&added_up(&once, 1500));
+        let full = open(&file);
+        let mut before = full.analysis().meta().steps_len();
+        for shorter in [&once, &twice] {
+            let got = open(shorter);
+            let (a, b) = (full.analysis(), got.analysis());
+            assert!(b.meta().steps_len() < before, "{seed}: {before} steps");
+            before = b.meta().steps_len();
+            assert_eq!((a.totals(), exact(a.groups())), (b.totals(), exact(b.groups())), "{seed}");
+            let order = |groups: &[Group]| groups.iter().map(|g| g.node).collect::<Vec<_>>();
+            assert_eq!(order(a.groups()), order(b.groups()), "{seed}");
+            assert!(b.complete() && a.duration_ns() == b.duration_ns());
+            let (fq, gq) = (all(&full), all(&got));
+            let spread = |q: &Query<'_>| q.spread(None).expect("a spread").lifetimes;
+            assert_eq!(spread(&fq), spread(&gq), "{seed}");
+            let sizes = |q: &Query<'_>| {
+                let rows = q.by(By::Sizes, SIZE_CLASSES, None).expect("sizes");
+                rows.into_iter().map(|g| (g.node, g.figures, g.peak_ticks)).collect::<Vec<_>>()
+            };
+            assert_eq!(sizes(&fq), sizes(&gq), "{seed}");
+            let line = |i: &Index| all(i).timeline(&Span::whole(i, 1), false).expect("a timeline");
+            let (a, b) = (line(&full), line(&got));
+            assert_eq!(
+                (a.live_bytes.max, a.live_bytes.last),
+                (b.live_bytes.max, b.live_bytes.last)
+            );
+            assert_eq!((a.allocations, a.frees), (b.allocations, b.frees));
+        }
+    }
+}
+
+#[test]
+fn a_follower_goes_on_in_a_file_whose_figures_were_added_up() {
+    let (whole, _) = aggregated(&growing(3000), 10, true);
+    let all = std::fs::read(&whole.0).expect("the recording");
+    let file = Temp::new(&all[..all.len() / 2]);
+    let mut follower = Follower::open(&file.0).expect("a follower");
+    follower.poll().expect("half of it");
+    let (groups, before) = (follower.groups(), follower.groups_len());
+    let mut new = added_up(&file, 500);
+    assert!(new.len() < all.len() / 2, "{} of {}", new.len(), all.len() / 2);
+    new.extend_from_slice(&all[all.len() / 2..]);
+    let other = file.0.with_extension("new");
+    std::fs::write(&other, &new).expect("another file");
+    std::fs::rename(&other, &file.0).expect("rename");
+    let mut done = follower.poll().expect("the new file");
+    while !done.finished {
+        done = follower.poll().expect("the rest");
+    }
+    assert_eq!(&done.totals, open(&whole).analysis().totals());
+    let after: Vec<u32> = follower.groups().iter().take(before).map(|g| g.node).collect();
+    assert_eq!(after, groups.iter().map(|g| g.node).collect::<Vec<_>>());
 }
 
 #[test]
@@ -250,6 +324,6 @@ fn a_follower_and_a_recording_without_an_end_say_until_when() {
     let got = open(&file);
     assert_eq!(got.analysis().totals(), &progress.totals);
     let until = got.analysis().meta().clock.ns(steps.last().expect("steps").end);
-    let note = Note::Aggregated { until_ns: Some(until.max(1)), killed: true };
+    let note = Note::Aggregated { until_ns: Some(until.max(1)), killed: true, events: None };
     assert!(got.analysis().notes().contains(&note), "{:?}", got.analysis().notes());
 }

@@ -38,9 +38,9 @@ pub(crate) struct BoundArgs {
     /// lifetimes
     #[arg(long, help_heading = "Bounds", conflicts_with_all = ["cull", "sample", "sample_rate"])]
     pub aggregate: bool,
-    /// With --aggregate, write these figures at this interval; at a longer one, if they would become more than 1 GiB in
-    /// 30 days
-    #[arg(long, help_heading = "Bounds", value_name = "TIME", value_parser = duration, requires = "aggregate", default_value = "10s")]
+    /// With --aggregate and --on-limit aggregate, write these figures at this interval; at a longer one, if they would
+    /// become more than 1 GiB in 30 days
+    #[arg(long, help_heading = "Bounds", value_name = "TIME", value_parser = duration, default_value = "10s")]
     pub every: u64,
 }
 
@@ -95,9 +95,15 @@ impl BoundArgs {
         self.aggregate.then_some(AggregateOptions { every_ns: self.every })
     }
 
-    /// Returns whether the oldest part goes at a bound.
-    pub(crate) fn drops_oldest(&self) -> bool {
-        self.on_limit == OnLimit::DropOldest
+    /// Returns how figures by stack are written from a bound on.
+    pub(crate) fn goes_over(&self) -> Option<AggregateOptions> {
+        let every_ns = self.every;
+        (self.on_limit == OnLimit::Aggregate).then_some(AggregateOptions { every_ns })
+    }
+
+    /// Returns whether the recording becomes shorter at a bound.
+    pub(crate) fn folds(&self) -> bool {
+        self.on_limit != OnLimit::Stop
     }
 
     /// Checks for values that leave no room for a recording.
@@ -108,12 +114,20 @@ impl BoundArgs {
         if self.every < LEAST_EVERY_NS {
             return Err("--every: give at least 100ms".into());
         }
-        if self.drops_oldest() && (self.aggregate || self.cull().is_some()) {
-            return Err(
-                "--on-limit drop-oldest is for recordings of all blocks or a sample: with --cull or --aggregate most \
-                 blocks are figures already; leave out one of the two"
-                    .into(),
-            );
+        let has_figures = self.aggregate || self.goes_over().is_some();
+        if self.every != EVERY_NS && !has_figures {
+            return Err("--every says when figures by stack are written; it goes with --aggregate or --on-limit \
+                        aggregate"
+                .into());
+        }
+        if self.folds() && (self.aggregate || self.cull().is_some()) {
+            let what = match self.goes_over() {
+                Some(_) => "--on-limit aggregate is for recordings of all blocks",
+                None => "--on-limit drop-oldest is for recordings of all blocks or a sample",
+            };
+            return Err(format!(
+                "{what}: with --cull or --aggregate most blocks are figures already; leave out one of the two"
+            ));
         }
         match self.max_disk {
             Some(n) if n < Limits::LEAST => Err(format!(
@@ -144,6 +158,8 @@ pub(crate) enum OnLimit {
     Stop,
     /// Of the blocks that ended in the oldest part keep only the figures, and go on; stop if that frees too little
     DropOldest,
+    /// Make figures by stack of all blocks, as --aggregate has them, and go on with figures alone
+    Aggregate,
 }
 
 #[cfg(test)]
@@ -167,12 +183,16 @@ mod tests {
         assert_eq!(of(&[]), Ok(BoundArgs::default().limits()));
         let both = Limits { max_disk: Some(200 << 20), keep_free: Room::Bytes(1 << 30) };
         assert_eq!(of(&["--max-disk", "200MiB", "--keep-free=1GiB"]), Ok(both));
+        let figures = of(&["--on-limit", "aggregate", "--every", "1s"]);
+        assert_eq!(figures, Ok(BoundArgs::default().limits()));
         for (args, part) in [
             (["--max-disk", "1K"], "at least 1.0 MiB"),
             (["--keep-free", "101%"], "0% to 100%"),
             (["--on-limit", "explode"], "possible values"),
             (["--on-limit=drop-oldest", "--aggregate"], "--aggregate"),
             (["--on-limit=drop-oldest", "--cull=1ms"], "--cull"),
+            (["--on-limit=aggregate", "--aggregate"], "figures already"),
+            (["--on-limit=stop", "--every=1s"], "--on-limit aggregate"),
         ] {
             assert!(of(&args).is_err_and(|e| e.contains(part)), "{args:?}");
         }

@@ -54,6 +54,9 @@ pub(crate) struct CollectArgs {
     /// Interval in nanoseconds at which figures by stack are written in place of blocks
     #[arg(long)]
     pub aggregate_ns: Option<u64>,
+    /// At a bound, make figures by stack of all events, and go on with those at this interval in nanoseconds
+    #[arg(long, requires = "fold_memory")]
+    pub goes_over_ns: Option<u64>,
     /// Drop the oldest part at a bound, by processes with this much memory
     #[arg(long)]
     pub fold_memory: Option<u64>,
@@ -103,6 +106,8 @@ pub(crate) struct Writing {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
+    /// Figures by stack that are made of the events at a bound, and written from then on.
+    pub goes_over: Option<AggregateOptions>,
     /// Memory of the processes by which the oldest part goes at a bound, if it does.
     pub drop_oldest: Option<u64>,
     /// Bounds of what recording may cost.
@@ -141,8 +146,10 @@ impl Writing {
         if let Some(memory) = self.drop_oldest {
             command.args([FOLD_MEMORY, &memory.to_string()]);
         }
-        if let Some(aggregate) = self.aggregate {
-            command.args(["--aggregate-ns", &aggregate.every_ns.to_string()]);
+        let figures = [("--aggregate-ns", self.aggregate), ("--goes-over-ns", self.goes_over)];
+        for (option, figures) in figures {
+            let every = figures.map(|f| f.every_ns.to_string());
+            command.args(every.iter().flat_map(|ns| [option, ns.as_str()]));
         }
         if let Some(Budget { cpu, overhead }) = self.budget {
             for (option, most) in [("--max-cpu", cpu), ("--max-overhead", overhead)] {
@@ -169,6 +176,8 @@ pub(crate) struct Told {
     pub cull: Option<CullOptions>,
     /// Figures by stack that are written in place of blocks.
     pub aggregate: Option<AggregateOptions>,
+    /// Figures by stack that are made of the events at a bound, and written from then on.
+    pub goes_over: Option<AggregateOptions>,
     /// Memory of the processes by which the oldest part goes at a bound, if it does.
     pub drop_oldest: Option<u64>,
     /// Bounds of what recording may cost.
@@ -197,7 +206,8 @@ impl Told {
             (Some(threshold_ns), Some(pending)) => Some(CullOptions { threshold_ns, pending }),
             _ => None,
         };
-        let aggregate = number("--aggregate-ns")?.map(|every_ns| AggregateOptions { every_ns });
+        let figures = |name| Some(number(name)?.map(|every_ns| AggregateOptions { every_ns }));
+        let (aggregate, goes_over) = (figures("--aggregate-ns")?, figures("--goes-over-ns")?);
         let budget = Budget { cpu: number("--max-cpu")?, overhead: number("--max-overhead")? };
         let budget = Some(budget).filter(|b| *b != Budget::default());
         let keep_free = value("--keep-free")?.parse().ok()?;
@@ -207,7 +217,7 @@ impl Told {
         let reports = signal.zip(template.map(to));
         let limits = Limits { max_disk: number("--max-disk")?, keep_free };
         let drop_oldest = number(FOLD_MEMORY)?;
-        Some(Self { limits, cull, aggregate, drop_oldest, budget, reports })
+        Some(Self { limits, cull, aggregate, goes_over, drop_oldest, budget, reports })
     }
 }
 
@@ -238,10 +248,11 @@ mod tests {
             let reports = cull.map(|_| Reports { signal: 12, to, format: DumpFormat::Json });
             let told = cull.map(|_| (12, PathBuf::from("/a b/--{n}")));
             let aggregate = cull.is_none().then_some(AggregateOptions { every_ns: 1 << 33 });
+            let goes_over = limits.max_disk.is_none().then_some(AggregateOptions { every_ns: 7 });
             let budget = cull.map(|_| Budget { cpu: Some(20_000), overhead: None });
             let drop_oldest = cull.is_none().then_some(1 << 30);
             let compress = Compress::Fast;
-            Writing { compress, limits, cull, aggregate, drop_oldest, budget, reports }
+            Writing { compress, limits, cull, aggregate, goes_over, drop_oldest, budget, reports }
                 .tell(&mut command);
             let mut words = b"prof\0".to_vec();
             for arg in command.get_args() {
@@ -250,7 +261,15 @@ mod tests {
             }
             assert_eq!(
                 Told::from_words(&words),
-                Some(Told { limits, cull, aggregate, drop_oldest, budget, reports: told })
+                Some(Told {
+                    limits,
+                    cull,
+                    aggregate,
+                    goes_over,
+                    drop_oldest,
+                    budget,
+                    reports: told
+                })
             );
         }
         for bad in

@@ -5,6 +5,7 @@ use super::family::WhoArgs;
 use super::pause::wait_for_collector;
 use crate::failure::{refused, usage};
 use crate::family::control::{Who, each};
+use crate::notes;
 use crate::session;
 use crate::term::{one_line, say};
 use anyhow::Result;
@@ -69,7 +70,8 @@ pub(crate) fn run(args: &MarkArgs) -> Result<ExitCode> {
 fn set(pid: Pid, name: &str) -> Result<String> {
     let peek = session::attached(pid)?;
     let path = peek.path.clone();
-    let aggregated = Told::of(peek.collector.0).is_some_and(|t| t.aggregate.is_some());
+    let aggregated = Told::of(peek.collector.0).is_some_and(|t| t.aggregate.is_some())
+        || notes::about(pid, "figures_since").is_some();
     wait_for_collector(peek)?;
     let number = prof_inject::mark(pid, name).map_err(|e| crate::failure::failed(pid, e))?;
     let Some(number) = number else {
@@ -82,7 +84,7 @@ fn set(pid: Pid, name: &str) -> Result<String> {
     if aggregated {
         return Ok(format!(
             "mark #{number}: `prof report {path}` shows its time, which --at and --base take; --since can't, as the \
-             recording has figures by stack alone (--aggregate)"
+             recording has figures by stack alone"
         ));
     }
     Ok(format!(

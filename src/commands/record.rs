@@ -100,6 +100,11 @@ impl RecordArgs {
     pub(crate) fn check(&self) -> Result<(), String> {
         self.bounds.check()?;
         let c = self.capture();
+        if self.bounds.goes_over().is_some() && c.is_sampled() {
+            return Err("--on-limit aggregate makes figures of all blocks; with --sample, --sample-rate, --max-cpu and \
+                        --max-overhead they would be estimates: leave out one of the two, or take --on-limit drop-oldest"
+                .into());
+        }
         if c.max_size == 0 {
             return Err("--max-size 0 leaves nothing to record".into());
         }
@@ -120,7 +125,8 @@ impl RecordArgs {
             limits: self.bounds.limits(),
             cull: self.bounds.cull(),
             aggregate: self.bounds.aggregate(),
-            drop_oldest: self.bounds.drops_oldest().then_some(self.bounds.fold_memory),
+            goes_over: self.bounds.goes_over(),
+            drop_oldest: self.bounds.folds().then_some(self.bounds.fold_memory),
             budget: self.bounds.budget(),
             reports: None,
         }

@@ -4,6 +4,7 @@ mod cost;
 mod told;
 
 use self::cost::Cost;
+use self::told::AtBound;
 use super::collect::Told;
 use super::family::SelectArgs;
 use super::report::Format;
@@ -204,8 +205,8 @@ struct Status {
     cost: Option<Cost>,
     /// The note on reports at a signal.
     reports: Option<Value>,
-    /// The note on folds that have failed.
-    folds: Option<Value>,
+    /// What has happened at the bound.
+    at_bound: AtBound,
 }
 
 impl Status {
@@ -225,7 +226,7 @@ impl Status {
         let told = Told::of(peek.collector.0).filter(|_| peek.collector_alive);
         let cost = Cost::of(&peek);
         let reports = notes::about(peek.pid, "reports").filter(|_| peek.dump_signal != 0);
-        let folds = notes::about(peek.pid, "folds");
+        let at_bound = AtBound::of(peek.pid);
         (!prof_os::process::has_ended(peek.pid)).then_some(Self {
             peek,
             name,
@@ -236,7 +237,7 @@ impl Status {
             told,
             cost,
             reports,
-            folds,
+            at_bound,
         })
     }
 
@@ -292,16 +293,8 @@ impl Status {
         for (name, text) in self.told.iter().flat_map(Told::lines) {
             line(name, text);
         }
-        if let Some(folds) = &self.folds {
-            let times = match folds["failed"].as_u64().unwrap_or(0) {
-                1 => "once".into(),
-                n => format!("{} times", text::number(n)),
-            };
-            let why = folds["error"].as_str().unwrap_or("it is not known why");
-            line(
-                "folds",
-                format!("the oldest part could not be dropped {times}; the last time: {why}"),
-            );
+        for (name, text) in self.at_bound.lines() {
+            line(name, text);
         }
         if let Some(cost) = &self.cost {
             line("cost", cost.text(self.times().map(|(_, all)| all)));
@@ -497,9 +490,7 @@ impl Status {
         if let Some(reports) = &self.reports {
             v["reports"] = reports.clone();
         }
-        if let Some(folds) = &self.folds {
-            v["folds"] = folds.clone();
-        }
+        self.at_bound.put(&mut v);
         if let Some(why) = &self.displaced {
             v["displaced"] = why.as_str().into();
         }

@@ -170,6 +170,7 @@ fn take_as_it_is(args: &TraceArgs, filter: &mut Filter) -> Result<()> {
         (r.bounds.limits() != plain.bounds.limits(), "--max-disk or --keep-free"),
         (r.bounds.cull().is_some(), "--cull"),
         (r.bounds.aggregate, "--aggregate"),
+        (r.bounds.goes_over().is_some(), "--on-limit"),
         (
             *f != FunctionArgs::default(),
             "options for functions (--obj, --alloc-fn, --no-maps and others)",

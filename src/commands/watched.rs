@@ -72,12 +72,14 @@ pub(super) fn say_what_is_culled(follower: &Follower) {
 /// # Errors
 /// A message that says so.
 pub(super) fn want_blocks(follower: &Follower, pid: Pid) -> Result<()> {
-    if !follower.meta().is_aggregated() {
+    let meta = follower.meta();
+    if !meta.is_aggregated() {
         return Ok(());
     }
+    let by = meta.figures_by();
     Err(refused(format!(
-        "this asks for single blocks, and the recording of process {pid} has only figures by stack (--aggregate): \
-         `prof detach {pid}`, and attach without --aggregate"
+        "this asks for single blocks, and the recording of process {pid} has only figures by stack ({by}): \
+         `prof detach {pid}`, and attach without {by}"
     )))
 }
 

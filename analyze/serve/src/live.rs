@@ -98,7 +98,11 @@ impl Live {
         if f.finished || f.at.elapsed() < TICK / 2 && !f.tick.is_null() {
             return Some(f.tick.clone());
         }
-        let progress = f.follower.poll().ok()?;
+        let Ok(progress) = f.follower.poll() else {
+            // Another file may have its place, which is read from the front at the next tick (--on-limit).
+            *state = None;
+            return None;
+        };
         f.at = Instant::now();
         f.finished = progress.finished;
         f.analysis = None;

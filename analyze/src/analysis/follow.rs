@@ -4,7 +4,7 @@ use super::{Analysis, Source};
 use crate::Error;
 use crate::aggregate::{Summed, step};
 use crate::heap::{Block, Course, Group, Replay, Totals, Watch, restore};
-use crate::load::{Kernel, LoadOptions, MapEvent, Meta, Op, OpKind, Sink, Stream, open_file};
+use crate::load::{Kernel, LoadOptions, MapEvent, Meta, Op, OpKind, Sink, Stream};
 use crate::query::{Span, Timeline, by_course, resident};
 use prof_trace::capture::Capture;
 use prof_trace::records::Folded;
@@ -198,6 +198,9 @@ impl<W: Watch> Follower<W> {
 
     /// Adds the figures that were read since the last call, of a recording without events.
     fn add_steps(&mut self) -> Result<(), Error> {
+        if self.stream.is_anew() {
+            self.summed = None;
+        }
         let meta = self.stream.meta();
         if !meta.is_aggregated() {
             return Ok(());
@@ -207,7 +210,7 @@ impl<W: Watch> Follower<W> {
         if new.is_empty() {
             return Ok(());
         }
-        let file = open_file(self.stream.path())?;
+        let file = self.stream.same_file()?;
         for at in new {
             match step(&file, at) {
                 Some(step) => summed.add(&step),

@@ -62,6 +62,8 @@ pub enum Note {
         until_ns: Option<u64>,
         /// No more figures will come: the collector was killed, or could not write them.
         killed: bool,
+        /// Until when the recording had events, in nanoseconds since the start, and their number, if it had any.
+        events: Option<(u64, u64)>,
     },
     /// Of the oldest blocks only the figures were kept.
     Folded {
@@ -78,6 +80,8 @@ pub enum Note {
         at_ns: u64,
         /// Why it could not then.
         why: String,
+        /// Figures by stack could not be made of the events.
+        over: bool,
     },
     /// Short-lived blocks are counted, but not recorded.
     Culled {
@@ -151,7 +155,9 @@ impl fmt::Display for Note {
                 number(*blocks),
                 duration(*below_ns)
             ),
-            Note::Aggregated { until_ns, killed } => aggregated(f, *until_ns, *killed),
+            Note::Aggregated { until_ns, killed, events } => {
+                aggregated(f, *until_ns, *killed, *events)
+            }
             Note::Culled { below_ns, blocks, early, until_ns, killed } => {
                 culled(f, *below_ns, (*blocks, *early), *until_ns, *killed)?;
                 if *killed { cut_short(f, *below_ns, until_ns.unwrap_or(0)) } else { Ok(()) }
@@ -163,9 +169,14 @@ impl fmt::Display for Note {
                 count(*blocks, "block", "blocks"),
                 duration(*until_ns)
             ),
-            Note::FoldFailed { failures, at_ns, why } => write!(
+            Note::FoldFailed { failures, at_ns, why, over } => write!(
                 f,
-                "the oldest part could not be dropped {} (--on-limit drop-oldest); at {}: {}",
+                "{} {}; at {}: {}",
+                match over {
+                    true =>
+                        "no figures by stack could be made of the events (--on-limit aggregate)",
+                    false => "the oldest part could not be dropped (--on-limit)",
+                },
                 often(*failures),
                 duration(*at_ns),
                 printable(why)
@@ -238,12 +249,23 @@ fn culled(
 }
 
 /// Says what a recording made with `--aggregate` has, and until when.
-fn aggregated(f: &mut fmt::Formatter<'_>, until_ns: Option<u64>, killed: bool) -> fmt::Result {
-    write!(
-        f,
-        "figures by stack alone were recorded (--aggregate): moments are those at which figures were written, and \
-         there are no single blocks"
-    )?;
+fn aggregated(
+    f: &mut fmt::Formatter<'_>,
+    until_ns: Option<u64>,
+    killed: bool,
+    events: Option<(u64, u64)>,
+) -> fmt::Result {
+    match events {
+        None => write!(f, "figures by stack alone were recorded (--aggregate)")?,
+        Some((at_ns, events)) => write!(
+            f,
+            "from {} on figures by stack alone were recorded, and the {} before became figures, as the recording met \
+             its bound (--on-limit aggregate)",
+            duration(at_ns),
+            count(events, "event", "events")
+        )?,
+    }
+    write!(f, ": moments are those at which figures were written, and there are no single blocks")?;
     if killed {
         write!(f, "; the collector was killed")?;
     }
@@ -300,14 +322,17 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     if let Some(s) = &meta.stripped {
         let (below_ns, blocks, early) = (s.threshold_ns, s.blocks, s.early);
         let until = if s.totals.is_empty() { 0 } else { meta.clock.ns(totals.last_ticks).max(1) };
+        let events = meta.went_over.as_ref().map(|w| (meta.clock.ns(w.ticks), w.events));
         notes.push(match s.how {
             Stripped::LATER => Note::Stripped { below_ns, blocks },
             Stripped::AGGREGATED => {
                 let last = meta.steps.last().map_or(0, |s| meta.clock.ns(s.end).max(1));
                 let killed = meta.end.is_some() || !crate::symbols::is_target(&meta.target);
-                Note::Aggregated { until_ns: Some(last), killed }
+                Note::Aggregated { until_ns: Some(last), killed, events }
             }
-            Stripped::AGGREGATED_TO_THE_END => Note::Aggregated { until_ns: None, killed: false },
+            Stripped::AGGREGATED_TO_THE_END => {
+                Note::Aggregated { until_ns: None, killed: false, events }
+            }
             Stripped::CULLED_TO_THE_END => {
                 Note::Culled { below_ns, blocks, early, until_ns: None, killed: false }
             }
@@ -322,7 +347,7 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     }
     if let Some(f) = &meta.fold_failed {
         let (failures, at_ns) = (f.failures, meta.clock.ns(f.ticks));
-        notes.push(Note::FoldFailed { failures, at_ns, why: f.reason.clone() });
+        notes.push(Note::FoldFailed { failures, at_ns, why: f.reason.clone(), over: f.over != 0 });
     }
     let counts = [
         (

@@ -47,7 +47,8 @@ pub fn find(analysis: &Analysis, wanted: &str) -> Result<usize, HoldsError> {
         let pid = meta.target.pid;
         return Err(HoldsError::Unusable(match (meta.is_aggregated(), meta.end.is_some()) {
             (true, _) => format!(
-                "{path} has no scan: it has only figures by stack, and no blocks (--aggregate)"
+                "{path} has no scan: it has only figures by stack, and no blocks ({})",
+                meta.figures_by()
             ),
             (false, true) => format!(
                 "{path} has no scan, and its recording has ended; `prof holds PID --save` adds one while a process is \

@@ -14,8 +14,8 @@ pub enum ScanError {
     Damaged(PathBuf),
     /// The recording has figures by stack, and no single blocks.
     #[error(
-        "this asks for single blocks, and the recording has only figures by stack (--aggregate); a recording made \
-         with --cull has the blocks that live long"
+        "this asks for single blocks, and the recording has only figures by stack (--aggregate), perhaps \
+         since it met its bound (--on-limit aggregate); one made with --cull has the blocks that live long"
     )]
     NoBlocks,
     /// The [job](crate::Job) that the query is part of was cancelled.

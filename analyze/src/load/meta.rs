@@ -11,7 +11,7 @@ use prof_trace::pcs::CUT;
 use prof_trace::records::{
     Allocators, Call, CallFile, Calls, Census, Counters, Distance, End, Epoch, FoldFailed, Folded,
     Hooks, MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
-    Process, Runtimes, Scan, Step, Stripped, Symbols, Target, Thread, Toggle, kind,
+    Process, Runtimes, Scan, Step, Stripped, Symbols, Target, Thread, Toggle, WentOver, kind,
 };
 use prof_trace::runtimes::Runtime;
 use prof_trace::ticks::Ticks;
@@ -115,6 +115,8 @@ pub struct Meta {
     pub folded: Option<Folded>,
     /// The last time that this could not be done.
     pub fold_failed: Option<FoldFailed>,
+    /// The end of the events that became figures by stack at a bound.
+    pub went_over: Option<WentOver>,
     /// Place of each stack's figures in those of [`Meta::stripped`], by node.
     pub(super) stripped_at: HashMap<u64, usize>,
     /// Location of the figures of a recording without events, in their order.
@@ -263,6 +265,7 @@ impl Meta {
             kind::STRIPPED => Stripped::decode(payload).map(|s| self.strip(s)),
             kind::FOLDED => Folded::decode(payload).map(|f| self.fold(f)),
             kind::FOLD_FAILED => FoldFailed::decode(payload).map(|f| self.fold_failed = Some(f)),
+            kind::WENT_OVER => WentOver::decode(payload).map(|w| self.went_over = Some(w)),
             kind::STEP => {
                 Step::decode(payload).map(|s| self.steps.push(StepAt { at: place, end: s.end }))
             }

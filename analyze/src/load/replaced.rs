@@ -5,18 +5,20 @@ use super::file::{ChunkFile, Item};
 use super::meta::Meta;
 use super::stream::{OTHER_FILE, Stream, Tail};
 use crate::Error;
-use prof_trace::records::{FoldEnd, Target, kind};
+use prof_trace::records::{FoldEnd, Stripped, Target, kind};
 
 /// The records at a file's front that tell whether it continues another one.
 struct Front {
     target: Option<Target>,
     /// Number of times that it was folded, where the file before went on, and where this one does.
     end: Option<(u64, u64, u64)>,
+    /// It has figures in place of events.
+    has_figures: bool,
 }
 
 /// Reads a file up to the end of its folded part.
 fn front(file: &mut ChunkFile) -> Result<Front, Error> {
-    let mut found = Front { target: None, end: None };
+    let mut found = Front { target: None, end: None, has_figures: false };
     file.set_sparse(true);
     loop {
         if file.pass_over(&[kind::EVENTS, kind::PACKED, kind::CALLS, kind::NODE_RUN])? {
@@ -25,6 +27,13 @@ fn front(file: &mut ChunkFile) -> Result<Front, Error> {
         let Item::Chunk(kind, payload, _) = file.next()? else { return Ok(found) };
         match kind {
             kind::TARGET => found.target = Target::decode(payload),
+            kind::STRIPPED => {
+                let how = Stripped::decode(payload).map(|s| s.how);
+                if how == Some(Stripped::AGGREGATED) {
+                    found.has_figures = true;
+                    return Ok(found);
+                }
+            }
             kind::FOLD_END => {
                 let end = FoldEnd::decode(payload);
                 found.end = end.map(|e| (e.folds, e.cut, file.position()));
@@ -51,11 +60,21 @@ impl Stream {
     /// left alone.
     ///
     /// # Errors
-    /// If it can't be read, or was folded so often meanwhile that events are gone.
+    /// If it can't be read, was folded so often meanwhile that events are gone, or has figures in place of events.
     pub(crate) fn turn_to_new_file(&mut self) -> Result<(), Error> {
         let path = self.file.path().to_owned();
         let mut file = ChunkFile::open(&path)?;
         let front = front(&mut file)?;
+        if front.has_figures && self.is_of_same(&front.target) {
+            if !self.meta.is_aggregated() {
+                return Err(Error::WentOver { path });
+            }
+            // Its oldest figures were added up: all are read again.
+            self.file = ChunkFile::open(&path)?;
+            self.meta = Meta::passing_calls_on();
+            (self.tail, self.anew) = (Tail::Whole, true);
+            return Ok(());
+        }
         let Some((folds, cut, behind)) = front.end.filter(|_| self.is_of_same(&front.target))
         else {
             // The file that is open goes on, or ends.
@@ -74,6 +93,11 @@ impl Stream {
         self.meta = Meta::passing_calls_on();
         self.tail = Tail::Whole;
         self.skip_to(there)
+    }
+
+    /// Returns whether figures were read from their front on again since the last call.
+    pub(crate) fn is_anew(&mut self) -> bool {
+        std::mem::take(&mut self.anew)
     }
 
     fn is_of_same(&self, target: &Option<Target>) -> bool {

@@ -107,6 +107,8 @@ pub struct Stream {
     pub(super) old: Option<ChunkFile>,
     /// Flag of places in the present file.
     pub(super) tag: u64,
+    /// Another file with the same figures is read from its front on, see [`Stream::is_anew`].
+    pub(super) anew: bool,
 }
 
 impl Stream {
@@ -132,6 +134,7 @@ impl Stream {
             follows: false,
             old: None,
             tag: 0,
+            anew: false,
         })
     }
 

@@ -27,6 +27,18 @@ impl Meta {
         *all = Stripped { groups, ..new };
     }
 
+    /// Returns the option by which a recording has figures by stack in place of events.
+    #[must_use]
+    pub fn figures_by(&self) -> &'static str {
+        if self.went_over.is_some() { "--on-limit aggregate" } else { "--aggregate" }
+    }
+
+    /// Returns the number of records of figures of a recording without events.
+    #[must_use]
+    pub fn steps_len(&self) -> usize {
+        self.steps.len()
+    }
+
     /// Returns whether the recording has figures by stack in place of events (`--aggregate`).
     #[must_use]
     pub fn is_aggregated(&self) -> bool {

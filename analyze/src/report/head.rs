@@ -82,6 +82,9 @@ pub struct RecordingData {
     pub hooks: Vec<HookData>,
     /// Functions that could not be hooked.
     pub not_hooked: Vec<NotHookedData>,
+    /// Since when the recording has figures by stack alone, if it had events before, in nanoseconds since the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub figures_since_ns: Option<u64>,
     /// Further facts that a reader should know.
     pub notes: Vec<String>,
 }
@@ -467,6 +470,7 @@ impl RecordingData {
             threads: meta.thread_count() as u64,
             hooks: hooks.collect(),
             not_hooked: not_hooked.collect(),
+            figures_since_ns: meta.went_over.as_ref().map(|w| meta.clock.ns(w.ticks)),
             notes: analysis.notes().iter().map(ToString::to_string).collect(),
         }
     }

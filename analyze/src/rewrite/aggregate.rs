@@ -23,6 +23,8 @@ const STACKS: usize = 100_000;
 const RATE: u64 = 300;
 /// Bytes that they may take besides, so that a short recording has every step.
 const FREE: u64 = 64 << 20;
+/// Part of the greatest length of a file that they may take besides, if that is less.
+const PART: u64 = 16;
 /// Greatest number of stack nodes, of which nearly all may have figures of their own.
 const NODES: usize = 1 << 19;
 
@@ -52,8 +54,9 @@ pub struct Aggregate {
     /// Ticks when the next step begins, and up to which events are counted.
     begin: Ticks,
     until: Ticks,
-    /// Bytes of the figures by stack so far.
+    /// Bytes of the figures by stack so far, and those that they may take besides [`RATE`].
     written: u64,
+    free: u64,
     /// The last figures had stacks.
     had_stacks: bool,
     finished: bool,
@@ -86,9 +89,17 @@ impl Aggregate {
             begin: target.start_ticks,
             until: target.start_ticks,
             written: 0,
+            free: FREE,
             had_stacks: false,
             finished: false,
         }
+    }
+
+    /// Writes figures by stack less often where the file may have so many bytes at most.
+    #[must_use]
+    pub fn within(mut self, most: u64) -> Self {
+        self.free = FREE.min(most / PART);
+        self
     }
 
     /// Replays the events from before `limit`, or all.
@@ -109,7 +120,7 @@ impl Aggregate {
     /// Returns whether figures by stack would make the recording grow faster than they may.
     fn is_too_early(&self) -> bool {
         let ns = self.now.saturating_sub(self.began.unwrap_or(self.now));
-        self.written > FREE + ns / 1_000_000_000 * RATE
+        self.written > self.free + ns / 1_000_000_000 * RATE
     }
 
     /// Returns what has changed by stack since the last call, by ascending node.

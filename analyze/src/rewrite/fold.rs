@@ -7,6 +7,7 @@
 //! be appended as it is.
 
 use super::RewriteError;
+use super::add_up::{add_up, is_of_figures};
 use super::kept::Kept;
 use super::out::Out;
 use super::thin::History;
@@ -33,11 +34,16 @@ pub struct Fold {
     pub bytes: u64,
 }
 
-/// Writes the oldest part of a recording to `out`, folded: all but about its last `keep` bytes.
+/// Writes the oldest part of a recording to `out`, folded: all but about its last `keep` bytes. Of one that has figures
+/// alone the oldest figures are added up.
 ///
 /// # Errors
 /// If the recording can't be read, or has nothing that can be folded; if the output can't be written.
 pub fn fold(path: &Path, keep: u64, out: &mut dyn Write) -> Result<Fold, RewriteError> {
+    if is_of_figures(path)? {
+        let [cut, bytes] = add_up(path, keep, out)?;
+        return Ok(Fold { cut, bytes, ..Fold::default() });
+    }
     let history = History::read(path)?;
     let (cut, until) = history.cut(keep).ok_or_else(|| {
         RewriteError::Different(format!(

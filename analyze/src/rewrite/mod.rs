@@ -2,6 +2,7 @@
 //! needed to read a recording on another machine, [`mod@extract`] takes the added files out, [`mod@join`] makes
 //! one of several processes' recordings.
 
+mod add_up;
 mod aggregate;
 mod anonymous;
 mod begun;

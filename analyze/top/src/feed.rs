@@ -320,6 +320,7 @@ impl Worker {
             is_on: meta.state().0,
             is_sample,
             culled_ns: meta.stripped.as_ref().map_or(0, |s| s.threshold_ns),
+            figures_since_ns: meta.went_over.as_ref().map(|w| clock.ns(w.ticks)),
             total,
             events,
             lost: p.lost,

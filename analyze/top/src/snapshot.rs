@@ -87,6 +87,8 @@ pub struct Snapshot {
     pub is_sample: bool,
     /// Only blocks that lived at least so long are recorded, in nanoseconds; 0: all are.
     pub culled_ns: u64,
+    /// Since when the recording has figures by stack alone, if it had blocks before, in nanoseconds since its start.
+    pub figures_since_ns: Option<u64>,
     /// Figures of all blocks.
     pub total: RowStats,
     /// Events a second.

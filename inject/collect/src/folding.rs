@@ -1,9 +1,10 @@
 //! Drops the oldest part of a recording when it meets its bound: another process folds it into a new file, the collector
-//! appends what has come meanwhile, and the new file takes the recording's name. At each moment there is one whole
-//! recording under the name.
+//! appends what has come meanwhile, and the new file takes the recording's name. Or the collector itself makes figures by
+//! stack of all events, and goes on with these. At each moment there is one whole recording under the name.
 
 use crate::limits::Limits;
 use crate::output::Output;
+use prof_os::clock::monotonic_ns;
 use prof_os::files::open_regular;
 use prof_os::process::effective_uid;
 use prof_trace::chunk::FILE_MAGIC;
@@ -16,6 +17,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+mod over;
+
+pub use over::MakeSieve;
+use over::Over;
 
 /// Part of the bound at which a fold begins: there has to be room for both files, and for what comes meanwhile.
 const BEGIN: u64 = 3;
@@ -96,8 +102,24 @@ pub trait Folder: std::fmt::Debug + Send {
     fn replace(&mut self, new: &File) -> Result<(), String>;
     /// Ends the process, and removes the new file.
     fn give_up(&mut self);
-    /// Tells the user that a fold has failed, how many have so far, and why this one has.
-    fn tell(&mut self, failures: u64, why: &str);
+    /// Tells the user that a fold has failed. The ticks of the record are not set.
+    fn tell(&mut self, failed: &FoldFailed);
+    /// Creates the new file, empty, for this process to write.
+    ///
+    /// # Errors
+    /// Why it can't be.
+    fn create(&mut self) -> Result<File, String>;
+    /// Tells the user that the recording has figures by stack alone from now on.
+    fn went_over(&mut self);
+}
+
+/// Makes the sieve of a recording that goes over to figures.
+struct Maker(MakeSieve);
+
+impl std::fmt::Debug for Maker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Maker")
+    }
 }
 
 /// Why a fold has failed.
@@ -135,6 +157,8 @@ enum State {
     Folds,
     /// What has come meanwhile is appended.
     Copies(Copied),
+    /// Figures are made of the events.
+    Turns(Box<Over>),
 }
 
 /// Folds a recording again and again.
@@ -142,6 +166,8 @@ enum State {
 pub(crate) struct Folding {
     folder: Box<dyn Folder>,
     state: State,
+    /// At the first bound, figures by stack are made of all events, if this is set.
+    over: Option<Maker>,
     /// Length at which the next fold begins, where the length is bounded.
     next: u64,
     /// Length that it has to have for a fold, also where the file system has little room.
@@ -157,7 +183,13 @@ impl Folding {
     pub(crate) fn new(folder: Box<dyn Folder>, limits: &Limits) -> Self {
         let next = limits.max_disk.map_or(u64::MAX, |most| most / BEGIN);
         let (state, least) = (State::Idle, Limits::LEAST);
-        Self { folder, state, next, least, looked: None, failures: 0, failed: None }
+        let (over, looked, failed) = (None, None, None);
+        Self { folder, state, over, next, least, looked, failures: 0, failed }
+    }
+
+    /// Has figures by stack made of all events at the first bound.
+    pub(crate) fn go_over_first(&mut self, make: MakeSieve) {
+        self.over = Some(Maker(make));
     }
 
     /// Does the next step. Returns whether there is more to do at once. If a fold has failed, the recording says so as of
@@ -168,25 +200,32 @@ impl Folding {
         limits: &Limits,
         now: impl Fn() -> Ticks,
     ) -> bool {
-        match self.try_step(out, limits) {
+        match self.try_step(out, limits, &now) {
             Ok(busy) => busy,
             Err(failure) => {
-                self.fail(failure, out.len(), limits);
-                let reason = self.failed.as_ref().map_or(String::new(), |f| f.why.clone());
-                let record = FoldFailed { ticks: now(), failures: self.failures, reason };
-                out.put(kind::FOLD_FAILED, &record.encode());
+                let record = self.fail(failure, out.len(), limits);
+                out.put(kind::FOLD_FAILED, &FoldFailed { ticks: now(), ..record }.encode());
                 false
             }
         }
     }
 
-    /// Ends a fold that is in progress, for good. Returns why the recording was not folded in the end, if it should have
+    /// Ends a fold that is in progress, for good. Returns what could not be done in the end, and why, if it should have
     /// been.
     pub(crate) fn ended(mut self) -> Option<String> {
         let is_under_way = !matches!(self.state, State::Idle);
         self.end();
-        let slow = || "the recording grew faster than it could be left out".to_owned();
-        self.failed.map(|f| f.why).or_else(|| is_under_way.then(slow))
+        let slow = || "the recording grew faster".to_owned();
+        let why = self.failed.take().map(|f| f.why).or_else(|| is_under_way.then(slow))?;
+        Some(format!("{}: {why}", self.could_not()))
+    }
+
+    /// Says what could not be done.
+    fn could_not(&self) -> &'static str {
+        match self.over {
+            Some(_) => "no figures by stack could be made of its events",
+            None => "its oldest part could not be dropped",
+        }
     }
 
     fn end(&mut self) {
@@ -194,22 +233,26 @@ impl Folding {
         self.folder.give_up();
     }
 
-    /// Notes that a fold has failed, and decides when the next is tried.
-    fn fail(&mut self, failure: Failure, len: u64, limits: &Limits) {
+    /// Notes that a fold has failed, and decides when the next is tried. Returns what says so, without its ticks.
+    fn fail(&mut self, failure: Failure, len: u64, limits: &Limits) -> FoldFailed {
         self.end();
         self.failures += 1;
         let (why, again) = match failure {
             Failure::Now(why) => (why, true),
             Failure::Always(why) => (why, false),
         };
-        log::warn!("the oldest part of the recording can't be dropped: {why}");
-        self.folder.tell(self.failures, &why);
+        log::warn!("of the recording, {}: {why}", self.could_not());
+        let (failures, reason) = (self.failures, why.clone());
+        let over = u64::from(self.over.is_some());
+        let record = FoldFailed { ticks: Ticks::ZERO, failures, reason, over };
+        self.folder.tell(&record);
         let before = self.failed.take().and_then(|f| f.wait);
         let wait = before.map_or(WAITS[0], |w| (w * 2).min(WAITS[1]));
         // A recording that nears its bound can't wait. As it grows, that ends.
         let part = limits.max_disk.map_or(Limits::LEAST.max(len / KEEP), |most| most / AGAIN);
         let next = (Instant::now() + wait, len.saturating_add(part));
         self.failed = Some(Failures { why, wait: again.then_some(wait), next });
+        record
     }
 
     /// Returns whether a fold may be begun: after one that has failed, not at once, and if it can't ever be, not at all.
@@ -226,6 +269,7 @@ impl Folding {
         }
         let new = match &self.state {
             State::Copies(copied) => copied.len,
+            State::Turns(over) => over.len(),
             _ => self.folder.written(),
         };
         let both = out.len().saturating_add(new);
@@ -253,7 +297,12 @@ impl Folding {
         is_time
     }
 
-    fn try_step(&mut self, out: &mut Output, limits: &Limits) -> Result<bool, Failure> {
+    fn try_step(
+        &mut self,
+        out: &mut Output,
+        limits: &Limits,
+        now: &impl Fn() -> Ticks,
+    ) -> Result<bool, Failure> {
         if !matches!(self.state, State::Idle) {
             self.check_room(out, limits)?;
         }
@@ -263,8 +312,17 @@ impl Folding {
                     self.next = self.next.max(out.len());
                     // So much is copied at least.
                     has_room(out, limits, out.len() / KEEP)?;
-                    self.folder.begin(out.len() / KEEP)?;
-                    self.state = State::Folds;
+                    self.state = match &self.over {
+                        Some(Maker(make)) => {
+                            let file = self.folder.create()?;
+                            let over = Over::begin(out, file, make(), monotonic_ns());
+                            State::Turns(Box::new(over.map_err(cannot_turn)?))
+                        }
+                        None => {
+                            self.folder.begin(out.len() / KEEP)?;
+                            State::Folds
+                        }
+                    };
                 }
                 Ok(false)
             }
@@ -281,6 +339,18 @@ impl Folding {
                 self.folder.replace(&copied.file)?;
                 out.replace(&copied.file, copied.len).map_err(failed)?;
                 (self.state, self.failed) = (State::Idle, None);
+                self.plan(out.len(), limits)?;
+                Ok(false)
+            }
+            State::Turns(over) => {
+                if !over.step(out).map_err(cannot_turn)? {
+                    return Ok(over.is_busy());
+                }
+                over.finish(out, now()).map_err(cannot_turn)?;
+                self.folder.replace(over.file())?;
+                over.hand_over(out).map_err(cannot_turn)?;
+                self.folder.went_over();
+                (self.state, self.failed, self.over) = (State::Idle, None, None);
                 self.plan(out.len(), limits)?;
                 Ok(false)
             }
@@ -311,6 +381,10 @@ impl Folding {
             false => Ok(()),
         }
     }
+}
+
+fn cannot_turn(e: io::Error) -> String {
+    format!("cannot make figures of its events: {e}")
 }
 
 /// Returns an error if the file system has less room than this for another file.
@@ -390,7 +464,13 @@ mod tests {
 
         fn give_up(&mut self) {}
 
-        fn tell(&mut self, _: u64, _: &str) {}
+        fn tell(&mut self, _: &FoldFailed) {}
+
+        fn create(&mut self) -> Result<File, String> {
+            unreachable!("another process folds")
+        }
+
+        fn went_over(&mut self) {}
     }
 
     #[test]
@@ -436,6 +516,9 @@ mod tests {
         grow(&mut out, 1 << 20);
         steps(&mut out, &mut folding);
         assert_eq!((begun(), folding.failures), (3, 4), "never");
-        assert_eq!(folding.ended(), Some("it does not fit".into()));
+        assert_eq!(
+            folding.ended(),
+            Some("its oldest part could not be dropped: it does not fit".into())
+        );
     }
 }

@@ -56,7 +56,7 @@ pub use budget::Budget;
 pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
-pub use folding::{Copied, Folder, new_path, remove_left};
+pub use folding::{Copied, Folder, MakeSieve, new_path, remove_left};
 pub use limits::{Limits, Room};
 pub use orphan::{Drained, drain_orphan, open_orphan};
 pub use output::{Output, create_recording, write_prologue, write_runtimes};

@@ -20,6 +20,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+mod over;
+
 /// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
 
@@ -109,7 +111,7 @@ impl Sifted {
             return false;
         }
         let noted = match kind {
-            kind::THREAD | kind::MAPPINGS => return true,
+            kind::THREAD | kind::MAPPINGS | kind::CALL_FILE => return true,
             kind::PROCESS => &mut self.noted[0],
             kind::COUNTERS => &mut self.noted[1],
             _ => return false,
@@ -153,6 +155,11 @@ impl Output {
             most: u64::MAX,
             sieve: None,
         })
+    }
+
+    /// Returns the compression of events.
+    pub(crate) fn compress(&self) -> Compress {
+        self.compress
     }
 
     /// Sets the compression of further events.
@@ -326,7 +333,10 @@ impl Output {
 
     /// Adds calls that change mappings.
     pub fn put_calls(&mut self, thread: u32, parts: impl Iterator<Item = Part>) {
-        self.calls.add(thread, parts);
+        // A recording that has gone over to figures alone goes on getting calls.
+        if !self.sieve.as_ref().is_some_and(|s| s.sieve.has_only_figures()) {
+            self.calls.add(thread, parts);
+        }
     }
 
     /// Turns the calls into chunks behind the other events.

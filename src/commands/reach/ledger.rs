@@ -286,9 +286,10 @@ impl Ledger {
         let meta = self.follower.meta();
         if meta.is_aggregated() {
             return Err(refused(format!(
-                "the recording of process {pid} has only figures by stack, and no blocks (--aggregate): `prof detach \
-                 {pid}`, and attach without --aggregate",
-                pid = self.pid
+                "the recording of process {pid} has only figures by stack, and no blocks ({by}): `prof detach {pid}`, \
+                 and attach without {by}",
+                pid = self.pid,
+                by = meta.figures_by()
             )));
         }
         if meta.stripped.is_some() {

@@ -1,15 +1,72 @@
-//! Describes the options that the collector of a recording was started with.
+//! Describes the options that the collector of a recording was started with, and what has happened at its bound.
 
 use crate::commands::collect::Told;
+use crate::notes;
 use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_collect::{Budget, Limits, Room};
+use prof_os::Pid;
 use prof_trace::values::text;
 use serde_json::Value;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What the notes say of the bound of a recording that is made.
+pub(super) struct AtBound {
+    /// Folds that have failed.
+    folds: Option<Value>,
+    /// Since when there are figures by stack alone, in seconds since 1970.
+    figures_since: Option<u64>,
+}
+
+impl AtBound {
+    /// Reads the note on a process.
+    pub(super) fn of(pid: Pid) -> Self {
+        let figures_since = notes::about(pid, "figures_since").and_then(|v| v.as_u64());
+        Self { folds: notes::about(pid, "folds"), figures_since }
+    }
+
+    /// Returns the lines of the text, each with its name.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let failed = self.folds.as_ref().map(|folds| {
+            let times = match folds["failed"].as_u64().unwrap_or(0) {
+                1 => "once".into(),
+                n => format!("{} times", text::number(n)),
+            };
+            let why = folds["error"].as_str().unwrap_or("it is not known why");
+            match folds["over"].as_bool().unwrap_or(false) {
+                true => (
+                    "figures",
+                    format!("could not be made of the events {times}; the last time: {why}"),
+                ),
+                false => (
+                    "folds",
+                    format!("the oldest part could not be dropped {times}; the last time: {why}"),
+                ),
+            }
+        });
+        let figures = self.figures_since.map(|since| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let ago = now.saturating_sub(Duration::from_secs(since));
+            let ago = text::duration(ago.as_secs() * 1_000_000_000);
+            ("figures", format!("by stack alone since {ago} ago, when it met its bound; they count all before, too"))
+        });
+        figures.into_iter().chain(failed).collect()
+    }
+
+    /// Adds the fields of the JSON.
+    pub(super) fn put(&self, v: &mut Value) {
+        if let Some(folds) = &self.folds {
+            v["folds"] = folds.clone();
+        }
+        if let Some(since) = self.figures_since {
+            v["figures_since"] = since.into();
+        }
+    }
+}
 
 impl Told {
     /// Returns the lines of the text, each with its name.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
-        let mut all = vec![("bounds", bounds(&self.limits, self.drop_oldest.is_some()))];
+        let mut all = vec![("bounds", bounds(&self.limits, self))];
         all.extend(self.cull.map(|cull| ("cull", culled(&cull))));
         all.extend(self.aggregate.map(|aggregate| ("aggregate", aggregated(&aggregate))));
         all.extend(self.budget.map(|budget| ("budget", budgeted(&budget))));
@@ -20,11 +77,16 @@ impl Told {
     pub(super) fn put(&self, v: &mut Value) {
         v["max_disk"] = self.limits.max_disk.into();
         v["keep_free"] = self.limits.keep_free.to_string().into();
-        v["on_limit"] = if self.drop_oldest.is_some() { "drop-oldest" } else { "stop" }.into();
+        v["on_limit"] = match (self.goes_over, self.drop_oldest) {
+            (Some(_), _) => "aggregate",
+            (None, Some(_)) => "drop-oldest",
+            (None, None) => "stop",
+        }
+        .into();
         if let Some(memory) = self.drop_oldest {
             v["fold_memory"] = memory.into();
         }
-        if let Some(aggregate) = self.aggregate {
+        if let Some(aggregate) = self.aggregate.or(self.goes_over) {
             v["aggregate_ns"] = aggregate.every_ns.into();
         }
         if let Some(budget) = self.budget {
@@ -71,7 +133,7 @@ fn budgeted(budget: &Budget) -> String {
 }
 
 /// Describes the bounds of a recording, and the action at each.
-fn bounds(limits: &Limits, drop_oldest: bool) -> String {
+fn bounds(limits: &Limits, told: &Told) -> String {
     let most = limits.max_disk.map(|n| format!("at most {}", text::bytes(n)));
     let free = match limits.keep_free {
         Room::Bytes(0) => None,
@@ -80,12 +142,17 @@ fn bounds(limits: &Limits, drop_oldest: bool) -> String {
         share @ Room::Share(_) => Some(format!("{share} of the file system stay free")),
     };
     let all: Vec<String> = most.into_iter().chain(free).collect();
-    match all.is_empty() {
-        true => "none: it may fill the disk".into(),
-        false if drop_oldest => format!(
-            "{}; before a bound is met, the blocks that ended in the oldest part go, and their figures stay",
-            all.join(", ")
+    let all = all.join(", ");
+    match (told.goes_over, told.drop_oldest) {
+        _ if all.is_empty() => "none: it may fill the disk".into(),
+        (Some(figures), _) => format!(
+            "{all}; before a bound is met, figures by stack are made of the events, and then only these are written, \
+             every {}",
+            text::duration(figures.every_ns)
         ),
-        false => format!("{}; at a bound it is finished, and prof detaches", all.join(", ")),
+        (None, Some(_)) => format!(
+            "{all}; before a bound is met, the blocks that ended in the oldest part go, and their figures stay"
+        ),
+        (None, None) => format!("{all}; at a bound it is finished, and prof detaches"),
     }
 }

@@ -82,7 +82,10 @@ fn state(app: &App, p: &Process) -> String {
         (None, false) => "recording is OFF,",
     };
     let since = if s.at_ns < 1_000_000_000 { "0 s".into() } else { since };
-    format!("{held}{state} {since}")
+    let figures = s
+        .figures_since_ns
+        .map_or_else(String::new, |ns| format!("figures alone from {} on, ", text::duration(ns)));
+    format!("{held}{figures}{state} {since}")
 }
 
 fn memory(s: &Snapshot, theme: Theme) -> Vec<Piece> {

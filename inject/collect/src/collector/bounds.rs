@@ -2,7 +2,7 @@
 
 use super::{Callback, Collector};
 use crate::budget::{Budget, Meter};
-use crate::folding::{Folder, Folding};
+use crate::folding::{Folder, Folding, MakeSieve};
 use crate::limits::{Guard, Limits};
 use crate::target::switch_off;
 use prof_trace::records::{Toggle, kind};
@@ -39,6 +39,15 @@ impl Collector<'_> {
         self.folding = Some(Folding::new(folder, &self.guard.limits));
     }
 
+    /// Has all events of the recording made figures by stack as it meets its bounds, which must be set already: from there on
+    /// it has figures alone, and of those the oldest are added up at a bound.
+    pub fn set_going_over(&mut self, folder: Box<dyn Folder>, make: MakeSieve) {
+        self.tree.remember_all(make().most_nodes());
+        let mut folding = Folding::new(folder, &self.guard.limits);
+        folding.go_over_first(make);
+        self.folding = Some(folding);
+    }
+
     /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
     /// target waits for a free segment.
     pub(super) fn check_writing(&mut self) {
@@ -54,7 +63,7 @@ impl Collector<'_> {
         let failed = self.out.failure().map(|e| format!("cannot write the recording: {e}"));
         let Some(mut why) = failed.or_else(|| self.guard.reached.clone()) else { return };
         if let Some(not) = self.folding.take().and_then(|f| f.ended()) {
-            why = format!("{why}; its oldest part could not be dropped: {not}");
+            why = format!("{why}; {not}");
             self.guard.reached = self.guard.reached.as_ref().map(|_| why.clone());
         }
         self.failed = self.out.failure().is_some();

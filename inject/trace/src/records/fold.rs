@@ -69,6 +69,18 @@ record! {
         failures: int,
         /// Why this one has.
         reason: text,
+        /// 1: it was the one that turns the events into figures by stack ([`WentOver`]).
+        over: later,
+    }
+}
+
+record! {
+    /// The recording had events up to here, and has figures by stack alone from here on, also of what was before.
+    WentOver {
+        /// Ticks when it went over.
+        ticks: ticks,
+        /// Number of events that were recorded until then.
+        events: int,
     }
 }
 

@@ -39,8 +39,9 @@ pub const FOLDED: u16 = 35;
 pub const FOLD_END: u16 = 36;
 pub const FOLD_FAILED: u16 = 37;
 pub const BOUNDS: u16 = 38;
+pub const WENT_OVER: u16 = 39;
 
-const NAMES: [&str; 38] = [
+const NAMES: [&str; 39] = [
     "target",
     "pass",
     "events",
@@ -79,6 +80,7 @@ const NAMES: [&str; 38] = [
     "fold end",
     "fold failed",
     "bounds",
+    "went over",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.
