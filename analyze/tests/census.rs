@@ -209,6 +209,47 @@ fn recordings_made_of_a_recording_have_them() {
     assert_eq!((f.allocations, both.totals().unknown_frees), (4, 0));
 }
 
+/// Where an allocator can't say where in its place an aligned block begins, the census has the place.
+#[test]
+fn a_free_inside_of_a_place_ends_it() {
+    let places = [(0x10000, 256), (0x10100, 256), (0x10200, 256), (0x20000, 64)];
+    let mut m = Maker::new();
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x500, 0]]).thread(1, 1, "main").toggle(START + 50, 1);
+    let mut c = Census { ticks: Ticks(START + 50), ..Census::default() };
+    let mut end = 0;
+    for (address, size) in places {
+        c.put(&mut end, &CensusBlock { address, size, header: Header::default() });
+    }
+    m.put(kind::CENSUS, &c.encode()).pass(START + 60);
+    m.events(
+        1,
+        &[
+            // A block that is recorded lies in a place that was freed: its own free is none of the place.
+            free(START + 100, 0x10040),
+            alloc(START + 110, 0x10080, 128, 1),
+            free(START + 120, 0x10080),
+            free(START + 130, 0x10080),
+            realloc(START + 140, START + 150, 0x10140, 0x30000, 300, 1),
+            // Behind the end of a place, and in front of all.
+            free(START + 160, 0x20040),
+            free(START + 170, 0x8000),
+            free(START + 180, 0x20000),
+        ],
+    );
+    m.pass(START + 10_000).end(START + 20_000);
+    let check = |a: &Analysis| {
+        let (t, f) = (a.totals(), a.totals().figures);
+        assert_eq!((t.frees, t.unknown_frees, t.implied_frees), (6, 3, 0));
+        assert_eq!((f.found, f.live_count, f.live_bytes), (4, 2, 256 + 300));
+    };
+    check(&m.analysis());
+    let file = m.file();
+    let index = open(&file);
+    check(index.analysis());
+    let kept = filtered(&index, "lifetime", "leaked");
+    assert_eq!((kept.live_count, kept.live_bytes), (2, 256 + 300));
+}
+
 #[test]
 fn a_hostile_census_does_no_harm() {
     let mut m = Maker::of(&Target { sample_bytes: 512, ..common::target() });

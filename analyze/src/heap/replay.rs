@@ -12,6 +12,7 @@ use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 mod folded;
+mod found;
 
 /// The figures of a whole recording. `live_count = allocations + found - frees + unknown_frees - implied_frees` always
 /// holds.
@@ -166,6 +167,7 @@ pub struct Replay<W: Watch = ()> {
     course: Course,
     /// Number of recorded frees of known blocks.
     freed: u64,
+    places: found::Places,
 }
 
 /// An address that no block has: events of it stand for others that were left out of a recording.
@@ -195,6 +197,7 @@ impl<W: Watch> Replay<W> {
             estimates: None,
             course: Course::default(),
             freed: 0,
+            places: found::Places::default(),
         }
     }
 
@@ -382,26 +385,6 @@ impl<W: Watch> Replay<W> {
         }
     }
 
-    /// Takes a block from before the recording. Where not all blocks are recorded, their frees are not known either.
-    #[cold]
-    fn find(&mut self, op: &Op) {
-        if op.addr == 0 || self.partial || self.live.get(op.addr).is_some() {
-            self.totals.nonsense += u64::from(op.addr == 0);
-            return;
-        }
-        let group = self.group(op.node, op.time);
-        self.live.insert(op.addr, Block::new(op, group, self.watch.notes(op)));
-        self.watch.found(group, op);
-        if self.figures[group as usize].find(op.size) {
-            self.times[group as usize].peak = op.time;
-        }
-        if self.totals.figures.find(op.size) {
-            self.totals.peak_ticks = op.time;
-        }
-        let (bytes, blocks) = self.now();
-        self.course.rise(bytes, blocks);
-    }
-
     #[inline(always)]
     fn begin(&mut self, op: &Op, again: bool) {
         let group = self.group(op.node, op.time);
@@ -445,7 +428,7 @@ impl<W: Watch> Replay<W> {
     fn end(&mut self, op: &Op) {
         let newest = std::mem::take(self.newest(op.thread_index));
         let Some(b) = self.live.remove(op.addr) else {
-            return self.not_live(op);
+            return self.end_inside(op);
         };
         if b.thread_index != op.thread_index && self.is_of_another(op, &b) {
             self.live.insert(op.addr, b);
