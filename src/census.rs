@@ -88,6 +88,7 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
         // musl is the C library even where another allocator has taken over.
         allocator::MUSL => walk.has_musl() || is_groups(version),
         allocator::JEMALLOC => walk.has_jemalloc(),
+        allocator::MIMALLOC => walk.has_mimalloc(),
         _ => false,
     };
     if let Some([name, version, _]) = found.into_iter().find(|a| !known(a)) {
@@ -98,8 +99,8 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
     }
     if !walk.has_heap() {
         return Err(refused(format!(
-            "process {pid} has no heap of glibc's, jemalloc's or musl's, the only ones that --census can count: attach \
-             without it, and blocks from before stay unknown"
+            "process {pid} has no heap of glibc's, jemalloc's, mimalloc's or musl's, the only ones that --census can count: \
+             attach without it, and blocks from before stay unknown"
         )));
     }
     if walk.estimate() > most {

@@ -32,8 +32,10 @@ const BESIDE: u64 = 64 << 10;
 const RUNS: usize = 200;
 /// Shortest and longest time for which a thread is let run: many threads may share few processors.
 const RUN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
-/// What the name of jemalloc's library has in it.
-const JEMALLOC: &[u8] = b"jemalloc";
+/// What the names of allocators' libraries have in them.
+const LIBRARIES: [&[u8]; 2] = [b"jemalloc", b"mimalloc"];
+/// What the names of allocators' own functions begin with in a program that they are linked into.
+const PREFIXES: [&str; 4] = ["je_", "_rjem_je_", "mi_", "_mi_"];
 /// Name of jemalloc's own threads, which give free pages back to the kernel (`background_thread_create`).
 const BACKGROUND: &str = "jemalloc_bg_thd";
 /// A function that only musl's allocator has.
@@ -215,14 +217,15 @@ fn between(code: Range<u64>, mut functions: Vec<(u64, u64, bool)>) -> Vec<Range<
     parts
 }
 
-/// Returns the code of jemalloc's own functions, far from those that programs call: its library, or what has its prefix.
+/// Returns the code of an allocator's own functions, far from those that programs call: its library, or what has its
+/// prefix.
 fn internals(pid: Pid, mem: &RemoteMemory, m: &Module, maps: &[Map]) -> Vec<Range<u64>> {
     let file = m.path.file_name().unwrap_or_default();
-    if memmem::find(file.as_bytes(), JEMALLOC).is_some() {
+    if LIBRARIES.iter().any(|name| memmem::find(file.as_bytes(), name).is_some()) {
         let code = maps.iter().filter(|c| c.exec && m.start <= c.start && c.end <= m.end);
         return code.map(|c| c.start.0..c.end.0).collect();
     }
-    let is_one = |name: &str| name.starts_with("je_") || name.starts_with("_rjem_je_");
+    let is_one = |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let all = m.symbols(pid, mem, is_one).into_iter();
     all.map(|s| code_at(s.addr.0)..code_at(s.addr.0).saturating_add(s.size)).collect()
 }

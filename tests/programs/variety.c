@@ -1,9 +1,11 @@
-/* A heap with blocks of every kind, and what the program and its jemalloc say of it. "plain" as an argument: there is no
+/* A heap with blocks of every kind, and what the program and its allocator say of it. "plain" as an argument: there is no
  * jemalloc.
  *
  * "begin" makes the heap: its threads stay but for two, and keep their caches. "mix" frees, resizes and adds blocks,
  * "churn" and "calm" let the threads change their own blocks at full speed and stop. "told" prints jemalloc's figures,
- * "list" every block that the program has, by address and usable size. "leak" forgets some blocks. */
+ * "list" every block that the program has, by address and usable size. "leak" forgets some blocks. "alone" makes blocks in
+ * the first thread only, and "visited" prints how many mimalloc says are in its heap. "extreme" makes blocks that mimalloc
+ * has segments for. */
 #include "common.h"
 #include <malloc.h>
 #include <pthread.h>
@@ -11,6 +13,11 @@
 extern int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
 extern void *mallocx(size_t, int) __attribute__((weak));
 extern void dallocx(void *, int) __attribute__((weak));
+
+/* A function that mimalloc calls with each area (no block) and with each block of a heap. */
+typedef _Bool visitor(const void *heap, const void *area, void *block, size_t size, void *arg);
+extern _Bool mi_heap_visit_blocks(const void *, _Bool, visitor *, void *) __attribute__((weak));
+extern void *mi_heap_get_default(void) __attribute__((weak));
 
 #define THREADS 6
 #define ENDING 2
@@ -164,6 +171,37 @@ static void tell(void) {
         4096 * told("stats.arenas.4096.pmuzzy"), changes);
 }
 
+static void alone(void) {
+    make(0);
+    for (int i = 0; i < LARGE; i++) large[i] = get(15000 * (i + 1));
+    for (int i = 0; i < LARGE; i += 3) drop(&large[i]);
+}
+
+/* Alignments and sizes at and around those for which a segment is made. */
+static void extreme(void) {
+    for (int i = 0; i < 6; i++)
+        if (posix_memalign(&special[i], (size_t)1 << (22 + i), 100000 * (i + 1)) != 0) fail("no memory");
+    special[6] = malloc((size_t)17 << 20);
+    special[7] = malloc((size_t)40 << 20);
+    special[8] = malloc((size_t)5 << 30);
+    special[9] = malloc((size_t)15 << 20);
+    special[10] = malloc((size_t)70 << 20);
+    drop(&special[10]);
+}
+
+static _Bool count_one(const void *heap, const void *area, void *block, size_t size, void *arg) {
+    size_t *sum = arg;
+    if (block != NULL) sum[0]++, sum[1] += size;
+    return heap != NULL && area != NULL;
+}
+
+static void visited(void) {
+    size_t sum[2] = {0, 0};
+    if (mi_heap_visit_blocks == NULL) fail("no mimalloc");
+    mi_heap_visit_blocks(mi_heap_get_default(), 1, count_one, sum);
+    say("visited %zu %zu\n", sum[0], sum[1]);
+}
+
 /* Blocks that nobody knows any more. */
 static NOINLINE void leak(void) {
     for (int i = 0; i < LEAKED; i++) {
@@ -185,6 +223,9 @@ int main(int argc, char **argv) {
         else if (strcmp(c, "told") == 0) tell();
         else if (strcmp(c, "list") == 0) each(list_one);
         else if (strcmp(c, "leak") == 0) leak();
+        else if (strcmp(c, "alone") == 0) alone();
+        else if (strcmp(c, "extreme") == 0) extreme();
+        else if (strcmp(c, "visited") == 0) visited();
         else fail("what is %s?", c);
         say("done\n");
     }

@@ -5,6 +5,7 @@ use crate::chunk::{HEADER, LEAST, State};
 use crate::error::Error;
 use crate::jemalloc::{Heap, JemallocStats};
 use crate::mapped::Own;
+use crate::mimalloc::{self, MimallocStats};
 use crate::moment::Walk;
 use crate::musl::{self, MuslStats};
 use crate::sums::{Block, SizeClass, Sum, class_of};
@@ -97,7 +98,7 @@ pub struct Lost {
     pub links: u64,
     /// Bytes in the main arena's heap that others have taken by `sbrk`.
     pub others: u64,
-    /// A jemalloc is laid out in a way that is not known, so that none of its blocks is counted.
+    /// A jemalloc or mimalloc is laid out in a way that is not known, so that none of its blocks is counted.
     pub unknown: bool,
     /// Of a jemalloc no cache of a thread was found: blocks in such caches count as in use.
     pub caches: bool,
@@ -125,6 +126,8 @@ pub struct Census {
     pub jemallocs: Vec<JemallocStats>,
     /// The allocators of musl's that the process has, mostly none or one.
     pub musls: Vec<MuslStats>,
+    /// The mimallocs that the process has, mostly none or one.
+    pub mimallocs: Vec<MimallocStats>,
     /// Blocks by size, smallest first.
     pub sizes: Vec<SizeClass>,
     /// Memory that `malloc_trim(0)` would give back.
@@ -144,18 +147,21 @@ pub struct Census {
     blocks: Vec<Own>,
     heaps: Vec<Heap>,
     musl: Vec<musl::Heap>,
+    mimalloc: Vec<mimalloc::Heap>,
 }
 
 impl Census {
     /// Returns whether there is a heap that can be walked.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        !self.arenas.is_empty() || !self.jemallocs.is_empty() || !self.musls.is_empty()
+        let others = self.jemallocs.len() + self.musls.len() + self.mimallocs.len();
+        !self.arenas.is_empty() || others > 0
     }
 
     /// Returns the blocks that the program has: those in heaps of glibc's in the order of their addresses, then those that
-    /// have mappings of their own, then jemalloc's in the order of their addresses, then musl's. Blocks that jemalloc has made
-    /// for itself, and may free without a call of `free`, are none of them.
+    /// have mappings of their own, then jemalloc's in the order of their addresses, then musl's, then mimalloc's. Blocks that
+    /// jemalloc has made for itself, and may free without a call of `free`, are none of them. A block of mimalloc's may begin later than said
+    /// here, if the process has any that count as [`MimallocStats::shifted`].
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
         let in_use = self.walked.chunks.iter().filter(|c| c.state() == State::InUse);
         let in_heaps = in_use.map(|c| Block { address: c.user(), size: c.usable() });
@@ -164,13 +170,16 @@ impl Census {
         let own = own.map(|c| Block { address: c.user(), size: c.size() - HEADER });
         let others = self.heaps.iter().flat_map(Heap::blocks);
         let others = others.map(|p| Block { address: p.address, size: p.size });
-        in_heaps.chain(own).chain(others).chain(self.musl.iter().flat_map(musl::Heap::blocks))
+        let others = others.chain(self.musl.iter().flat_map(musl::Heap::blocks));
+        let others = others.chain(self.mimalloc.iter().flat_map(mimalloc::Heap::blocks));
+        in_heaps.chain(own).chain(others)
     }
 
     /// Returns the blocks that the program has, together.
     pub fn in_use(&self) -> Sum {
         let others = self.jemallocs.iter().map(|j| j.sum(|a| a.in_use));
         let others = others.chain(self.musls.iter().map(|m| m.in_use));
+        let others = others.chain(self.mimallocs.iter().map(|m| m.in_use));
         self.arenas.iter().map(|a| a.in_use).chain(others).fold(self.mapped, |all, s| Sum {
             bytes: all.bytes + s.bytes,
             blocks: all.blocks + s.blocks,
@@ -233,7 +242,9 @@ pub(crate) struct Raw {
     pub heaps: Vec<Heap>,
     /// The heaps of musl's allocators.
     pub musl: Vec<musl::Heap>,
-    /// Memory of arenas, of jemallocs and of musl's groups, in order.
+    /// The heaps of mimallocs.
+    pub mimalloc: Vec<mimalloc::Heap>,
+    /// Memory of arenas, of jemallocs, of musl's groups and of mimallocs, in order.
     pub taken: Vec<Range<u64>>,
     pub bytes: u64,
     /// Time was up before the end.
@@ -254,6 +265,7 @@ impl Raw {
             mapped,
             jemallocs: self.heaps.iter().map(Heap::stats).collect(),
             musls: self.musl.iter().map(musl::Heap::stats).collect(),
+            mimallocs: self.mimalloc.iter().map(mimalloc::Heap::stats).collect(),
             sizes: sizes(&self),
             trim: trim(reader, &self.arenas, &self.walked),
             lost,
@@ -265,6 +277,7 @@ impl Raw {
             blocks: self.own,
             heaps: self.heaps,
             musl: self.musl,
+            mimalloc: self.mimalloc,
         }
     }
 
@@ -274,25 +287,27 @@ impl Raw {
         let behind = self.walked.lost.iter().chain(&self.arenas.lost_heaps);
         let behind = behind.chain(heaps.clone().flat_map(|h| &h.lost));
         let behind = behind.chain(self.musl.iter().flat_map(|h| &h.lost));
+        let behind = behind.chain(self.mimalloc.iter().flat_map(|h| &h.lost));
+        let links = heaps.clone().map(|h| h.links).chain(self.mimalloc.iter().map(|h| h.links));
         let missing = self.arenas.missing();
         Lost {
             bytes: behind.clone().map(|r| r.end - r.start).fold(missing, u64::saturating_add),
             places: behind.count() as u64 + u64::from(missing > 0),
-            links: self.links + heaps.clone().map(|h| h.links).sum::<u64>(),
+            links: self.links + links.sum::<u64>(),
             others: self.walked.gaps,
-            unknown: heaps.clone().any(|h| !h.is_known()),
+            unknown: heaps.clone().any(|h| !h.is_known())
+                || self.mimalloc.iter().any(|h| !h.is_known()),
             caches: heaps.clone().any(|h| h.is_known() && !h.has_caches()),
             late: self.late,
         }
     }
 }
 
-/// Returns the memory of arenas, of jemallocs and of musl's groups, in order.
+/// Returns the memory of arenas and of others' heaps, given by its ranges, in order.
 pub(crate) fn taken(
     arenas: &Arenas,
     maps: &[Map],
-    heaps: &[Heap],
-    musl: &[musl::Heap],
+    others: impl Iterator<Item = Range<u64>>,
 ) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = arenas.all.iter().flat_map(|a| a.heaps.clone()).collect();
     // The newest region of the main arena ends with its top chunk, but for the heap that grows by `brk`.
@@ -306,8 +321,7 @@ pub(crate) fn taken(
             _ => r.start..r.end,
         },
     ));
-    all.extend(heaps.iter().flat_map(Heap::ranges));
-    all.extend(musl.iter().flat_map(musl::Heap::ranges));
+    all.extend(others);
     all.sort_by_key(|r| r.start);
     all
 }
@@ -354,6 +368,7 @@ fn sizes(raw: &Raw) -> Vec<SizeClass> {
     }
     raw.heaps.iter().for_each(|h| h.count_sizes(&mut classes));
     raw.musl.iter().for_each(|h| h.count_sizes(&mut classes));
+    raw.mimalloc.iter().for_each(|h| h.count_sizes(&mut classes));
     classes.into_values().collect()
 }
 

@@ -4,8 +4,8 @@
 //! glibc's allocator is walked, from 2.17 to today, without symbols: its main arena is recognised by its bins, the other
 //! arenas by the ring that they form, and every chunk begins behind the one before. What is in a thread's cache or in a
 //! fast bin looks as if it were in use, so these lists are followed as well. jemalloc 5.2 and 5.3 are walked by their map from
-//! pages to extents (`jemalloc/`), musl's allocator by its descriptions of groups of slots (`musl/`). What no walk explains
-//! is counted by mapping.
+//! pages to extents (`jemalloc/`), musl's allocator by its descriptions of groups of slots (`musl/`), mimalloc 2.0 by those
+//! of its segments (`mimalloc/`). What no walk explains is counted by mapping.
 //!
 //! * [`take`] takes the census; [`Census`] is what it found;
 //! * [`own_words`] finds words of an allocator's own that look as if they held blocks;
@@ -22,6 +22,7 @@ mod data;
 mod error;
 mod jemalloc;
 mod mapped;
+mod mimalloc;
 mod moment;
 mod musl;
 mod pieces;
@@ -32,6 +33,7 @@ mod walk;
 pub use census::{ArenaStats, Census, Lost, Options, Snapshot, Trim, take};
 pub use error::Error;
 pub use jemalloc::{JemallocArena, JemallocStats};
+pub use mimalloc::MimallocStats;
 pub use moment::{Placed, Taken, Walk, own_words};
 pub use musl::MuslStats;
 pub use sums::{Block, SizeClass, Sum};

@@ -7,6 +7,7 @@ use crate::chunk::{HEADER, State};
 use crate::error::Error;
 use crate::jemalloc::{self, Heap, Tree};
 use crate::mapped::{self, Own};
+use crate::mimalloc;
 use crate::musl;
 use crate::pieces;
 use crate::view::View;
@@ -44,11 +45,10 @@ pub struct Walk {
     arenas: usize,
     /// Bytes that all arenas have from the kernel.
     system: u64,
-    /// The maps of jemallocs and the data of musl's allocators, and how long it took to walk them while the process ran.
-    trees: Vec<Tree>,
-    contexts: Vec<musl::Context>,
+    /// What leads to the heaps of other allocators, and how long it took to walk them while the process ran.
+    leads: Leads,
     walking: Duration,
-    /// Bytes of pages with blocks of jemallocs, and of musl's groups.
+    /// Bytes of pages with blocks of jemallocs and of mimallocs, and of musl's groups.
     active: u64,
 }
 
@@ -60,7 +60,7 @@ pub struct Taken {
 /// A block, and where it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Placed {
-    /// The address that the program has.
+    /// The address that the program has, or where the place of an aligned block of mimalloc's begins.
     pub address: u64,
     /// Bytes that the program can use.
     pub size: u64,
@@ -110,9 +110,57 @@ fn walk(view: &mut View<'_>, maps: &[Map], trees: &[Tree]) -> Vec<Heap> {
     trees.iter().map(|t| Heap::walk(view, maps, t)).collect()
 }
 
-/// Walks the heaps of musl's allocators.
-fn walk_musl(view: &mut View<'_>, maps: &[Map], contexts: &[musl::Context]) -> Vec<musl::Heap> {
-    contexts.iter().map(|c| musl::Heap::walk(view, maps, c)).collect()
+/// What leads to the heaps of allocators other than glibc's: the maps of jemallocs, and the data of others.
+struct Leads {
+    trees: Vec<Tree>,
+    musl: Vec<musl::Context>,
+    mimalloc: Vec<mimalloc::Context>,
+}
+
+/// The heaps of allocators other than glibc's.
+struct Others {
+    heaps: Vec<Heap>,
+    musl: Vec<musl::Heap>,
+    mimalloc: Vec<mimalloc::Heap>,
+}
+
+impl Leads {
+    fn find(view: &mut View<'_>, maps: &[Map]) -> Self {
+        Self {
+            trees: jemalloc::find(view, maps),
+            musl: musl::find(view, maps),
+            mimalloc: mimalloc::find(view, maps),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.trees.is_empty() && self.musl.is_empty() && self.mimalloc.is_empty()
+    }
+
+    fn walk(&self, view: &mut View<'_>, maps: &[Map]) -> Others {
+        Others {
+            heaps: walk(view, maps, &self.trees),
+            musl: self.musl.iter().map(|c| musl::Heap::walk(view, maps, c)).collect(),
+            mimalloc: self.mimalloc.iter().map(|c| mimalloc::Heap::walk(view, maps, c)).collect(),
+        }
+    }
+}
+
+impl Others {
+    /// Returns the bytes of pages with blocks, and of musl's groups.
+    fn active(&self) -> u64 {
+        let all = self.heaps.iter().map(Heap::active);
+        let all = all.chain(self.musl.iter().map(musl::Heap::system));
+        let all = all.chain(self.mimalloc.iter().map(mimalloc::Heap::active));
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the memory that the allocators have.
+    fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let all = self.heaps.iter().flat_map(Heap::ranges);
+        let all = all.chain(self.musl.iter().flat_map(musl::Heap::ranges));
+        all.chain(self.mimalloc.iter().flat_map(mimalloc::Heap::ranges))
+    }
 }
 
 impl Walk {
@@ -127,19 +175,15 @@ impl Walk {
         let mut arenas = Arenas::find(&mut view, &maps, start_brk(pid));
         let pieces = pieces::find(&mut view, &arenas, &maps);
         arenas.add_pieces(&mut view, &pieces);
-        let trees = jemalloc::find(&mut view, &maps);
+        let leads = Leads::find(&mut view, &maps);
         let began = Instant::now();
-        let heaps = walk(&mut view, &maps, &trees);
-        let contexts = musl::find(&mut view, &maps);
-        let musl = walk_musl(&mut view, &maps, &contexts);
-        let walking = began.elapsed();
-        let active = heaps.iter().map(Heap::active).chain(musl.iter().map(musl::Heap::system));
-        let active = active.fold(0, u64::saturating_add);
+        let others = leads.walk(&mut view, &maps);
+        let (walking, active) = (began.elapsed(), others.active());
         let searched: Vec<&Map> = maps.iter().filter(|m| mapped::may_have(m)).collect();
         let mut own = Vec::new();
         // A process that has no arena has another allocator, whose memory may look like anything.
         if !arenas.all.is_empty() {
-            let taken = taken(&arenas, &maps, &heaps, &musl);
+            let taken = taken(&arenas, &maps, others.ranges());
             own.extend(searched.iter().flat_map(|m| mapped::find(&mut view, m, &taken)));
         }
         let (bytes, late) = (view.bytes, view.is_late());
@@ -157,29 +201,34 @@ impl Walk {
             pieces,
             arenas,
             system,
-            trees,
-            contexts,
+            leads,
             walking,
             active,
         })
     }
 
-    /// Returns whether there is a heap of glibc's, of a jemalloc's or of musl's.
+    /// Returns whether there is a heap that can be walked.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        self.arenas > 0 || !self.trees.is_empty() || !self.contexts.is_empty()
+        self.arenas > 0 || !self.leads.is_empty()
     }
 
     /// Returns whether there is a jemalloc.
     #[must_use]
     pub fn has_jemalloc(&self) -> bool {
-        !self.trees.is_empty()
+        !self.leads.trees.is_empty()
     }
 
     /// Returns whether there is an allocator of musl's.
     #[must_use]
     pub fn has_musl(&self) -> bool {
-        !self.contexts.is_empty()
+        !self.leads.musl.is_empty()
+    }
+
+    /// Returns whether there is a mimalloc.
+    #[must_use]
+    pub fn has_mimalloc(&self) -> bool {
+        !self.leads.mimalloc.is_empty()
     }
 
     /// Returns how long the walk takes at most, as far as the size of glibc's heap and a first walk of the others tell.
@@ -214,9 +263,8 @@ impl Walk {
         for a in &arenas.all {
             links += mark_fast(&mut view, &mut walked, &a.fast);
         }
-        let heaps = walk(&mut view, &maps, &self.trees);
-        let musl = walk_musl(&mut view, &maps, &self.contexts);
-        let taken = taken(&arenas, &maps, &heaps, &musl);
+        let others = self.leads.walk(&mut view, &maps);
+        let taken = taken(&arenas, &maps, others.ranges());
         let own = match arenas.all.is_empty() {
             true => Vec::new(),
             false => self.own(&mut view, &maps, &taken),
@@ -225,8 +273,22 @@ impl Walk {
             return Err(Error::Ended(self.pid));
         }
         let (bytes, late) = (view.bytes, view.is_late());
-        let stop = None;
-        Ok(Raw { maps, arenas, walked, caches, links, own, heaps, musl, taken, bytes, late, stop })
+        let (stop, Others { heaps, musl, mimalloc }) = (None, others);
+        Ok(Raw {
+            maps,
+            arenas,
+            walked,
+            caches,
+            links,
+            own,
+            heaps,
+            musl,
+            mimalloc,
+            taken,
+            bytes,
+            late,
+            stop,
+        })
     }
 
     /// Returns the blocks that have mappings of their own: those that were found before, and what is in mappings that
@@ -260,7 +322,7 @@ impl Taken {
     /// make and free without a call of `malloc` or `free`, are none of them.
     #[must_use]
     pub fn blocks(&self) -> Vec<Placed> {
-        let Raw { arenas, walked, caches, own, heaps, musl, .. } = &self.raw;
+        let Raw { arenas, walked, caches, own, heaps, musl, mimalloc, .. } = &self.raw;
         let caches: HashSet<u64> = caches.iter().copied().collect();
         let mut all = Vec::new();
         for (arena, chunks) in &walked.regions {
@@ -284,8 +346,9 @@ impl Taken {
             headed: true,
         }));
         let others = heaps.iter().flat_map(Heap::blocks).map(|p| (p.address, p.size));
-        let others =
-            others.chain(musl.iter().flat_map(musl::Heap::blocks).map(|b| (b.address, b.size)));
+        let more = musl.iter().flat_map(musl::Heap::blocks);
+        let more = more.chain(mimalloc.iter().flat_map(mimalloc::Heap::blocks));
+        let others = others.chain(more.map(|b| (b.address, b.size)));
         all.extend(others.map(|(address, size)| Placed {
             address,
             size,

@@ -1,8 +1,10 @@
 //! The report of `prof heap`.
 
 mod jemalloc;
+mod mimalloc;
 
 use jemalloc::JemallocData;
+use mimalloc::MimallocData;
 use prof_analyze::report::{Style, Table};
 use prof_census::{ArenaStats, Census, MuslStats, SizeClass, Sum};
 use prof_collect::list_allocators;
@@ -163,6 +165,7 @@ pub(super) struct HeapData {
     arenas: Vec<ArenaData>,
     jemallocs: Vec<JemallocData>,
     musls: Vec<MuslData>,
+    mimallocs: Vec<MimallocData>,
     sizes: Vec<SizeData>,
     trim_bytes: u64,
     trim_top_bytes: u64,
@@ -185,6 +188,7 @@ impl HeapData {
                 allocator::GLIBC => true,
                 allocator::JEMALLOC => census.jemallocs.iter().any(|j| j.version.is_some()),
                 allocator::MUSL => !census.musls.is_empty(),
+                allocator::MIMALLOC => census.mimallocs.iter().any(|m| m.known),
                 _ => false,
             },
         });
@@ -202,6 +206,7 @@ impl HeapData {
             arenas: census.arenas.iter().map(ArenaData::from).collect(),
             jemallocs: census.jemallocs.iter().map(JemallocData::from).collect(),
             musls: census.musls.iter().map(MuslData::from).collect(),
+            mimallocs: census.mimallocs.iter().map(MimallocData::from).collect(),
             sizes: census.sizes.iter().map(SizeData::from).collect(),
             trim_bytes: census.trim.top + census.trim.inside,
             trim_top_bytes: census.trim.top,
@@ -237,7 +242,8 @@ impl HeapData {
     fn write(&self, top: usize, style: Style, out: &mut String) -> fmt::Result {
         let (pid, name) = (self.pid, &self.name);
         let has_glibc = !self.arenas.is_empty();
-        if has_glibc || !self.jemallocs.is_empty() || !self.musls.is_empty() {
+        let others = self.jemallocs.len() + self.musls.len() + self.mimallocs.len();
+        if has_glibc || others > 0 {
             let blocks = count(self.in_use.blocks, "block", "blocks");
             let sum = bytes(self.in_use.bytes);
             let headers = if has_glibc { ", headers included" } else { "" };
@@ -247,10 +253,12 @@ impl HeapData {
             }
             self.jemallocs.iter().try_for_each(|j| j.free(out))?;
             self.musls.iter().try_for_each(|m| m.write(out))?;
+            self.mimallocs.iter().try_for_each(|m| m.write(out))?;
         } else {
             writeln!(
                 out,
-                "process {pid} ({name}): none of glibc's allocator, jemalloc and musl's is there, or it was never used"
+                "process {pid} ({name}): none of glibc's allocator, jemalloc, mimalloc and musl's is there, or it was \
+                 never used"
             )?;
         }
         self.scan(out)?;

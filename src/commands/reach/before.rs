@@ -29,11 +29,15 @@ impl Before {
         self.live(address).map(|i| self.blocks[i].1)
     }
 
-    /// Counts the block at an address as freed. Returns its size if it was there.
-    pub(crate) fn free(&mut self, address: u64) -> Option<u64> {
-        let i = self.live(address)?;
+    /// Counts the block in which an address lies as freed, as aligned ones may begin later than their place. Returns its
+    /// address and its size if it was there.
+    pub(crate) fn free(&mut self, address: u64) -> Option<(u64, u64)> {
+        let i = self.blocks.partition_point(|b| b.0 <= address).checked_sub(1)?;
+        let (start, size) = self.blocks[i];
+        let is_inside = address == start || address - start < size;
+        let i = self.live(start).filter(|_| is_inside)?;
         self.freed[i / 64] |= 1 << (i % 64);
-        Some(self.blocks[i].1)
+        Some((start, size))
     }
 
     /// Returns the address and the size of each that was not freed since.
@@ -52,10 +56,13 @@ mod tests {
         let mut b = Before::of((0..200).rev().map(|i| (i * 16, i)).collect());
         assert_eq!(
             (b.get(160), b.get(161), b.free(160), b.free(160)),
-            (Some(10), None, Some(10), None)
+            (Some(10), None, Some((160, 10)), None)
         );
-        assert_eq!((b.get(160), b.get(176)), (None, Some(11)));
-        assert_eq!(b.each().count(), 199);
+        // An aligned block begins inside of its place; what lies behind it is in none.
+        assert_eq!((b.free(181), b.free(187), b.get(176)), (Some((176, 11)), None, None));
+        assert_eq!((b.free(15), b.free(0)), (None, Some((0, 0))));
+        assert_eq!((b.get(160), b.get(192)), (None, Some(12)));
+        assert_eq!(b.each().count(), 197);
         assert!(b.each().is_sorted() && !b.each().any(|(at, _)| at == 160));
         assert_eq!(Before::default().get(0), None);
     }

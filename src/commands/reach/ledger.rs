@@ -48,9 +48,9 @@ impl Noted {
         }
     }
 
-    /// Counts a block from before the attach as freed, if there is one.
+    /// Counts the block from before the attach as freed that an address lies in, if there is one.
     fn free_before(&mut self, address: u64) {
-        if let Some(size) = self.before.free(address) {
+        if let Some((address, size)) = self.before.free(address) {
             self.freed.add(address, size);
             self.change(address, size);
         }
@@ -168,11 +168,21 @@ impl Ledger {
         self.catch_up()?;
         // A block that has begun or ended meanwhile may be none that the walk has seen.
         let noted = self.follower.observer_mut();
-        let mut changed = noted.unknown.take().unwrap_or_default();
+        let mut changed: Vec<u64> = noted.unknown.take().unwrap_or_default().into_iter().collect();
         changed.extend(noted.changed.drain(..).map(|(at, _)| at));
+        changed.sort_unstable();
         noted.on = false;
-        let is_before = |at: u64| !changed.contains(&at) && self.follower.block_at(at).is_none();
-        let blocks = census.blocks().map(|b| (b.address, b.size)).filter(|(at, _)| is_before(*at));
+        // An aligned block may begin later than its place.
+        let shifted = census.mimallocs.iter().any(|m| m.shifted.blocks > 0);
+        let recorded = self.follower.blocks().filter(|_| shifted).map(|(at, _)| at);
+        let mut recorded: Vec<u64> = recorded.collect();
+        recorded.sort_unstable();
+        let is_recorded = |at: u64, size: u64| {
+            self.follower.block_at(at).is_some() || has_one(&recorded, at, size)
+        };
+        let is_before = |at: u64, size: u64| !has_one(&changed, at, size) && !is_recorded(at, size);
+        let blocks = census.blocks().map(|b| (b.address, b.size));
+        let blocks = blocks.filter(|(at, size)| is_before(*at, *size));
         let before = Before::of(blocks.collect());
         self.follower.observer_mut().before = before;
         Ok(census)
@@ -183,8 +193,8 @@ impl Ledger {
         let pid = self.pid;
         if !census.has_heap() {
             return Err(refused(format!(
-                "process {pid} has no heap of glibc's, jemalloc's or musl's, so that the blocks from before the attach are \
-                 not known"
+                "process {pid} has no heap of glibc's, jemalloc's, mimalloc's or musl's, so that the blocks from before the \
+                 attach are not known"
             )));
         }
         if census.stop.is_none() {
@@ -315,6 +325,12 @@ impl Ledger {
         };
         Ok(())
     }
+}
+
+/// Returns whether one of the addresses, which are in order, is that of a place or lies in it.
+fn has_one(addresses: &[u64], at: u64, size: u64) -> bool {
+    let next = addresses.partition_point(|a| *a < at);
+    addresses.get(next).is_some_and(|a| *a == at || a - at < size)
 }
 
 /// Makes an error of one that keeps what the end of the process is known by.

@@ -1,0 +1,182 @@
+//! The places of a page, and the lists of those that are free.
+
+use super::segment::{Head, Links, PageHead};
+use crate::data::is_own;
+use crate::sums::Block;
+use crate::view::{Memory as _, View, WORD, words};
+use prof_os::maps::Map;
+use std::ops::Range;
+
+/// Bits of a word.
+const BITS: u64 = 64;
+/// Size of blocks up to which a page is read as a whole, to follow its lists.
+const TOGETHER: u64 = 2048;
+/// The flags of a page, beside the number of its places.
+const SHIFTED: u32 = 1 << 31;
+const HUGE: u32 = 1 << 30;
+
+/// A page with places for blocks of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Page {
+    /// Where its first place begins.
+    pub start: u64,
+    /// Bytes of a place.
+    size: u64,
+    /// Number of places that were ever used, and flags.
+    places: u32,
+    /// The first word of its bits among those of all pages.
+    pub bits: u32,
+    /// Bytes of its places in front of their blocks, where that is known.
+    later: u64,
+}
+
+impl Page {
+    pub(super) fn places(&self) -> u64 {
+        u64::from(self.places & !(SHIFTED | HUGE))
+    }
+
+    /// Returns the bytes that a program can use of a place.
+    pub(super) fn size(&self) -> u64 {
+        self.size - self.later
+    }
+
+    /// Returns whether one of its blocks may begin later than its place.
+    pub(super) fn is_shifted(&self) -> bool {
+        self.places & SHIFTED != 0
+    }
+
+    /// Returns whether it has a segment of its own.
+    pub(super) fn is_huge(&self) -> bool {
+        self.places & HUGE != 0
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.start..self.start + self.places() * self.size
+    }
+
+    pub(super) fn place(&self, n: u64) -> u64 {
+        self.start + n * self.size
+    }
+
+    pub(super) fn block(&self, n: u64) -> Block {
+        Block { address: self.place(n) + self.later, size: self.size() }
+    }
+
+    /// Returns the number of the place that an address lies in.
+    pub(super) fn number(&self, at: u64) -> Option<u64> {
+        let n = at.checked_sub(self.start)? / self.size;
+        (n < self.places()).then_some(n)
+    }
+}
+
+/// Returns whether the bit of a place is set.
+pub(super) fn has(bits: &[u64], n: u64) -> bool {
+    bits.get((n / BITS) as usize).is_some_and(|word| word >> (n % BITS) & 1 != 0)
+}
+
+/// Clears the bit of a place. Returns whether it was set.
+pub(super) fn take_out(bits: &mut [u64], n: u64) -> bool {
+    let was = has(bits, n);
+    if was {
+        bits[(n / BITS) as usize] &= !(1 << (n % BITS));
+    }
+    was
+}
+
+/// Returns bits for so many places, all set.
+fn all_set(places: u64) -> Vec<u64> {
+    let word = |i: u64| u64::MAX >> (BITS - (places - i * BITS).min(BITS));
+    (0..places.div_ceil(BITS)).map(word).collect()
+}
+
+/// Reads the lists of a page, whose description lies at `about.0` and whose first slice begins at `about.1`. Returns the
+/// page, a bit for each place that holds a block, and whether all numbers agree; `None` if the page makes no sense.
+pub(super) fn read_page(
+    view: &mut View<'_>,
+    maps: &[Map],
+    links: Links,
+    (head, described): (&Head, &PageHead),
+    about: (u64, u64),
+) -> Option<(Page, Vec<u64>, bool)> {
+    let (start, size) = described.places(about.1)?;
+    let places = described.capacity;
+    let flags = if described.is_shifted { SHIFTED } else { 0 };
+    let huge = if head.is_huge { HUGE } else { 0 };
+    let mut page = Page { start, size, places: places as u32 | flags | huge, bits: 0, later: 0 };
+    if places > 0 && !is_own(maps, &page.range()) {
+        return None;
+    }
+    let mut lists = Lists { view, page, read: Vec::new(), links, described, about: about.0 };
+    let mut used = all_set(places);
+    let mut counts = [0; 3];
+    let mut agrees = true;
+    for (n, first) in counts.iter_mut().zip([described.free, described.local, described.others]) {
+        agrees &= lists.take_out(first, &mut used, n);
+    }
+    // Blocks that others have freed count as used until the owner looks at them.
+    let [free, local, others] = counts;
+    agrees &= free + local + described.used == places && others <= described.used;
+    // The alignment of a block that has a segment for it says where it begins.
+    if let Some(alignment) = head.alignment.filter(|_| head.is_huge && places == 1) {
+        let later = start.checked_next_multiple_of(alignment).map(|at| at - start);
+        if let Some(later) = later.filter(|later| *later < size && described.is_shifted) {
+            (page.later, page.places) = (later, 1 | huge);
+        }
+    }
+    Some((page, used, agrees))
+}
+
+/// The lists of a page.
+struct Lists<'a, 'b> {
+    view: &'a mut View<'b>,
+    page: Page,
+    /// The page's memory, once it was read as a whole.
+    read: Vec<u8>,
+    links: Links,
+    described: &'a PageHead,
+    about: u64,
+}
+
+impl Lists<'_, '_> {
+    /// Takes the places of a list out, and counts them. Returns `false` if a link makes no sense: each place can be taken
+    /// out once, so every list ends.
+    fn take_out(&mut self, first: u64, used: &mut [u64], n: &mut u64) -> bool {
+        let mut at = first;
+        while at != 0 {
+            let number = self.page.number(at).filter(|n| self.page.place(*n) == at);
+            let taken = number.is_some_and(|number| take_out(used, number));
+            let Some(link) = self.link(at).filter(|_| taken) else { return false };
+            *n += 1;
+            at = self.links.decode(link, self.described.keys, self.about);
+        }
+        true
+    }
+
+    /// Reads the link of a free block.
+    fn link(&mut self, at: u64) -> Option<u64> {
+        if self.page.size > TOGETHER {
+            return self.view.words(at).map(|[link]| link);
+        }
+        if self.read.is_empty() {
+            self.read = self.view.all(self.page.range());
+        }
+        let from = usize::try_from(at.checked_sub(self.page.start)?).ok()?;
+        words(self.read.get(from..from + WORD as usize)?).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_has_a_bit() {
+        for places in [0, 1, 63, 64, 65, 200] {
+            let mut bits = all_set(places);
+            assert_eq!(bits.len() as u64, places.div_ceil(BITS));
+            assert!((0..places).all(|n| has(&bits, n)) && !has(&bits, places));
+            assert!((0..places).all(|n| take_out(&mut bits, n) && !take_out(&mut bits, n)));
+            assert!(bits.iter().all(|w| *w == 0));
+        }
+    }
+}
