@@ -93,7 +93,7 @@ fn a_running_process_is_judged_as_by_leak_sanitizer() {
         scene.attach(&target);
         target.ask("begin");
         let pid = target.pid.to_string();
-        for how in ["none", "stop"] {
+        for how in ["none", "stop", "fork"] {
             let args = ["reach", &pid, "--top", "0", "--format", "json", "--snapshot", how];
             let out = scene.prof(&args).ok("prof reach").stdout;
             let report: Value = serde_json::from_str(&out).expect("JSON");

@@ -38,12 +38,12 @@ fn each_holder_is_named_with_all_that_only_it_holds() {
     scene.attach(&target);
     target.ask("begin");
     let word = size_of::<usize>() as u64;
-    for how in ["stop", "none"] {
+    for how in ["stop", "fork", "none"] {
         let args =
             ["holds", &pid, "--top", "0", "--depth", "0", "--format", "json", "--snapshot", how];
         let out = scene.prof(&args).ok("prof holds").stdout;
         let report: Value = serde_json::from_str(&out).expect("JSON");
-        assert_eq!(report["scan"]["stop_ns"].is_u64(), how == "stop", "{out}");
+        assert_eq!(report["scan"]["stop_ns"].is_u64(), how != "none", "{out}");
         let node = 4 * word;
         // Sessions hold each other in a ring, but the array holds each of them.
         let (retained, holds) = variable(&report, "sessions");

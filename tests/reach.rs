@@ -32,12 +32,12 @@ fn each_kind_of_block_gets_its_verdict_while_the_process_runs() {
     assert!(refused.code == 3 && refused.stderr.contains("prof attach"), "{refused:?}");
     scene.attach(&target);
     target.ask("begin");
-    for how in ["none", "stop"] {
+    for how in ["none", "stop", "fork"] {
         let args = ["reach", &pid, "--top", "0", "--format", "json", "--snapshot", how];
         let out = scene.prof(&args).ok("prof reach").stdout;
         let report: Value = serde_json::from_str(&out).expect("JSON");
         assert_eq!(report["scan"]["settled"], true, "{out}");
-        assert_eq!(report["scan"]["stop_ns"].is_u64(), how == "stop", "{out}");
+        assert_eq!(report["scan"]["stop_ns"].is_u64(), how != "none", "{out}");
         let mut lost = lost(&report);
         // A freed block may have been given to somebody else, or be part of a larger one.
         let by_freed = lost.remove("lost_by_freed").unwrap_or_default();

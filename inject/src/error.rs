@@ -107,6 +107,18 @@ pub enum Refusal {
         /// Thread id.
         tid: Pid,
     },
+    /// The memory of the process can't be copied.
+    #[error(
+        "the memory of pid {pid} ({comm}) can't be copied for --snapshot fork: {why}; --snapshot stop and --snapshot none need no copy"
+    )]
+    NotCopied {
+        /// Process id.
+        pid: Pid,
+        /// Name of the process.
+        comm: String,
+        /// Reason why it can't.
+        why: String,
+    },
     /// Two threads have one thread pointer, so that the hook can't tell them apart.
     #[error(
         "threads {one} and {other} of pid {pid} ({comm}) have the same thread pointer (were they made by clone without CLONE_SETTLS?); prof tells threads apart by it, so what these allocate can't be recorded"

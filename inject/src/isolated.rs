@@ -28,6 +28,52 @@ impl Drop for Unstoppable {
     }
 }
 
+/// Keeps Ctrl-C and other requests to end from ending prof until the value is dropped, for work that would leave something
+/// behind in a process. The signals stay pending, and the work ends early by [`Interrupts::are_due`]. Threads that are made
+/// meanwhile inherit the mask.
+#[derive(Debug)]
+pub struct Interrupts(SigSet);
+
+impl Interrupts {
+    const ALL: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+    /// Holds the signals back.
+    #[must_use]
+    pub fn hold() -> Option<Self> {
+        let held: SigSet = Self::ALL.into_iter().collect();
+        held.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok().map(Self)
+    }
+
+    /// Returns whether a signal is held back.
+    #[must_use]
+    pub fn are_due() -> bool {
+        let mut pending = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: the call writes the set.
+        if unsafe { libc::sigpending(pending.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        // SAFETY: the call has written the set.
+        let pending = unsafe { SigSet::from_sigset_t_unchecked(pending.assume_init()) };
+        Self::ALL.into_iter().any(|s| pending.contains(s))
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        // This fails for no mask that the kernel has returned.
+        let _ = self.0.thread_set_mask();
+    }
+}
+
+/// Gives the calling thread the priority of prof's first thread again: the target does not wait for it any more.
+pub fn at_ease() {
+    // SAFETY: all arguments are integers, and 0 is the calling thread. A lower priority may always be taken.
+    unsafe {
+        let own = libc::getpriority(libc::PRIO_PROCESS, std::process::id());
+        libc::setpriority(libc::PRIO_PROCESS, 0, own);
+    }
+}
+
 /// Runs ptrace work on a thread of its own. When that thread ends, the kernel lets go of everything that it still
 /// traces, also of threads that could not be stopped. Job control can stop prof only before and after the work.
 pub fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {

@@ -21,7 +21,7 @@ pub mod hooked;
 pub mod inherited;
 pub mod install;
 mod installed;
-mod isolated;
+pub mod isolated;
 mod launch;
 mod linker_calls;
 mod lock;

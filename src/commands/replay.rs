@@ -2,7 +2,7 @@
 
 use super::report::{Format, print};
 use crate::failure::usage;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use prof_analyze::export::replay::{Call, Calls, CallsError, Sums};
 use prof_os::Pid;
@@ -196,13 +196,10 @@ fn look_through(path: &Path) -> Result<Result<(Sums, Duration), CallsError>> {
 
 /// Refuses a peak that does not fit into the available memory, as a file can ask for any amount.
 fn enough_memory(wanted: u64) -> Result<()> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
-    let Some(available) = Status::parse(text.as_bytes()).bytes("MemAvailable") else {
+    let Some(available) = prof_os::memory::available().filter(|available| wanted >= *available)
+    else {
         return Ok(());
     };
-    if wanted < available {
-        return Ok(());
-    }
     Err(usage(format!(
         "the program had {} live at a time, and {} are available here; --touch none asks for the blocks \
          without writing to them",

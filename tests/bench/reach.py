@@ -27,7 +27,7 @@ def one(gib):
     t = Target(harness.compiled("reach"), str(n))
     path, _ = harness.attach(t.p.pid)
     t.ask("fill")
-    for how in ("none", "stop"):
+    for how in ("none", "stop", "fork"):
         report, used, took, memory = looked(t.p.pid, "--snapshot", how)
         s, found = report["scan"], report["unreachable"]["blocks"]
         stop = s["stop_ns"] / 1e6 if s["stop_ns"] is not None else float("nan")

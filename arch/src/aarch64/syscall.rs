@@ -56,6 +56,8 @@ pub mod nr {
     pub const PRCTL: u64 = 167;
     pub const GETPID: u64 = 172;
     pub const CLONE: u64 = 220;
+    pub const EXIT_GROUP: u64 = 94;
+    pub const WAIT4: u64 = 260;
     /// A number that no system call has.
     pub const FORK: u64 = u64::MAX;
     pub const CLONE3: u64 = 435;

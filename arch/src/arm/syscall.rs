@@ -64,6 +64,8 @@ pub mod nr {
     pub const CLOSE: u64 = 6;
     pub const GETPID: u64 = 20;
     pub const CLONE: u64 = 120;
+    pub const EXIT_GROUP: u64 = 248;
+    pub const WAIT4: u64 = 114;
     pub const FORK: u64 = 2;
     pub const CLONE3: u64 = 435;
     pub const FCNTL: u64 = 55;

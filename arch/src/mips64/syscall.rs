@@ -94,6 +94,8 @@ pub mod nr {
     pub const NANOSLEEP: u64 = 5034;
     pub const GETPID: u64 = 5038;
     pub const CLONE: u64 = 5055;
+    pub const EXIT_GROUP: u64 = 5205;
+    pub const WAIT4: u64 = 5059;
     pub const FORK: u64 = 5056;
     pub const CLONE3: u64 = 5435;
     pub const FCNTL: u64 = 5070;

@@ -59,6 +59,8 @@ pub mod nr {
     pub const NANOSLEEP: u64 = 35;
     pub const GETPID: u64 = 39;
     pub const CLONE: u64 = 56;
+    pub const EXIT_GROUP: u64 = 231;
+    pub const WAIT4: u64 = 61;
     pub const FORK: u64 = 57;
     pub const CLONE3: u64 = 435;
     pub const FCNTL: u64 = 72;

@@ -11,6 +11,9 @@ use crate::musl::{self, MuslStats};
 use crate::sums::{Block, SizeClass, Sum, class_of};
 use crate::walk::Walked;
 use prof_inject::isolated;
+use prof_inject::isolated::{Interrupts, at_ease};
+use prof_inject::stopped::copy::Copy;
+use prof_inject::stopped::copyable::{may_copy, not_copied};
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::Pid;
 use prof_os::maps::Map;
@@ -29,6 +32,8 @@ pub enum Snapshot {
     Within(Duration),
     /// All threads are stopped. A thread that does not stop is an error.
     Always,
+    /// All threads are stopped until a copy of the memory is made, which is walked then. It is an error if there can be none.
+    Copied,
 }
 
 /// Options of a census.
@@ -193,10 +198,10 @@ impl Census {
 /// If the process has ended or can't be read, or a thread does not stop that has to.
 pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
     let began = Instant::now();
-    let walk = Walk::prepare(pid, options.timeout)?;
+    let mut walk = Walk::prepare(pid, options.timeout)?;
     let stop = match options.snapshot {
         Snapshot::Never => false,
-        Snapshot::Always => true,
+        Snapshot::Always | Snapshot::Copied => true,
         Snapshot::Within(most) => walk.estimate() <= most,
     };
     // A heap whose own figures lie must not make the stop much longer than it was to be.
@@ -204,11 +209,15 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
         Snapshot::Within(most) => most * 4,
         _ => options.timeout,
     };
-    let raw = match stop.then(|| stopped(&walk, options.patience, limit)) {
+    let look = || match options.snapshot {
+        Snapshot::Copied => copied(&mut walk, options.patience),
+        _ => stopped(&walk, options.patience, limit),
+    };
+    let raw = match stop.then(look) {
         None => walk.raw(walk.until)?,
         Some(Ok(raw)) => raw,
         // The census is taken without a stop instead.
-        Some(Err(Error::Threads(_))) if options.snapshot != Snapshot::Always => {
+        Some(Err(Error::Threads(_))) if matches!(options.snapshot, Snapshot::Within(_)) => {
             walk.raw(walk.until)?
         }
         Some(Err(e)) => return Err(e),
@@ -225,6 +234,30 @@ fn stopped(walk: &Walk, patience: Duration, limit: Duration) -> Result<Raw, Erro
         let mut times = StopTimes::default();
         stopped.resume(&mut times);
         done.map(|raw| Raw { stop: Some(times.longest), ..raw })
+    })
+}
+
+/// Reads a copy of the memory.
+fn copied(walk: &mut Walk, patience: Duration) -> Result<Raw, Error> {
+    let pid = walk.pid;
+    may_copy(pid)?;
+    // An end of prof would leave a zombie in the process.
+    let _interrupts = Interrupts::hold();
+    isolated(|| {
+        let mut times = StopTimes::default();
+        let copy = Copy::of(pid, patience, &mut times, &mut |_| {})?;
+        at_ease();
+        let stop = Some(times.longest);
+        let done = walk.of_copy(copy.pid(), |walk| walk.raw(walk.until));
+        let done = match done {
+            Err(_) if !copy.is_there() => {
+                Err(not_copied(pid, "the kernel has ended the copy, as memory was short".into())
+                    .into())
+            }
+            done => done.map(|raw| Raw { stop, ..raw }),
+        };
+        copy.end_or_warn(patience, &mut times);
+        done
     })
 }
 

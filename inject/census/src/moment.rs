@@ -164,6 +164,23 @@ impl Others {
 }
 
 impl Walk {
+    /// Calls `read` with this walk on a copy of the process.
+    ///
+    /// # Errors
+    /// If the copy can't be read, or `read` fails.
+    pub(crate) fn of_copy<T>(
+        &mut self,
+        copy: Pid,
+        read: impl FnOnce(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let reader = Reader::open(copy).map_err(|e| Error::Memory(copy, e))?;
+        let original = (self.pid, std::mem::replace(&mut self.reader, reader));
+        self.pid = copy;
+        let done = read(self);
+        (self.pid, self.reader) = original;
+        done
+    }
+
     /// Searches the memory of a process. `timeout` is for this and for the walk together.
     ///
     /// # Errors

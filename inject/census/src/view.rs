@@ -1,6 +1,7 @@
 //! The target's memory, read in windows.
 
 pub(crate) use prof_glibc::{Memory, WORD, words};
+use prof_inject::isolated::Interrupts;
 use prof_os::memory::Reader;
 use std::ops::Range;
 use std::time::Instant;
@@ -28,15 +29,15 @@ impl<'a> View<'a> {
         Self { reader, window: (0, Vec::new()), bytes: 0, until, reads: 0, late: false }
     }
 
-    /// Returns whether something was not read because time was up.
+    /// Returns whether something was not read because time was up, or prof was asked to end.
     pub(crate) fn is_late(&self) -> bool {
         self.late
     }
 
-    /// Reads memory, unless time is up. Returns the number of bytes.
+    /// Reads memory, unless it is late. Returns the number of bytes.
     fn read(&mut self, at: u64, to: &mut [u8]) -> usize {
         if self.reads.is_multiple_of(READS) {
-            self.late |= Instant::now() >= self.until;
+            self.late |= Instant::now() >= self.until || Interrupts::are_due();
         }
         self.reads = self.reads.wrapping_add(1);
         if self.late {

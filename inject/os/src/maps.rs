@@ -103,6 +103,13 @@ impl Map {
         self.inode == 0 && (self.name.is_empty() || self.name.starts_with(b"[anon"))
     }
 
+    /// Returns whether a device is mapped, and not memory below `/dev`.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        let memory: [&[u8]; 3] = [b"/dev/shm/", b"/dev/zero", b"/dev/hugepages/"];
+        self.name.starts_with(b"/dev/") && !memory.iter().any(|name| self.name.starts_with(name))
+    }
+
     /// Returns whether a memfd of this name is mapped.
     #[must_use]
     pub fn is_memfd(&self, name: &str) -> bool {

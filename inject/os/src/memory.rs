@@ -2,6 +2,7 @@
 
 use crate::pagemap::{self, FOUND, IS_FILE, IS_PRESENT, IS_SWAPPED, PASSED, Region};
 use crate::process::folder;
+use crate::status::Status;
 use crate::{Pid, page_size};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use std::fs::File;
@@ -16,6 +17,14 @@ const PAGES: u64 = 1 << 15;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
+
+/// Returns the bytes of memory that programs can still get without the machine swapping (`MemAvailable` in
+/// proc_meminfo(5)); `None`: the kernel does not tell.
+#[must_use]
+pub fn available() -> Option<u64> {
+    let text = std::fs::read("/proc/meminfo").ok()?;
+    Status::parse(&text).bytes("MemAvailable")
+}
 
 /// Reads the memory of a process. Nothing is written to it.
 #[derive(Debug)]

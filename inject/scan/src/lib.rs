@@ -7,6 +7,7 @@
 //!
 //! The target's memory is only read. It runs meanwhile, but for the moment in which a thread's registers are looked at.
 
+mod copy;
 mod edges;
 mod error;
 mod freed;

@@ -35,7 +35,7 @@ impl ScannedMemory {
         let maps = maps::of(reader.pid())?;
         let (mut parts, mut absent, mut devices) = (Vec::new(), 0, 0);
         for m in maps.iter().filter(|m| may_point(m)) {
-            if is_device(m) {
+            if m.is_device() {
                 devices += m.len();
                 continue;
             }
@@ -102,15 +102,9 @@ impl ScannedMemory {
 
 /// Returns whether a mapping may hold pointers of the program: all but the kernel's and prof's own. Shared memory that the
 /// program may only read counts, too: it may have been written by another mapping, which is gone.
-fn may_point(m: &Map) -> bool {
+pub(crate) fn may_point(m: &Map) -> bool {
     let kernels = KERNELS.contains(&m.name.as_slice());
     !kernels && !m.is_memfd(MEMFD_NAME)
-}
-
-/// Returns whether a mapping is that of a device, and not of memory below `/dev`.
-fn is_device(m: &Map) -> bool {
-    let memory: [&[u8]; 3] = [b"/dev/shm/", b"/dev/zero", b"/dev/hugepages/"];
-    m.name.starts_with(b"/dev/") && !memory.iter().any(|name| m.name.starts_with(name))
 }
 
 #[cfg(test)]

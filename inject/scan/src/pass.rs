@@ -11,6 +11,7 @@ use crate::throttle::Throttle;
 use crate::word::{Pointers, WORD};
 use prof_graph::{Bits, Keys, Sum, Table};
 use prof_inject::isolated;
+use prof_inject::isolated::Interrupts;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_inject::stopped::tracee::Tracee;
 use prof_os::clock::thread_ns;
@@ -122,7 +123,7 @@ pub struct ScanStats {
 /// Blocks that no pass has reached so far.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    table: Table,
+    pub(crate) table: Table,
     /// Others of them point to these.
     held: Bits,
 }
@@ -171,9 +172,9 @@ impl Scanner {
         if prof_os::process::has_ended(pid) { Err(Error::Ended(pid)) } else { Ok(()) }
     }
 
-    /// Returns whether time is up.
+    /// Returns whether time is up, or prof was asked to end.
     pub(crate) fn is_late(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
+        Interrupts::are_due() || self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Lists the memory that is there.
@@ -331,7 +332,7 @@ impl Scanner {
     ) -> Result<ScannedMemory, Error> {
         let mut memory = self.memory()?;
         let threads = Threads::of_stopped(&self.reader, &memory, threads);
-        self.take(marker, &threads);
+        self.take(marker, &threads, &Kept::of(self.reader.pid()));
         memory.leave_out(&threads.dead(&self.reader, &memory));
         self.read(marker, &memory, freed, 0, 0)?;
         self.read_again(marker, &memory)?;
@@ -383,7 +384,7 @@ impl Scanner {
     }
 
     /// Returns the blocks that were not reached.
-    fn candidates(&self, marker: &Marker<'_>) -> Candidates {
+    pub(crate) fn candidates(&self, marker: &Marker<'_>) -> Candidates {
         let all = marker.table();
         let table = Table::of_some(all, |i| !marker.is_reached(i));
         let (mut held, unknown) = marker.held();
@@ -416,13 +417,13 @@ impl Scanner {
         memory: &mut ScannedMemory,
     ) -> Result<(), Error> {
         let threads = Threads::look(&self.reader, memory, &mut self.sharers)?;
-        self.take(marker, &threads);
+        self.take(marker, &threads, &Kept::of(self.reader.pid()));
         memory.leave_out(&threads.dead(&self.reader, memory));
         Ok(())
     }
 
     /// Counts registers, stacks, and what the kernel keeps.
-    fn take(&mut self, marker: &mut Marker<'_>, threads: &Threads) {
+    pub(crate) fn take(&mut self, marker: &mut Marker<'_>, threads: &Threads, kept: &Kept) {
         let table = marker.table();
         for t in &threads.all {
             marker.feed(0, &t.state.bytes, t.state.bytes.len(), Words::Roots);
@@ -434,7 +435,6 @@ impl Scanner {
             }
             marker.feed(at, bytes, bytes.len(), Words::Roots);
         }
-        let kept = Kept::of(self.reader.pid());
         kept.words.iter().for_each(|w| marker.root(*w));
         let f = &mut self.figures;
         f.rings = f.rings.max(kept.rings);
@@ -444,7 +444,7 @@ impl Scanner {
     }
 
     /// Reads all memory once.
-    fn read(
+    pub(crate) fn read(
         &mut self,
         marker: &mut Marker<'_>,
         memory: &ScannedMemory,
@@ -519,7 +519,11 @@ impl Scanner {
     }
 
     /// Reads blocks that were reached, and whose pointers were not kept.
-    fn read_again(&mut self, marker: &mut Marker<'_>, memory: &ScannedMemory) -> Result<(), Error> {
+    pub(crate) fn read_again(
+        &mut self,
+        marker: &mut Marker<'_>,
+        memory: &ScannedMemory,
+    ) -> Result<(), Error> {
         let (table, nothing) = (marker.table(), Freed::default());
         loop {
             let again = marker.take_again();
@@ -536,7 +540,7 @@ impl Scanner {
 }
 
 /// Returns the memory of blocks, in order.
-fn ranges_of(blocks: Vec<(u64, u64)>) -> Vec<Range<u64>> {
+pub(crate) fn ranges_of(blocks: Vec<(u64, u64)>) -> Vec<Range<u64>> {
     let range = |(at, size): (u64, u64)| at..at.saturating_add(size.max(1));
     ranges::joined(blocks.into_iter().map(range).collect())
 }

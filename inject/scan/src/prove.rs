@@ -24,6 +24,8 @@ pub enum Stop {
     Within(Duration),
     /// All threads are stopped. A thread that does not stop is an error.
     Always,
+    /// All threads are stopped until a copy of the memory is made, which is read then. It is an error if there can be none.
+    Copy,
 }
 
 /// Effort for a verdict.
@@ -125,7 +127,7 @@ fn passes<B: Blocks + ?Sized>(
             && match limits.stop {
                 Stop::Never => false,
                 Stop::Within(most) => scanner.figures.last <= most,
-                Stop::Always => true,
+                Stop::Always | Stop::Copy => true,
             };
         if left.len() == 0 {
             return Ok(true);
@@ -134,13 +136,17 @@ fn passes<B: Blocks + ?Sized>(
             if !stop {
                 return Ok(true);
             }
-            match scanner.again_stopped(blocks, left) {
+            let found = match limits.stop {
+                Stop::Copy => scanner.again_copied(blocks, left),
+                _ => scanner.again_stopped(blocks, left),
+            };
+            match found {
                 Ok(found) => {
                     *left = found;
                     return Ok(true);
                 }
                 // More passes do instead.
-                Err(Error::Threads(_)) if limits.stop != Stop::Always => stops = false,
+                Err(Error::Threads(_)) if matches!(limits.stop, Stop::Within(_)) => stops = false,
                 Err(e) => return Err(e),
             }
         }

@@ -39,6 +39,8 @@ enum Way {
     Stopped,
     /// All threads are stopped. The blocks are those of that moment.
     Exact,
+    /// A copy is read. The blocks are those that were known before.
+    Copied,
 }
 
 impl Scanner {
@@ -81,6 +83,10 @@ impl Scanner {
         let mut collector = Collector::new(&table, self.options.mask, &memory.maps);
         let stopped = match way {
             Way::Running => Ok(false),
+            Way::Copied => {
+                self.survey_copied(&mut collector, blocks.freed())?;
+                Ok(true)
+            }
             _ => self.survey_stopped(&mut collector, blocks.freed()).map(|()| true),
         };
         match stopped {
@@ -102,8 +108,11 @@ impl Scanner {
     /// Decides how to survey. `learnt`: time that it took to list the blocks and the memory; a page table of terabytes takes
     /// long on old kernels. `young`: number of blocks that came to be while the last were learnt.
     fn way(&self, stop: Stop, memory: &ScannedMemory, learnt: Duration, young: u64) -> Way {
-        let Stop::Within(most) = stop else {
-            return if stop == Stop::Always { Way::Exact } else { Way::Running };
+        let most = match stop {
+            Stop::Never => return Way::Running,
+            Stop::Always => return Way::Exact,
+            Stop::Copy => return Way::Copied,
+            Stop::Within(most) => most,
         };
         let all: u64 = memory.parts.iter().map(|p| p.end - p.start).sum();
         let brief = Duration::from_secs_f64(all as f64 / RATE as f64) + learnt;
@@ -155,7 +164,9 @@ impl Scanner {
         let mut memory = self.memory()?;
         let mut collector = Collector::new(&table, self.options.mask, &memory.maps);
         let threads = Threads::of_stopped(&self.reader, &memory, threads);
-        self.collect(&mut collector, &mut memory, &threads, blocks.freed(), 0)?;
+        let kept = Kept::of(self.reader.pid());
+        let seen = (&threads, &kept);
+        self.collect(&mut collector, &mut memory, seen, blocks.freed(), 0)?;
         let edges = collector.finish();
         Ok(Some((table, edges)))
     }
@@ -188,7 +199,19 @@ impl Scanner {
     ) -> Result<(), Error> {
         let mut memory = self.memory()?;
         let threads = Threads::of_stopped(&self.reader, &memory, threads);
-        self.collect(collector, &mut memory, &threads, freed, 0)
+        let kept = Kept::of(self.reader.pid());
+        self.collect(collector, &mut memory, (&threads, &kept), freed, 0)
+    }
+
+    fn survey_copied(&mut self, collector: &mut Collector<'_>, freed: &Freed) -> Result<(), Error> {
+        self.copied(|scanner, mut moment| {
+            for (at, bytes) in &moment.apart {
+                collector.feed(*at, bytes, freed);
+                scanner.figures.scanned += bytes.len() as u64;
+            }
+            let (seen, max_cpu) = ((&moment.threads, &moment.kept), scanner.options.max_cpu);
+            scanner.collect(collector, &mut moment.memory, seen, freed, max_cpu)
+        })
     }
 
     fn survey_running(
@@ -199,7 +222,8 @@ impl Scanner {
     ) -> Result<(), Error> {
         let (began, before) = (Instant::now(), thread_ns());
         let threads = Threads::look(&self.reader, &memory, &mut self.sharers)?;
-        self.collect(collector, &mut memory, &threads, freed, self.options.max_cpu)?;
+        let kept = Kept::of(self.reader.pid());
+        self.collect(collector, &mut memory, (&threads, &kept), freed, self.options.max_cpu)?;
         self.end(began, thread_ns() - before);
         self.ended()
     }
@@ -208,7 +232,7 @@ impl Scanner {
         &mut self,
         collector: &mut Collector<'_>,
         memory: &mut ScannedMemory,
-        threads: &Threads,
+        (threads, kept): (&Threads, &Kept),
         freed: &Freed,
         max_cpu: u32,
     ) -> Result<(), Error> {
@@ -222,8 +246,7 @@ impl Scanner {
             };
             collector.words(&Root::Registers(t.state.tid), words(&t.state.bytes));
         }
-        let kept = Kept::of(self.reader.pid());
-        collector.words(&Root::Kernel, kept.words);
+        collector.words(&Root::Kernel, kept.words.iter().copied());
         let f = &mut self.figures;
         (f.rings, f.threads) = (kept.rings, threads.all.len() as u64);
         f.unread_threads = threads.unread.len() as u64;

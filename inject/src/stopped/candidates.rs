@@ -156,6 +156,14 @@ fn try_callers<T>(
     Err(last)
 }
 
+/// What is done with all stopped threads before one of them makes system calls.
+pub(crate) struct Before<'a> {
+    /// Looks at the threads. It is called anew for each thread that is tried.
+    pub look: &'a mut (dyn FnMut(&mut [Tracee]) + 'a),
+    /// Number of signal frames that the thread needs room for: 2 if it makes a copy of the process's memory.
+    pub frames: usize,
+}
+
 /// Stops all threads, has one of them make system calls for prof in `f`, and resumes all. Used for what no other
 /// thread may see half done: see [`crate::mapped::ring`].
 pub(crate) fn with_all_stopped<T>(
@@ -166,7 +174,23 @@ pub(crate) fn with_all_stopped<T>(
     stops: &mut StopTimes,
     f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
 ) -> Result<T> {
-    until_calls_pass(timeout, f, |f| try_with_all_stopped(pid, mem, gadgets, timeout, stops, f))
+    let before = Before { look: &mut |_| {}, frames: 1 };
+    with_all_stopped_after(pid, mem, gadgets, timeout, stops, before, f)
+}
+
+/// Does the same after a look at all threads.
+pub(crate) fn with_all_stopped_after<T>(
+    pid: Pid,
+    mem: &RemoteMemory,
+    gadgets: Gadgets,
+    timeout: Duration,
+    stops: &mut StopTimes,
+    mut before: Before<'_>,
+    f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
+) -> Result<T> {
+    until_calls_pass(timeout, f, |f| {
+        try_with_all_stopped(pid, mem, gadgets, timeout, stops, &mut before, f)
+    })
 }
 
 /// Tries each thread once for [`with_all_stopped`]. Takes `f` when it calls it.
@@ -176,6 +200,7 @@ fn try_with_all_stopped<T>(
     gadgets: Gadgets,
     timeout: Duration,
     stops: &mut StopTimes,
+    before: &mut Before<'_>,
     f: &mut Option<impl FnOnce(&mut Caller<'_>) -> Result<T>>,
 ) -> Result<T> {
     let mut last = Error::NoThread(pid);
@@ -190,6 +215,7 @@ fn try_with_all_stopped<T>(
         }
         let waits_in = task::waits_in(pid, tid);
         let mut stopped = stop_all(pid, deadline.saturating_duration_since(Instant::now()))?;
+        (before.look)(&mut stopped.threads);
         let at = stopped.threads.iter().position(|t| t.tid == tid && t.is_stopped());
         let Some(t) = at.map(|at| stopped.threads.swap_remove(at)) else {
             stopped.resume(stops);
@@ -199,8 +225,9 @@ fn try_with_all_stopped<T>(
         let caller = if gadgets.code().any(|at| dispatch.catches(mem, at)) {
             Err(Refusal::Dispatched(pid, process::comm(pid)).into())
         } else {
-            Pass::of(&t, filtered.then_some(&status))
-                .and_then(|pass| Caller::new(t, mem, &maps, gadgets, &waits_in, pass))
+            Pass::of(&t, filtered.then_some(&status)).and_then(|pass| {
+                Caller::with_frames(before.frames, t, mem, &maps, gadgets, &waits_in, pass)
+            })
         };
         match caller {
             Ok(mut c) => {

@@ -3,12 +3,15 @@
 
 pub(crate) mod asleep;
 pub(crate) mod candidates;
+pub mod copy;
+pub mod copyable;
 pub(crate) mod dispatch;
 pub(crate) mod fibers;
 pub(crate) mod frame_place;
 pub(crate) mod function_call;
 pub mod gadgets;
 pub(crate) mod memory;
+pub(crate) mod options;
 pub(crate) mod patience;
 pub(crate) mod pending_calls;
 pub(crate) mod ptrace;

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes below the stack pointer that the signal frame leaves free: the thread may still use them.
 const KEPT: u64 = waits::RED_ZONE + waits::ROOM;
+/// Alignment of the frames for vector registers.
+const FRAME_ALIGN: u64 = 64;
 /// Room for strings below the frame.
 const ROOM: u64 = 256;
 /// Part of [`ROOM`] that the words below the frame may take (see [`Gadgets::below_frame`]).
@@ -47,6 +49,8 @@ pub struct Caller<'a> {
     pub(super) mask: syscall::SignalSet,
     /// The stack pointer at a call.
     sp: u64,
+    /// The stack pointer with which a child of this thread's, left alone, would exit.
+    pub(super) exit_sp: Option<u64>,
     room: RemoteAddr,
     covered: Vec<u8>,
     /// Whether the thread has called a function, which changes more registers than a system call.
@@ -62,6 +66,22 @@ impl<'a> Caller<'a> {
     /// # Errors
     /// If there is no room for a signal frame, or prof's death in the midst of a call might kill it.
     pub(crate) fn new(
+        thread: Tracee,
+        mem: &'a RemoteMemory,
+        maps: &[Map],
+        gadgets: Gadgets,
+        waits_in: &str,
+        pass: Pass,
+    ) -> Result<Self> {
+        Self::with_frames(1, thread, mem, maps, gadgets, waits_in, pass)
+    }
+
+    /// Does the same with room for a number of signal frames: from the second one, a child of the thread's would exit.
+    ///
+    /// # Errors
+    /// As [`Caller::new`].
+    pub(crate) fn with_frames(
+        frames: usize,
         mut thread: Tracee,
         mem: &'a RemoteMemory,
         maps: &[Map],
@@ -86,44 +106,52 @@ impl<'a> Caller<'a> {
         } else {
             None
         };
-        let mut bytes = vec![0; sigframe_len(vector.len())];
-        let mut build = |at: u64| {
-            build_sigframe(
-                &mut bytes,
-                at,
-                &before.for_sigframe(false, restarted),
-                &vector,
-                layout(),
-                mask,
-                gadgets.sigreturn.frame_returns_to(gadgets.syscall),
-            )
-            .map_err(|e| Error::Nonsense { pid, what: format!("thread {} has registers that prof can't keep for it ({e}); nothing was changed", thread.tid) })
+        let frame = |at: u64, regs: &UserRegs| {
+            let mut bytes = vec![0; sigframe_len(vector.len())];
+            let back = gadgets.sigreturn.frame_returns_to(gadgets.syscall);
+            let built = build_sigframe(&mut bytes, at, regs, &vector, layout(), mask, back);
+            let frame = built.map_err(|e| Error::Nonsense { pid, what: format!("thread {} has registers that prof can't keep for it ({e}); nothing was changed", thread.tid) })?;
+            bytes.truncate(frame.len);
+            Ok::<_, Error>((bytes, frame.sp))
         };
+        let own = before.for_sigframe(false, restarted);
         // The frame's length does not depend on its place.
-        let len = build(0)?.len;
+        let len = frame(0, &own)?.0.len() as u64;
+        let step = len.next_multiple_of(FRAME_ALIGN) + FRAME_ALIGN;
+        let need = ROOM + len + (frames as u64 - 1) * step;
         let (tid, sigreturn) = (thread.tid, gadgets.sigreturn);
         let finder = Finder { pid, tid, mem, maps, sigreturn };
-        let place = finder.find(&before, KEPT, ROOM + len as u64).or_else(|| {
+        let place = finder.find(&before, KEPT, need).or_else(|| {
             // Its stack may have grown since the mappings were read.
             let maps = &maps::of(pid).ok()?;
-            Finder { pid, tid, mem, maps, sigreturn }.find(&before, KEPT, ROOM + len as u64)
+            Finder { pid, tid, mem, maps, sigreturn }.find(&before, KEPT, need)
         });
         let FramePlace { low, covered } = place.ok_or(Error::NoThread(pid))?;
-        let at = low.plus(ROOM);
-        let frame = build(at.0)?;
         let below = gadgets.below_frame();
-        let sp = frame.sp - below.len() as u64;
-        let frame = [&below, &bytes[..frame.len]].concat();
-        mem.write_data(RemoteAddr(at.0 - below.len() as u64), &frame)?;
-        let thread = Some(thread);
+        let put = |at: u64, regs: &UserRegs| {
+            let (bytes, sp) = frame(at, regs)?;
+            let start = RemoteAddr(at - below.len() as u64);
+            mem.write_data(start, &[&below, bytes.as_slice()].concat())?;
+            Ok::<_, Error>(sp - below.len() as u64)
+        };
+        let at = low.plus(ROOM).0;
+        let sp = put(at, &own)?;
+        let exit_sp = (frames > 1).then(|| {
+            let mut exit = own;
+            exit.set_syscall(syscall::nr::EXIT_GROUP, [0; 6]);
+            exit.enter(gadgets.syscall.0, sp, gadgets.sigreturn.frame_returns_to(gadgets.syscall));
+            put(at + step, &exit)
+        });
+        let exit_sp = exit_sp.transpose()?;
         Ok(Self {
-            thread,
+            thread: Some(thread),
             mem,
             gadgets,
             before,
             restarted,
             mask,
             sp,
+            exit_sp,
             room: low,
             covered,
             called: false,
@@ -175,6 +203,19 @@ impl<'a> Caller<'a> {
     /// # Errors
     /// If the kernel refuses the call, or the thread dies.
     pub fn call(&mut self, what: &'static str, number: u64, args: [u64; 6]) -> Result<u64> {
+        self.call_seen(what, number, args).map(|(result, _)| result)
+    }
+
+    /// Does the same, and returns also the child that the call has made, if the thread is traced for that.
+    ///
+    /// # Errors
+    /// As [`Caller::call`].
+    pub(super) fn call_seen(
+        &mut self,
+        what: &'static str,
+        number: u64,
+        args: [u64; 6],
+    ) -> Result<(u64, Option<Pid>)> {
         let pid = self.pid();
         self.pass.one_call(pid, self.gadgets.syscall, number, args)?;
         let Some(t) = self.thread.as_mut() else { return Err(Error::Gone(pid)) };
@@ -191,13 +232,27 @@ impl<'a> Caller<'a> {
             e => e,
         };
         syscall_stop(t).map_err(late)?;
-        syscall_stop(t).map_err(late)?;
+        let child = syscall_stop(t).map_err(late)?;
         let result = t.regs()?.syscall_result();
         if (-4095..0).contains(&result) {
             let errno = Errno::from_raw(-result as i32);
             return Err(Error::Remote { what, pid, errno });
         }
-        Ok(result as u64)
+        Ok((result as u64, child))
+    }
+
+    /// Has the kernel trace the children that the thread makes, or not any more.
+    ///
+    /// # Errors
+    /// If the thread is gone.
+    pub(super) fn trace_clones(&mut self, on: bool) -> Result<()> {
+        let pid = self.pid();
+        let Some(t) = self.thread.as_ref() else { return Err(Error::Gone(pid)) };
+        t.trace_clones(on).map_err(|errno| Error::Sys {
+            what: "set the trace options of a thread of",
+            pid,
+            errno,
+        })
     }
 
     /// Checks that no seccomp filter could kill the thread for the mapping that prof's code would be in.
@@ -289,17 +344,21 @@ fn wait_for_call(t: &mut Tracee, deadline: Instant) -> Result<Option<Stop>> {
     t.wait(deadline)
 }
 
-/// Runs to the next entry or exit of a system call.
-fn syscall_stop(t: &mut Tracee) -> Result<()> {
+/// Runs to the next entry or exit of a system call. Returns the child that the call has made, if that is traced.
+fn syscall_stop(t: &mut Tracee) -> Result<Option<Pid>> {
     let deadline = Instant::now() + PATIENCE;
-    let mut signal = 0;
+    let (mut signal, mut child) = (0, None);
     loop {
         t.resume(libc::PTRACE_SYSCALL, signal)?;
+        signal = 0;
         match wait_for_call(t, deadline)? {
-            Some(Stop::Syscall) => return Ok(()),
+            Some(Stop::Syscall) => return Ok(child),
             // Only signals that can't be blocked arrive here.
             Some(Stop::Signal(s)) => signal = s,
-            Some(_) => signal = 0,
+            Some(Stop::Clone) => {
+                child = t.message().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+            }
+            Some(_) => {}
             None => return Err(Error::Gone(t.pid)),
         }
     }

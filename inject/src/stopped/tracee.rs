@@ -1,7 +1,8 @@
 //! A thread of the target under ptrace.
 //!
 //! prof seizes threads and never attaches to them. So no SIGSTOP is sent, a stopped process stays stopped, and if
-//! prof dies, the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
+//! prof dies, the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is set for no thread of the target, but
+//! only for a copy of its memory ([`super::copy`]).
 
 use crate::permission::explain_denial;
 use crate::stopped::asleep;
@@ -19,14 +20,12 @@ use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};
 use prof_os::Pid;
 use prof_os::status::Status;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const PTRACE_EVENT_STOP: i32 = 128;
-/// `PTRACE_O_SUSPEND_SECCOMP`, which nix lacks.
-const SUSPEND_SECCOMP: Options = Options::from_bits_retain(1 << 21);
 
 /// Time within which threads of a stopped process have to stop again after being let go of.
 const STOPS_AGAIN: Duration = Duration::from_millis(200);
@@ -108,6 +107,8 @@ pub struct Tracee {
     wait: Option<Wait>,
     /// The status with which the thread has ended, as in waitpid(2).
     pub(crate) status: i32,
+    /// Options of the trace beside those that every thread has.
+    pub(super) options: Cell<Options>,
 }
 
 impl Tracee {
@@ -122,6 +123,7 @@ impl Tracee {
             blocked: None,
             wait: None,
             status: 0,
+            options: Cell::new(Options::empty()),
         }
     }
 
@@ -310,42 +312,11 @@ impl Tracee {
         self.resume(libc::PTRACE_CONT, signal)
     }
 
-    /// Suspends the thread's seccomp filters for as long as it is traced.
-    ///
-    /// # Errors
-    /// Without CAP_SYS_ADMIN (EPERM), or where the kernel can't (EINVAL).
-    pub fn suspend_seccomp(&self) -> nix::Result<()> {
-        let options = Options::PTRACE_O_TRACESYSGOOD | SUSPEND_SECCOMP;
-        ptrace::setoptions(self.tid.into(), options)
-    }
-
     /// Returns the dispatch of the thread's system calls; none where the kernel does not tell (before Linux 6.4).
     pub(crate) fn dispatch(&self) -> Dispatch {
         let mut d = Dispatch::default();
         let read = ptrace(GET_DISPATCH, self.tid, size_of::<Dispatch>(), &raw mut d as usize);
         if read.is_ok() { d } else { Dispatch::default() }
-    }
-
-    /// Makes the thread stop at its next exec.
-    ///
-    /// # Errors
-    /// If it is gone.
-    pub fn trace_exec(&self) -> Result<()> {
-        // The options of a running thread can be given only when it is seized, so stop it first.
-        let mut me = Self::running(self.pid, self.tid);
-        me.interrupt();
-        let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
-        let options = Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACEEXEC;
-        let set = ptrace::setoptions(self.tid.into(), options);
-        let went_on = me.resume(libc::PTRACE_CONT, 0);
-        std::mem::forget(me);
-        stopped?;
-        went_on?;
-        set.map_err(|errno| Error::Sys {
-            what: "set the trace options of a thread of",
-            pid: self.pid,
-            errno,
-        })
     }
 
     fn failed(&mut self, what: &'static str, errno: Errno) -> Error {

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ProveArgs {
     /// Look into the running process for blocks that nothing points to any more, as `prof reach` does: their stacks get
-    /// the verdict proved [default: auto; none: no thread is stopped, stop: all are, for one pass]
+    /// the verdict proved [default: auto; none: no thread is stopped, stop: all are, for one pass, fork: all are, until there is a copy of the memory]
     #[arg(
         long,
         help_heading = "Proof",

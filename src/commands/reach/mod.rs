@@ -46,6 +46,8 @@ pub(crate) enum Snapshot {
     None,
     /// With all threads stopped for the time of one pass
     Stop,
+    /// Of a copy of the memory, as fork makes it: all threads are stopped for a few ms a GiB
+    Fork,
 }
 
 impl Snapshot {
@@ -55,6 +57,7 @@ impl Snapshot {
             Self::Auto => prof_census::Snapshot::Within(SHORT),
             Self::None => prof_census::Snapshot::Never,
             Self::Stop => prof_census::Snapshot::Always,
+            Self::Fork => prof_census::Snapshot::Copied,
         }
     }
 
@@ -64,6 +67,7 @@ impl Snapshot {
             Self::Auto => Stop::Within(SHORT),
             Self::None => Stop::Never,
             Self::Stop => Stop::Always,
+            Self::Fork => Stop::Copy,
         }
     }
 }
@@ -87,8 +91,8 @@ pub(crate) struct ReachArgs {
     #[arg(short = 'a', long)]
     pub show_blocks: bool,
 
-    /// How the last pass is made: `stop` stops all threads for it, so that it sees one moment. Without it, what the
-    /// program moves about all the time is very likely seen, but not for certain
+    /// How the last pass is made: `stop` stops all threads for it, so that it sees one moment, and `fork` only until there is
+    /// a copy of the memory. Without it, what the program moves about all the time is very likely seen, but not for certain
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Snapshot::Auto)]
     pub snapshot: Snapshot,
 
