@@ -60,9 +60,12 @@ pub(super) fn in_data(view: &mut View<'_>, data: &Range<u64>) -> Vec<Context> {
         let is_one = [TO_AREAS, TO_AREAS + WORD].into_iter().any(|distance| {
             at.checked_sub(distance).is_some_and(|from| view.all(from..from + 8) == secret)
         });
-        // The address of the last area stands behind that of the first.
+        // The address of the last area stands behind that of the first, which may be damaged. In front of the address of
+        // the first stands a small number.
         if is_one && found.iter().all(|c| c.secret != secret) {
-            found.push(Context { secret, areas: at });
+            let before = at.checked_sub(WORD).and_then(|at| view.words(at).map(|[word]| word));
+            let is_last = before.is_some_and(|word| word >= AREA);
+            found.push(Context { secret, areas: if is_last { at - WORD } else { at } });
         }
         found.len() < MOST
     });

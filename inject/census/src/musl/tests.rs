@@ -201,3 +201,20 @@ fn the_variables_are_found_without_symbols() {
     );
     assert_eq!(find(&mut view, &maps), []);
 }
+
+#[test]
+fn a_damaged_first_area_is_not_passed_over() {
+    let mut fake = Fake::new();
+    let (first, last) = (fake.at(PAGE), fake.at(2 * PAGE));
+    fake.area(1, last);
+    fake.area(2, 0);
+    fake.set_word(16 + 5 * W, first);
+    fake.set_word(16 + 6 * W, last);
+    fake.set(PAGE, &[1]);
+    let reader = Reader::open(Pid::from_raw(std::process::id().cast_signed())).expect("memory");
+    let mut view = View::new(&reader, Instant::now() + Duration::from_secs(60));
+    let data = fake.at(0)..fake.at(PAGE);
+    let found = context::in_data(&mut view, &data);
+    assert_eq!(found, [Context::new(SECRET.to_ne_bytes(), fake.at(16 + 5 * W))]);
+    assert_eq!(fake.walk().lost.len(), 1);
+}
