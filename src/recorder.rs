@@ -308,7 +308,10 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
                 args.pid
             )
         })?;
-        if let Err(e) = ready.write_all(&[1]) {
+        // A recording that goes on does so though nobody waits for that any more: its hook is in the process anyway.
+        if let Err(e) = ready.write_all(&[1])
+            && !args.goes_on
+        {
             stop.store(true, Relaxed);
             return Err(e).context("the process that started the collector has ended");
         }

@@ -103,8 +103,8 @@ impl fmt::Display for Note {
         match self {
             Note::Growing => write!(
                 f,
-                "still recording: these are the figures of this moment, and the newest events \
-                 may be missing"
+                "still recording, if its collector lives (`prof status` says so): these are the figures of this moment, \
+                 and the newest events may be missing"
             ),
             Note::NoEnd => write!(
                 f,
