@@ -8,6 +8,7 @@ use prof_collect::{Drained, Peek};
 use prof_inject::process::program::Program;
 use prof_os::Pid;
 use prof_trace::values::text;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(crate) struct Ending {
     pub collector: (Pid, u64),
     /// The file, to be saved by this process if it has been deleted.
     pub kept: Option<Kept>,
+    /// The ring, with what the collector has not written if it is killed before its end; `None`: prof may not open it.
+    pub ring: Option<OwnedFd>,
 }
 
 impl Detached {
@@ -72,7 +75,7 @@ impl Detached {
 
     /// Waits until the recording is finished, and adds messages about that.
     pub(crate) fn finish(&mut self) {
-        let Some(Ending { collector, kept }) = self.ending.take() else { return };
+        let Some(Ending { collector, kept, ring }) = self.ending.take() else { return };
         let id = collector.0;
         let waits = |stopped: bool| {
             let (how, advice) = match stopped {
@@ -97,8 +100,29 @@ impl Detached {
             self.whole = false;
             self.messages.push(displaced.message);
             self.path = displaced.path.unwrap_or_default();
+        } else {
+            self.finish_rest(ring);
         }
         self.messages.extend(orphans::end(self.pid, collector));
+    }
+
+    /// Finishes the recording in place of a collector that was killed before it had done so.
+    fn finish_rest(&mut self, ring: Option<OwnedFd>) {
+        match prof_collect::drain_rest(self.pid, ring, &self.path) {
+            Ok(None) => {}
+            Ok(Some(d)) => {
+                self.whole &= d.lost == 0;
+                self.messages.push(saved(&d));
+            }
+            Err(e) => {
+                self.whole = false;
+                self.messages.push(format!(
+                    "the collector ended before it had finished {}, and the events that it had not written are \
+                     lost: {e}",
+                    self.path.display()
+                ));
+            }
+        }
     }
 }
 

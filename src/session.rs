@@ -17,7 +17,7 @@ use crate::recorder::{self, Started};
 use crate::reports::Reports;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
-use prof_collect::{Clock, Peek, drain_orphan, write_prologue, write_runtimes};
+use prof_collect::{Clock, Peek, drain_orphan, open_ring, write_prologue, write_runtimes};
 use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
 use prof_inject::{By, DetachOptions, Error, Installed, Options, Refusal, Target};
@@ -349,7 +349,7 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
     };
     // An attach or detach that is in progress may be another prof's.
     prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
-    let mut messages = Vec::new();
+    let (mut messages, mut whole) = (Vec::new(), true);
     // An attach that was refused in the middle has no recording.
     let begun = !peek.path.as_os_str().is_empty()
         && peek.collector.0 != Pid::NONE
@@ -360,7 +360,10 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
         match drain_orphan(pid, &peek.path) {
             Ok(d) => messages.push(saved(&d)),
             Err(_) if peek.counters.events == 0 => {}
-            Err(e) => messages.push(rest_is_lost(&peek, &e)),
+            Err(e) => {
+                whole = false;
+                messages.push(rest_is_lost(&peek, &e));
+            }
         }
     }
     let last = Peek::of(pid).ok().flatten().unwrap_or(peek.clone());
@@ -368,6 +371,7 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
     let kept = Kept::of(&peek).filter(Kept::lock);
     let me = Pid::this();
     let lives = peek.collector_alive && peek.collector.0 != me;
+    let ring = if lives { open_ring(pid).ok() } else { None };
     let report = match prof_inject::detach(pid, &options) {
         Ok(report) if report.left.is_empty() || !prof_os::process::has_ended(pid) => report,
         // The end of the process may be the reason for any failure.
@@ -375,7 +379,7 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
             Some(how) => {
                 audit.detached(pid, &last.functions, &[]);
                 messages.push(how);
-                let ending = lives.then_some(Ending { collector: peek.collector, kept });
+                let ending = lives.then_some(Ending { collector: peek.collector, kept, ring });
                 return Ok(Detached::from_departed(pid, peek.path, messages, ending, children));
             }
             None => {
@@ -397,9 +401,9 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
     messages.push(attach_messages::stops(&report.stops));
     // While a thread is still in the hook, the recording goes on.
     let ends = report.left.is_empty() && lives;
-    let ending = ends.then_some(Ending { collector: peek.collector, kept });
+    let ending = ends.then_some(Ending { collector: peek.collector, kept, ring });
     let (path, left, stays) = (peek.path, report.left, report.stays);
-    Ok(Detached { path, pid, left, stays, messages, gone: false, ending, whole: true })
+    Ok(Detached { path, pid, left, stays, messages, gone: false, ending, whole })
 }
 
 /// Takes prof out of a process that was forked while its parent was recorded. Returns `None` if it is no such process,

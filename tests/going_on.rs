@@ -5,10 +5,12 @@ mod common;
 
 use common::build::program;
 use common::disk::{small_disk, unmount};
+use common::killer::killed_at;
 use common::{Scene, Target, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Kills the collector of a recording, and waits for its end.
@@ -175,6 +177,75 @@ fn what_can_not_go_on_is_refused_before_anything_is_touched() {
             std::fs::remove_file(scene.path(name)).expect("a recording");
         }
     }
+    target.quit();
+}
+
+/// An attach that is killed while it goes on: the recording goes on without it, or by the next one.
+#[test]
+fn a_killed_attach_ends_no_recording() {
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("going-on-killed");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    target.ask("alloc 1");
+    let attach = ["attach", &pid, "-o", "r.prof"];
+    let go_on = || {
+        let mut c = Command::new(Scene::binary());
+        c.args(attach).current_dir(scene.path(""));
+        c
+    };
+    scene.prof(&attach).ok("attach");
+    let file = scene.path("r.prof");
+    kill_collector(&file);
+    let (calls, _) = killed_at(go_on(), None);
+    let mut allocated = 0;
+    for at in (1 + std::process::id() as usize % 8..=calls).step_by((calls / 30).max(1)) {
+        kill_collector(&file);
+        target.ask("alloc 10");
+        killed_at(go_on(), Some(at));
+        target.ask("alloc 10");
+        allocated += 20;
+        let out = scene.prof(&attach);
+        let records = out.code == 0 || out.stderr.contains("already being recorded");
+        assert!(records, "after a kill at call {at} of {calls}: {out:?}");
+        until("somebody collects", || !writers(&file).is_empty());
+    }
+    scene.detach(&target);
+    let r = scene.finished(&file);
+    assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
+    assert_eq!(r.marked("toggle.c", "toggled_block").number("allocations"), allocated);
+    target.quit();
+}
+
+/// The collector is killed when prof is out of the process, but the recording is not finished yet.
+#[test]
+fn a_detach_finishes_the_recording_of_a_collector_that_is_killed_meanwhile() {
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("killed-meanwhile");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let recording = scene.attach(&target);
+    let collectors = writers(&recording);
+    for pid in &collectors {
+        kill(Pid::from_raw(*pid), Signal::SIGSTOP).expect("stopped");
+    }
+    target.ask("alloc 20000");
+    let mut detach = Command::new(Scene::binary());
+    detach.args(["detach", &target.pid.to_string()]);
+    let detach = detach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("detach");
+    until("prof is out of the process", || !target.proc("maps").contains("prof-ring"));
+    for pid in &collectors {
+        kill(Pid::from_raw(*pid), Signal::SIGKILL).expect("killed");
+    }
+    let out = detach.wait_with_output().expect("an end");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && said.contains("saved what it had left"), "{said}");
+    let r = scene.finished(&recording);
+    assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
+    assert_eq!(r.marked("toggle.c", "toggled_block").number("allocations"), 20_000);
     target.quit();
 }
 

@@ -4,6 +4,7 @@ use crate::drain::{Drain, Missing};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::ring_copy::RingCopy;
+use crate::ring_map::map_ring;
 use crate::target::switch_off;
 use crate::tree::Tree;
 use crate::{Collector, Error};
@@ -22,6 +23,7 @@ use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
@@ -54,9 +56,29 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
     let file = open_own(pid, path)?;
     // The lock makes another prof wait that does the same. Without locks, as on some network file systems, it does not.
     let _ = file.lock();
+    Ok(finish(pid, shared, file, path)?.1)
+}
+
+/// Finishes the recording at `path` of a collector that was killed while prof was taken out of process `pid`, with what is
+/// left in `ring`, which the process has no more. `None`: the collector had finished it.
+///
+/// # Errors
+/// If it is not finished, and can't be.
+pub fn drain_rest(pid: Pid, ring: Option<OwnedFd>, path: &Path) -> Result<Option<Drained>, Error> {
+    let file = open_own(pid, path)?;
+    if Left::of(pid, &file, path)?.ended {
+        return Ok(None);
+    }
+    let shared = map_ring(ring.ok_or(Error::NoRing)?)?;
+    let (is_new, drained) = finish(pid, shared, file, path)?;
+    Ok(is_new.then_some(drained))
+}
+
+/// Appends what is left in the ring to a recording, and finishes it. `false`: it was finished.
+fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool, Drained), Error> {
     let left = Left::of(pid, &file, path)?;
     if left.ended {
-        return Ok(Drained { events: 0, lost: 0, bytes: left.len });
+        return Ok((false, Drained { events: 0, lost: 0, bytes: left.len }));
     }
     let mut collector = left.go_on(pid, shared, file, path)?;
     if let Some(limits) = &left.limits {
@@ -65,7 +87,10 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
     let ended = collector.finish("stopped: the collector had died");
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
-        None => Ok(Drained { events: ended.events, lost: ended.unwritten, bytes: ended.bytes }),
+        None => {
+            let (events, lost, bytes) = (ended.events, ended.unwritten, ended.bytes);
+            Ok((true, Drained { events, lost, bytes }))
+        }
     }
 }
 
