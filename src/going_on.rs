@@ -127,11 +127,15 @@ fn switch(peek: &Peek, on: bool) -> Result<Vec<String>> {
         let lost = text::number(peek.counters.lost);
         messages.push(format!("{lost} events were lost up to now"));
     }
+    let was_paused = !peek.recording && !peek.orphaned;
+    if was_paused {
+        messages.push(format!("recording is paused, as before: `prof resume {pid}`"));
+    }
     let now = Peek::of(pid).ok().flatten();
     match now.is_some_and(|p| p.recording) {
         true if !on => prof_inject::pause(pid),
         // The collector has begun, so the hook does not switch it off again.
-        false if on => prof_inject::resume(pid),
+        false if on && !was_paused => prof_inject::resume(pid),
         _ => Ok(false),
     }
     .map_err(|e| failed(pid, e))?;

@@ -180,6 +180,30 @@ fn what_can_not_go_on_is_refused_before_anything_is_touched() {
     target.quit();
 }
 
+#[test]
+fn a_paused_recording_stays_paused() {
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("going-on-paused");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let attach = ["attach", &pid, "-o", "r.prof"];
+    scene.prof(&attach).ok("attach");
+    target.ask("alloc 10");
+    scene.prof(&["pause", &pid]).ok("pause");
+    kill_collector(&scene.path("r.prof"));
+    let out = scene.prof(&attach).ok("attach again");
+    assert!(out.stderr.contains("paused, as before"), "{out:?}");
+    target.ask("alloc 100");
+    scene.prof(&["resume", &pid]).ok("resume");
+    target.ask("alloc 5");
+    scene.detach(&target);
+    let r = scene.finished(&scene.path("r.prof"));
+    assert_eq!(r.marked("toggle.c", "toggled_block").number("allocations"), 15, "{:#}", r.brief());
+    target.quit();
+}
+
 /// An attach that is killed while it goes on: the recording goes on without it, or by the next one.
 #[test]
 fn a_killed_attach_ends_no_recording() {
