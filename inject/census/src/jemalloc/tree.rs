@@ -138,6 +138,11 @@ fn of_entry(
         let Some([_, address, size]) = is_entry.then(|| view.words(extent)).flatten() else {
             return true;
         };
+        // tcmalloc has a tree of the same form. Its spans have a number of pages and a link there, and memory is never longer
+        // than its address is large.
+        if size > address {
+            return true;
+        }
         let (page, index) = (address >> shift, (entry_at - leaf) / WORD);
         let of_root = page >> bits;
         let key = of_root << bits | index;
