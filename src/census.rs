@@ -89,6 +89,7 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
         allocator::MUSL => walk.has_musl() || is_groups(version),
         allocator::JEMALLOC => walk.has_jemalloc(),
         allocator::MIMALLOC => walk.has_mimalloc(),
+        allocator::TCMALLOC => walk.has_tcmalloc(),
         _ => false,
     };
     if let Some([name, version, _]) = found.into_iter().find(|a| !known(a)) {
@@ -99,7 +100,7 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
     }
     if !walk.has_heap() {
         return Err(refused(format!(
-            "process {pid} has no heap of glibc's, jemalloc's, mimalloc's or musl's, the only ones that --census can count: \
+            "process {pid} has no heap of glibc's, jemalloc's, mimalloc's, tcmalloc's or musl's, the only ones that --census can count: \
              attach without it, and blocks from before stay unknown"
         )));
     }

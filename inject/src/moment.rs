@@ -33,9 +33,10 @@ const RUNS: usize = 200;
 /// Shortest and longest time for which a thread is let run: many threads may share few processors.
 const RUN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 /// What the names of allocators' libraries have in them.
-const LIBRARIES: [&[u8]; 2] = [b"jemalloc", b"mimalloc"];
-/// What the names of allocators' own functions begin with in a program that they are linked into.
-const PREFIXES: [&str; 4] = ["je_", "_rjem_je_", "mi_", "_mi_"];
+const LIBRARIES: [&[u8]; 3] = [b"jemalloc", b"mimalloc", b"tcmalloc"];
+/// What the names of allocators' own functions begin with in a program that they are linked into: the last two are of C++.
+const PREFIXES: [&str; 7] =
+    ["je_", "_rjem_je_", "mi_", "_mi_", "tc_", "_ZN8tcmalloc", "_ZNK8tcmalloc"];
 /// Name of jemalloc's own threads, which give free pages back to the kernel (`background_thread_create`).
 const BACKGROUND: &str = "jemalloc_bg_thd";
 /// A function that only musl's allocator has.

@@ -56,7 +56,7 @@ pub(crate) struct AttachArgs {
     /// Begin with recording off
     #[arg(long)]
     pub paused: bool,
-    /// Count the blocks that the process has, too (glibc, jemalloc, mimalloc, musl): it is stopped while its heap is walked, and all live
+    /// Count the blocks that the process has, too (glibc, jemalloc, mimalloc, tcmalloc, musl): it is stopped while its heap is walked, and all live
     /// blocks are known from then on. Those from before are shown as `(before the attach)`
     #[arg(long)]
     pub census: bool,

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Count all blocks of a running process, also those from before prof came
 ///
-/// Walks the heaps of glibc, jemalloc, mimalloc and musl from outside, by the allocator's own data: every block with its size,
+/// Walks the heaps of glibc, jemalloc, mimalloc, tcmalloc and musl from outside, by the allocator's own data: every block with its size,
 /// whether the program has it, and where it is kept if it is free. The process need not be recorded, nothing is written to it, and no code of it runs.
 /// Memory of other allocators counts by mapping.
 #[derive(Args, Clone, Debug)]

@@ -4,7 +4,7 @@
  * "begin" makes the heap: its threads stay but for two, and keep their caches. "mix" frees, resizes and adds blocks,
  * "churn" and "calm" let the threads change their own blocks at full speed and stop. "told" prints jemalloc's figures,
  * "list" every block that the program has, by address and usable size. "leak" forgets some blocks. "alone" makes blocks in
- * the first thread only, and "visited" prints how many mimalloc says are in its heap. "extreme" makes blocks that mimalloc
+ * the first thread only, and "visited" prints how many mimalloc says are in its heap, "figures" those of tcmalloc. "extreme" makes blocks that mimalloc
  * has segments for. */
 #include "common.h"
 #include <malloc.h>
@@ -13,6 +13,9 @@
 extern int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
 extern void *mallocx(size_t, int) __attribute__((weak));
 extern void dallocx(void *, int) __attribute__((weak));
+
+/* What tcmalloc says of itself. */
+extern int MallocExtension_GetNumericProperty(const char *, size_t *) __attribute__((weak));
 
 /* A function that mimalloc calls with each area (no block) and with each block of a heap. */
 typedef _Bool visitor(const void *heap, const void *area, void *block, size_t size, void *arg);
@@ -202,6 +205,20 @@ static void visited(void) {
     say("visited %zu %zu\n", sum[0], sum[1]);
 }
 
+static size_t property(const char *name) {
+    size_t value = 0;
+    if (!MallocExtension_GetNumericProperty(name, &value)) fail("%s", name);
+    return value;
+}
+
+static void figures(void) {
+    if (MallocExtension_GetNumericProperty == NULL) fail("no tcmalloc");
+    say("figures allocated %zu central %zu transfer %zu thread %zu free %zu unmapped %zu\n",
+        property("generic.current_allocated_bytes"), property("tcmalloc.central_cache_free_bytes"),
+        property("tcmalloc.transfer_cache_free_bytes"), property("tcmalloc.thread_cache_free_bytes"),
+        property("tcmalloc.pageheap_free_bytes"), property("tcmalloc.pageheap_unmapped_bytes"));
+}
+
 /* Blocks that nobody knows any more. */
 static NOINLINE void leak(void) {
     for (int i = 0; i < LEAKED; i++) {
@@ -226,6 +243,7 @@ int main(int argc, char **argv) {
         else if (strcmp(c, "alone") == 0) alone();
         else if (strcmp(c, "extreme") == 0) extreme();
         else if (strcmp(c, "visited") == 0) visited();
+        else if (strcmp(c, "figures") == 0) figures();
         else fail("what is %s?", c);
         say("done\n");
     }

@@ -9,6 +9,7 @@ use crate::mimalloc::{self, MimallocStats};
 use crate::moment::Walk;
 use crate::musl::{self, MuslStats};
 use crate::sums::{Block, SizeClass, Sum, class_of};
+use crate::tcmalloc::{self, TcmallocStats};
 use crate::walk::Walked;
 use prof_inject::isolated;
 use prof_inject::isolated::{Interrupts, at_ease};
@@ -103,9 +104,9 @@ pub struct Lost {
     pub links: u64,
     /// Bytes in the main arena's heap that others have taken by `sbrk`.
     pub others: u64,
-    /// A jemalloc or mimalloc is laid out in a way that is not known, so that none of its blocks is counted.
+    /// A jemalloc, mimalloc or tcmalloc is laid out in a way that is not known, so that none of its blocks is counted.
     pub unknown: bool,
-    /// Of a jemalloc no cache of a thread was found: blocks in such caches count as in use.
+    /// Of a jemalloc or tcmalloc no cache of a thread was found: blocks in such caches count as in use.
     pub caches: bool,
     /// Time was up before the end.
     pub late: bool,
@@ -133,6 +134,8 @@ pub struct Census {
     pub musls: Vec<MuslStats>,
     /// The mimallocs that the process has, mostly none or one.
     pub mimallocs: Vec<MimallocStats>,
+    /// The tcmallocs that the process has, mostly none or one.
+    pub tcmallocs: Vec<TcmallocStats>,
     /// Blocks by size, smallest first.
     pub sizes: Vec<SizeClass>,
     /// Memory that `malloc_trim(0)` would give back.
@@ -153,18 +156,20 @@ pub struct Census {
     heaps: Vec<Heap>,
     musl: Vec<musl::Heap>,
     mimalloc: Vec<mimalloc::Heap>,
+    tcmalloc: Vec<tcmalloc::Heap>,
 }
 
 impl Census {
     /// Returns whether there is a heap that can be walked.
     #[must_use]
     pub fn has_heap(&self) -> bool {
-        let others = self.jemallocs.len() + self.musls.len() + self.mimallocs.len();
-        !self.arenas.is_empty() || others > 0
+        let others = self.jemallocs.len() + self.musls.len();
+        let more = self.mimallocs.len() + self.tcmallocs.len();
+        !self.arenas.is_empty() || others + more > 0
     }
 
     /// Returns the blocks that the program has: those in heaps of glibc's in the order of their addresses, then those that
-    /// have mappings of their own, then jemalloc's in the order of their addresses, then musl's, then mimalloc's. Blocks that
+    /// have mappings of their own, then jemalloc's in the order of their addresses, then musl's, then mimalloc's, then tcmalloc's. Blocks that
     /// jemalloc has made for itself, and may free without a call of `free`, are none of them. A block of mimalloc's may begin later than said
     /// here, if the process has any that count as [`MimallocStats::shifted`].
     pub fn blocks(&self) -> impl Iterator<Item = Block> {
@@ -177,6 +182,7 @@ impl Census {
         let others = others.map(|p| Block { address: p.address, size: p.size });
         let others = others.chain(self.musl.iter().flat_map(musl::Heap::blocks));
         let others = others.chain(self.mimalloc.iter().flat_map(mimalloc::Heap::blocks));
+        let others = others.chain(self.tcmalloc.iter().flat_map(tcmalloc::Heap::blocks));
         in_heaps.chain(own).chain(others)
     }
 
@@ -185,6 +191,7 @@ impl Census {
         let others = self.jemallocs.iter().map(|j| j.sum(|a| a.in_use));
         let others = others.chain(self.musls.iter().map(|m| m.in_use));
         let others = others.chain(self.mimallocs.iter().map(|m| m.in_use));
+        let others = others.chain(self.tcmallocs.iter().map(|t| t.in_use));
         self.arenas.iter().map(|a| a.in_use).chain(others).fold(self.mapped, |all, s| Sum {
             bytes: all.bytes + s.bytes,
             blocks: all.blocks + s.blocks,
@@ -277,7 +284,9 @@ pub(crate) struct Raw {
     pub musl: Vec<musl::Heap>,
     /// The heaps of mimallocs.
     pub mimalloc: Vec<mimalloc::Heap>,
-    /// Memory of arenas, of jemallocs, of musl's groups and of mimallocs, in order.
+    /// The heaps of tcmallocs.
+    pub tcmalloc: Vec<tcmalloc::Heap>,
+    /// Memory of arenas and of the heaps of others, in order.
     pub taken: Vec<Range<u64>>,
     pub bytes: u64,
     /// Time was up before the end.
@@ -299,6 +308,7 @@ impl Raw {
             jemallocs: self.heaps.iter().map(Heap::stats).collect(),
             musls: self.musl.iter().map(musl::Heap::stats).collect(),
             mimallocs: self.mimalloc.iter().map(mimalloc::Heap::stats).collect(),
+            tcmallocs: self.tcmalloc.iter().map(tcmalloc::Heap::stats).collect(),
             sizes: sizes(&self),
             trim: trim(reader, &self.arenas, &self.walked),
             lost,
@@ -311,6 +321,7 @@ impl Raw {
             heaps: self.heaps,
             musl: self.musl,
             mimalloc: self.mimalloc,
+            tcmalloc: self.tcmalloc,
         }
     }
 
@@ -321,7 +332,10 @@ impl Raw {
         let behind = behind.chain(heaps.clone().flat_map(|h| &h.lost));
         let behind = behind.chain(self.musl.iter().flat_map(|h| &h.lost));
         let behind = behind.chain(self.mimalloc.iter().flat_map(|h| &h.lost));
+        let behind = behind.chain(self.tcmalloc.iter().flat_map(|h| &h.lost));
         let links = heaps.clone().map(|h| h.links).chain(self.mimalloc.iter().map(|h| h.links));
+        let links = links.chain(self.tcmalloc.iter().map(|h| h.links));
+        let tcmallocs = self.tcmalloc.iter();
         let missing = self.arenas.missing();
         Lost {
             bytes: behind.clone().map(|r| r.end - r.start).fold(missing, u64::saturating_add),
@@ -329,8 +343,10 @@ impl Raw {
             links: self.links + links.sum::<u64>(),
             others: self.walked.gaps,
             unknown: heaps.clone().any(|h| !h.is_known())
-                || self.mimalloc.iter().any(|h| !h.is_known()),
-            caches: heaps.clone().any(|h| h.is_known() && !h.has_caches()),
+                || self.mimalloc.iter().any(|h| !h.is_known())
+                || tcmallocs.clone().any(|h| !h.is_known()),
+            caches: heaps.clone().any(|h| h.is_known() && !h.has_caches())
+                || tcmallocs.clone().any(|h| h.is_known() && !h.has_caches()),
             late: self.late,
         }
     }
@@ -402,6 +418,7 @@ fn sizes(raw: &Raw) -> Vec<SizeClass> {
     raw.heaps.iter().for_each(|h| h.count_sizes(&mut classes));
     raw.musl.iter().for_each(|h| h.count_sizes(&mut classes));
     raw.mimalloc.iter().for_each(|h| h.count_sizes(&mut classes));
+    raw.tcmalloc.iter().for_each(|h| h.count_sizes(&mut classes));
     classes.into_values().collect()
 }
 

@@ -5,7 +5,7 @@
 //! arenas by the ring that they form, and every chunk begins behind the one before. What is in a thread's cache or in a
 //! fast bin looks as if it were in use, so these lists are followed as well. jemalloc 5.2 and 5.3 are walked by their map from
 //! pages to extents (`jemalloc/`), musl's allocator by its descriptions of groups of slots (`musl/`), mimalloc 2.0 by those
-//! of its segments (`mimalloc/`). What no walk explains is counted by mapping.
+//! of its segments (`mimalloc/`), tcmalloc by its tree from pages to spans (`tcmalloc/`). What no walk explains is counted by mapping.
 //!
 //! * [`take`] takes the census; [`Census`] is what it found;
 //! * [`own_words`] finds words of an allocator's own that look as if they held blocks;
@@ -15,6 +15,7 @@
 //! arenas are bounded by what has been walked, and a walk that makes no sense ends with a count of what it lost.
 
 mod arena;
+mod bits;
 mod cached;
 mod census;
 mod chunk;
@@ -27,6 +28,7 @@ mod moment;
 mod musl;
 mod pieces;
 mod sums;
+mod tcmalloc;
 mod view;
 mod walk;
 
@@ -37,3 +39,4 @@ pub use mimalloc::MimallocStats;
 pub use moment::{Placed, Taken, Walk, own_words};
 pub use musl::MuslStats;
 pub use sums::{Block, SizeClass, Sum};
+pub use tcmalloc::TcmallocStats;

@@ -10,6 +10,7 @@ use crate::mapped::{self, Own};
 use crate::mimalloc;
 use crate::musl;
 use crate::pieces;
+use crate::tcmalloc;
 use crate::view::View;
 use crate::walk::Walked;
 use prof_os::Pid;
@@ -48,7 +49,7 @@ pub struct Walk {
     /// What leads to the heaps of other allocators, and how long it took to walk them while the process ran.
     leads: Leads,
     walking: Duration,
-    /// Bytes of pages with blocks of jemallocs and of mimallocs, and of musl's groups.
+    /// Bytes of pages with blocks of others, and of musl's groups.
     active: u64,
 }
 
@@ -115,6 +116,7 @@ struct Leads {
     trees: Vec<Tree>,
     musl: Vec<musl::Context>,
     mimalloc: Vec<mimalloc::Context>,
+    tcmalloc: Vec<tcmalloc::Context>,
 }
 
 /// The heaps of allocators other than glibc's.
@@ -122,6 +124,7 @@ struct Others {
     heaps: Vec<Heap>,
     musl: Vec<musl::Heap>,
     mimalloc: Vec<mimalloc::Heap>,
+    tcmalloc: Vec<tcmalloc::Heap>,
 }
 
 impl Leads {
@@ -130,11 +133,13 @@ impl Leads {
             trees: jemalloc::find(view, maps),
             musl: musl::find(view, maps),
             mimalloc: mimalloc::find(view, maps),
+            tcmalloc: tcmalloc::find(view, maps),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.trees.is_empty() && self.musl.is_empty() && self.mimalloc.is_empty()
+        let first = self.trees.is_empty() && self.musl.is_empty();
+        first && self.mimalloc.is_empty() && self.tcmalloc.is_empty()
     }
 
     fn walk(&self, view: &mut View<'_>, maps: &[Map]) -> Others {
@@ -142,6 +147,7 @@ impl Leads {
             heaps: walk(view, maps, &self.trees),
             musl: self.musl.iter().map(|c| musl::Heap::walk(view, maps, c)).collect(),
             mimalloc: self.mimalloc.iter().map(|c| mimalloc::Heap::walk(view, maps, c)).collect(),
+            tcmalloc: self.tcmalloc.iter().map(|c| tcmalloc::Heap::walk(view, maps, c)).collect(),
         }
     }
 }
@@ -152,6 +158,7 @@ impl Others {
         let all = self.heaps.iter().map(Heap::active);
         let all = all.chain(self.musl.iter().map(musl::Heap::system));
         let all = all.chain(self.mimalloc.iter().map(mimalloc::Heap::active));
+        let all = all.chain(self.tcmalloc.iter().map(tcmalloc::Heap::active));
         all.fold(0, u64::saturating_add)
     }
 
@@ -159,7 +166,8 @@ impl Others {
     fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         let all = self.heaps.iter().flat_map(Heap::ranges);
         let all = all.chain(self.musl.iter().flat_map(musl::Heap::ranges));
-        all.chain(self.mimalloc.iter().flat_map(mimalloc::Heap::ranges))
+        let all = all.chain(self.mimalloc.iter().flat_map(mimalloc::Heap::ranges));
+        all.chain(self.tcmalloc.iter().flat_map(tcmalloc::Heap::ranges))
     }
 }
 
@@ -248,6 +256,12 @@ impl Walk {
         !self.leads.mimalloc.is_empty()
     }
 
+    /// Returns whether there is a tcmalloc.
+    #[must_use]
+    pub fn has_tcmalloc(&self) -> bool {
+        !self.leads.tcmalloc.is_empty()
+    }
+
     /// Returns how long the walk takes at most, as far as the size of glibc's heap and a first walk of the others tell.
     #[must_use]
     pub fn estimate(&self) -> Duration {
@@ -290,7 +304,7 @@ impl Walk {
             return Err(Error::Ended(self.pid));
         }
         let (bytes, late) = (view.bytes, view.is_late());
-        let (stop, Others { heaps, musl, mimalloc }) = (None, others);
+        let (stop, Others { heaps, musl, mimalloc, tcmalloc }) = (None, others);
         Ok(Raw {
             maps,
             arenas,
@@ -301,6 +315,7 @@ impl Walk {
             heaps,
             musl,
             mimalloc,
+            tcmalloc,
             taken,
             bytes,
             late,
@@ -339,7 +354,7 @@ impl Taken {
     /// make and free without a call of `malloc` or `free`, are none of them.
     #[must_use]
     pub fn blocks(&self) -> Vec<Placed> {
-        let Raw { arenas, walked, caches, own, heaps, musl, mimalloc, .. } = &self.raw;
+        let Raw { arenas, walked, caches, own, heaps, musl, mimalloc, tcmalloc, .. } = &self.raw;
         let caches: HashSet<u64> = caches.iter().copied().collect();
         let mut all = Vec::new();
         for (arena, chunks) in &walked.regions {
@@ -365,6 +380,7 @@ impl Taken {
         let others = heaps.iter().flat_map(Heap::blocks).map(|p| (p.address, p.size));
         let more = musl.iter().flat_map(musl::Heap::blocks);
         let more = more.chain(mimalloc.iter().flat_map(mimalloc::Heap::blocks));
+        let more = more.chain(tcmalloc.iter().flat_map(tcmalloc::Heap::blocks));
         let others = others.chain(more.map(|b| (b.address, b.size)));
         all.extend(others.map(|(address, size)| Placed {
             address,

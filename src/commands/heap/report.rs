@@ -2,6 +2,7 @@
 
 mod jemalloc;
 mod mimalloc;
+mod tcmalloc;
 
 use jemalloc::JemallocData;
 use mimalloc::MimallocData;
@@ -13,6 +14,7 @@ use prof_trace::records::allocator;
 use prof_trace::values::text::{bytes, count, duration, number};
 use serde::Serialize;
 use std::fmt::{self, Write};
+use tcmalloc::TcmallocData;
 
 /// Number of names of mappings that are shown.
 const NAMES: usize = 5;
@@ -166,6 +168,7 @@ pub(super) struct HeapData {
     jemallocs: Vec<JemallocData>,
     musls: Vec<MuslData>,
     mimallocs: Vec<MimallocData>,
+    tcmallocs: Vec<TcmallocData>,
     sizes: Vec<SizeData>,
     trim_bytes: u64,
     trim_top_bytes: u64,
@@ -189,6 +192,7 @@ impl HeapData {
                 allocator::JEMALLOC => census.jemallocs.iter().any(|j| j.version.is_some()),
                 allocator::MUSL => !census.musls.is_empty(),
                 allocator::MIMALLOC => census.mimallocs.iter().any(|m| m.known),
+                allocator::TCMALLOC => census.tcmallocs.iter().any(|t| t.known),
                 _ => false,
             },
         });
@@ -207,6 +211,7 @@ impl HeapData {
             jemallocs: census.jemallocs.iter().map(JemallocData::from).collect(),
             musls: census.musls.iter().map(MuslData::from).collect(),
             mimallocs: census.mimallocs.iter().map(MimallocData::from).collect(),
+            tcmallocs: census.tcmallocs.iter().map(TcmallocData::from).collect(),
             sizes: census.sizes.iter().map(SizeData::from).collect(),
             trim_bytes: census.trim.top + census.trim.inside,
             trim_top_bytes: census.trim.top,
@@ -242,8 +247,8 @@ impl HeapData {
     fn write(&self, top: usize, style: Style, out: &mut String) -> fmt::Result {
         let (pid, name) = (self.pid, &self.name);
         let has_glibc = !self.arenas.is_empty();
-        let others = self.jemallocs.len() + self.musls.len() + self.mimallocs.len();
-        if has_glibc || others > 0 {
+        let others = self.jemallocs.len() + self.musls.len();
+        if has_glibc || others + self.mimallocs.len() + self.tcmallocs.len() > 0 {
             let blocks = count(self.in_use.blocks, "block", "blocks");
             let sum = bytes(self.in_use.bytes);
             let headers = if has_glibc { ", headers included" } else { "" };
@@ -254,10 +259,11 @@ impl HeapData {
             self.jemallocs.iter().try_for_each(|j| j.free(out))?;
             self.musls.iter().try_for_each(|m| m.write(out))?;
             self.mimallocs.iter().try_for_each(|m| m.write(out))?;
+            self.tcmallocs.iter().try_for_each(|t| t.write(out))?;
         } else {
             writeln!(
                 out,
-                "process {pid} ({name}): none of glibc's allocator, jemalloc, mimalloc and musl's is there, or it was \
+                "process {pid} ({name}): none of glibc's allocator, jemalloc, mimalloc, tcmalloc and musl's is there, or it was \
                  never used"
             )?;
         }

@@ -193,7 +193,7 @@ impl Ledger {
         let pid = self.pid;
         if !census.has_heap() {
             return Err(refused(format!(
-                "process {pid} has no heap of glibc's, jemalloc's, mimalloc's or musl's, so that the blocks from before the \
+                "process {pid} has no heap of glibc's, jemalloc's, mimalloc's, tcmalloc's or musl's, so that the blocks from before the \
                  attach are not known"
             )));
         }

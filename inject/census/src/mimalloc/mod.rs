@@ -15,10 +15,11 @@ mod stats;
 #[cfg(all(test, target_pointer_width = "64", target_endian = "little"))]
 mod tests;
 
+use crate::bits::{has, take_out};
 use crate::sums::Block;
 use crate::view::{Memory as _, View};
 pub(crate) use context::{Context, find};
-use page::{Page, has, read_page, take_out};
+use page::{Page, read_page};
 use prof_os::maps::Map;
 use segment::{Head, Links, PageHead, SLICE, with_secret};
 pub use stats::MimallocStats;

@@ -1,14 +1,13 @@
 //! The places of a page, and the lists of those that are free.
 
 use super::segment::{Head, Links, PageHead};
+use crate::bits::{all_set, take_out};
 use crate::data::is_own;
 use crate::sums::Block;
 use crate::view::{Memory as _, View, WORD, words};
 use prof_os::maps::Map;
 use std::ops::Range;
 
-/// Bits of a word.
-const BITS: u64 = 64;
 /// Size of blocks up to which a page is read as a whole, to follow its lists.
 const TOGETHER: u64 = 2048;
 /// The flags of a page, beside the number of its places.
@@ -67,26 +66,6 @@ impl Page {
         let n = at.checked_sub(self.start)? / self.size;
         (n < self.places()).then_some(n)
     }
-}
-
-/// Returns whether the bit of a place is set.
-pub(super) fn has(bits: &[u64], n: u64) -> bool {
-    bits.get((n / BITS) as usize).is_some_and(|word| word >> (n % BITS) & 1 != 0)
-}
-
-/// Clears the bit of a place. Returns whether it was set.
-pub(super) fn take_out(bits: &mut [u64], n: u64) -> bool {
-    let was = has(bits, n);
-    if was {
-        bits[(n / BITS) as usize] &= !(1 << (n % BITS));
-    }
-    was
-}
-
-/// Returns bits for so many places, all set.
-fn all_set(places: u64) -> Vec<u64> {
-    let word = |i: u64| u64::MAX >> (BITS - (places - i * BITS).min(BITS));
-    (0..places.div_ceil(BITS)).map(word).collect()
 }
 
 /// Reads the lists of a page, whose description lies at `about.0` and whose first slice begins at `about.1`. Returns the
@@ -162,21 +141,5 @@ impl Lists<'_, '_> {
         }
         let from = usize::try_from(at.checked_sub(self.page.start)?).ok()?;
         words(self.read.get(from..from + WORD as usize)?).next()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_place_has_a_bit() {
-        for places in [0, 1, 63, 64, 65, 200] {
-            let mut bits = all_set(places);
-            assert_eq!(bits.len() as u64, places.div_ceil(BITS));
-            assert!((0..places).all(|n| has(&bits, n)) && !has(&bits, places));
-            assert!((0..places).all(|n| take_out(&mut bits, n) && !take_out(&mut bits, n)));
-            assert!(bits.iter().all(|w| *w == 0));
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Heap;
 use super::segment::SLICE;
+use crate::bits::count;
 use crate::sums::{SizeClass, Sum, class_of};
 use std::collections::BTreeMap;
 
@@ -33,14 +34,14 @@ pub struct MimallocStats {
 impl Heap {
     /// Returns its numbers.
     pub(crate) fn stats(&self) -> MimallocStats {
-        let count =
+        let segments =
             |of: fn(&super::Segment) -> bool| self.segments.iter().filter(|s| of(s)).count() as u64;
         let mut all = MimallocStats {
             known: self.known,
             segments: self.segments.len() as u64,
             system: self.segments.iter().map(|s| s.slices * SLICE).fold(0, u64::saturating_add),
-            abandoned: count(|s| s.is_abandoned && !s.is_free),
-            kept: count(|s| s.is_free),
+            abandoned: segments(|s| s.is_abandoned && !s.is_free),
+            kept: segments(|s| s.is_free),
             pages: self.active(),
             ..MimallocStats::default()
         };
@@ -63,10 +64,7 @@ impl Heap {
 
     /// Returns each page with the number of its blocks.
     fn counts(&self) -> impl Iterator<Item = (&super::Page, u64)> {
-        self.pages.iter().map(|p| {
-            let words = &self.used[p.bits as usize..][..p.places().div_ceil(64) as usize];
-            (p, words.iter().map(|w| u64::from(w.count_ones())).sum())
-        })
+        self.pages.iter().map(|p| (p, count(&self.used[p.bits as usize..], p.places())))
     }
 
     /// Adds the blocks of each size to what is counted by least and greatest size.
