@@ -275,7 +275,8 @@ fn events_that_can_not_be_saved_are_called_so() {
     target.ask("alloc 10");
     kill_collector(&scene, &target, &recording);
     std::fs::remove_file(&recording).expect("the recording");
-    let out = scene.prof(&["detach", &target.pid.to_string()]).ok("detach");
+    let out = scene.prof(&["detach", &target.pid.to_string()]);
+    assert_eq!(out.code, 1, "{out:?}");
     let path = recording.file_name().unwrap().to_str().unwrap();
     for word in ["collector had died", "still in memory can't be saved", path] {
         assert!(out.stderr.contains(word), "{word:?} is not in {:?}", out.stderr);

@@ -98,7 +98,8 @@ fn another_builds_recording_is_ended_after_its_collector_has_died() {
     nix::sys::signal::kill(collector, nix::sys::signal::Signal::SIGKILL).expect("the collector");
     until("the collector is gone", || writers(&recording).is_empty());
     // The next attach ends the recording, too; here the user does.
-    let out = scene.prof(&["detach", &target.pid.to_string()]).ok("detach");
+    let out = scene.prof(&["detach", &target.pid.to_string()]);
+    assert_eq!(out.code, 1, "{out:?}");
     assert!(out.stderr.contains("still in memory can't be saved"), "{}", out.stderr);
     assert!(out.stderr.contains("(layout 4711)"), "names who could have: {}", out.stderr);
     before.assert_same(&Snapshot::of(&target));
