@@ -63,9 +63,11 @@ impl<'a> Out<'a> {
         self.out.write_all(&bytes)
     }
 
-    /// Writes a chunk other than events in front of the waiting events, compressed if that pays.
+    /// Writes a chunk other than events in front of the waiting events, compressed if that pays. One that is compressed
+    /// stays as it is: readers take no compressed chunk out of another.
     pub(super) fn put_zipped(&mut self, kind: u16, payload: &[u8]) -> io::Result<()> {
-        let zipped = (payload.len() >= WORTH_IT).then(|| Zipped::encode(kind, payload)).flatten();
+        let is_worth_it = payload.len() >= WORTH_IT && kind != kind::ZIPPED;
+        let zipped = is_worth_it.then(|| Zipped::encode(kind, payload)).flatten();
         match zipped.filter(|z| z.len() < payload.len()) {
             Some(z) => self.put_before(kind::ZIPPED, &z),
             None => self.put_before(kind, payload),
@@ -154,5 +156,32 @@ impl Passes {
             self.last = Some(pass.ticks);
         }
         keep
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prof_trace::chunk::{FILE_HEADER, Next};
+
+    #[test]
+    fn a_compressed_chunk_is_not_compressed_again() {
+        // What repeats itself for long is compressed to a frame that can be compressed once more.
+        let payload = b"stack nodes, ".repeat(1_000_000);
+        let once = Zipped::encode(kind::NODE_RUN, &payload).expect("compressed");
+        let twice = Zipped::encode(kind::ZIPPED, &once).expect("compressed");
+        assert!(
+            once.len() >= WORTH_IT && twice.len() < once.len(),
+            "{} {}",
+            once.len(),
+            twice.len()
+        );
+        let mut bytes = Vec::new();
+        Out::new(&mut bytes).expect("a file").put_zipped(kind::ZIPPED, &once).expect("written");
+        let Next::Chunk(of, written, _) = chunk::next(&bytes[FILE_HEADER..]) else {
+            panic!("none")
+        };
+        assert_eq!((of, written), (kind::ZIPPED, &once[..]));
+        assert_eq!(Zipped::decode(written).and_then(|z| z.unzip()), Some(payload));
     }
 }

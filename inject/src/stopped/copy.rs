@@ -41,7 +41,7 @@ pub struct Copy {
 
 impl Copy {
     /// Copies a process's memory: stops all its threads, calls `look` with them, and makes the copy. Must be called on the
-    /// thread that reads the copy and ends it (see [`crate::isolated`]). `look` is called again if a thread can't make the
+    /// thread that reads the copy and ends it (see [`crate::isolated()`]). `look` is called again if a thread can't make the
     /// copy and another is tried. Adds the time for which the threads were stopped to `stops`.
     ///
     /// # Errors

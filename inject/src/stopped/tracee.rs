@@ -61,7 +61,7 @@ fn blocked(pid: Pid, tid: Pid) -> Option<Blocked> {
 
 thread_local! {
     /// Threads that this one still traces, because they did not stop to be let go of. They are released when they
-    /// stop, and at the latest when this thread ends (see [`crate::isolated`]).
+    /// stop, and at the latest when this thread ends (see [`crate::isolated()`]).
     static STUCK: RefCell<Vec<(Pid, Pid)>> = const { RefCell::new(Vec::new()) };
 }
 
