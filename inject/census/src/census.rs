@@ -13,7 +13,7 @@ use crate::tcmalloc::{self, TcmallocStats};
 use crate::walk::Walked;
 use prof_inject::isolated;
 use prof_inject::isolated::{Interrupts, at_ease};
-use prof_inject::stopped::copy::Copy;
+use prof_inject::stopped::copy::MemoryCopy;
 use prof_inject::stopped::copyable::{may_copy, not_copied};
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::Pid;
@@ -252,7 +252,7 @@ fn copied(walk: &mut Walk, patience: Duration) -> Result<Raw, Error> {
     let _interrupts = Interrupts::hold();
     isolated(|| {
         let mut times = StopTimes::default();
-        let copy = Copy::of(pid, patience, &mut times, &mut |_| {})?;
+        let copy = MemoryCopy::of(pid, patience, &mut times, &mut |_| {})?;
         at_ease();
         let stop = Some(times.longest);
         let done = walk.of_copy(copy.pid(), |walk| walk.raw(walk.until));

@@ -11,7 +11,7 @@ use crate::threads::Threads;
 use crate::word::Pointers;
 use prof_inject::isolated;
 use prof_inject::isolated::{Interrupts, at_ease};
-use prof_inject::stopped::copy::Copy;
+use prof_inject::stopped::copy::MemoryCopy;
 use prof_inject::stopped::copyable::{Unlike, may_copy, not_copied};
 use prof_inject::stopped::threads::StopTimes;
 use prof_inject::stopped::tracee::Tracee;
@@ -97,7 +97,7 @@ impl Scanner {
             let mut seen = None;
             let mut look =
                 |threads: &mut [Tracee]| seen = Some(look(&self.reader, &apart, threads));
-            let copy = Copy::of(pid, self.options.patience, &mut stops, &mut look)?;
+            let copy = MemoryCopy::of(pid, self.options.patience, &mut stops, &mut look)?;
             at_ease();
             self.figures.stop = Some(stops.longest);
             let done = seen.ok_or(Error::Ended(pid)).flatten();
@@ -134,7 +134,7 @@ impl Scanner {
     /// Calls `then` while this scanner reads a copy.
     fn read_copy<T>(
         &mut self,
-        copy: &Copy,
+        copy: &MemoryCopy,
         apart: &[Range<u64>],
         mut moment: Moment,
         then: impl FnOnce(&mut Self, Moment) -> Result<T, Error>,

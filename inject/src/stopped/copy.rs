@@ -29,9 +29,9 @@ const WAIT: u64 = (libc::__WCLONE | libc::WNOHANG) as u64;
 /// Value of `oom_score_adj` with which the kernel ends a process before all others if memory gets short.
 const FIRST_TO_GO: &str = "1000";
 
-/// A copy of a process's memory. Dropping the value ends the copy; [`Copy::end`] takes its remains out of the target, too.
+/// A copy of a process's memory. Dropping the value ends the copy; [`MemoryCopy::end`] takes its remains out of the target, too.
 #[derive(Debug)]
-pub struct Copy {
+pub struct MemoryCopy {
     child: Tracee,
     /// The process that was copied.
     of: Pid,
@@ -39,7 +39,7 @@ pub struct Copy {
     inner: u64,
 }
 
-impl Copy {
+impl MemoryCopy {
     /// Copies a process's memory: stops all its threads, calls `look` with them, and makes the copy. Must be called on the
     /// thread that reads the copy and ends it (see [`crate::isolated()`]). `look` is called again if a thread can't make the
     /// copy and another is tried. Adds the time for which the threads were stopped to `stops`.
@@ -143,7 +143,7 @@ impl Copy {
     }
 }
 
-impl Drop for Copy {
+impl Drop for MemoryCopy {
     fn drop(&mut self) {
         self.kill();
     }
@@ -155,7 +155,7 @@ impl Caller<'_> {
     /// # Errors
     /// If the kernel refuses it, a filter could kill the thread for it or for what takes the copy away, or there was no room
     /// for two signal frames.
-    fn copy(&mut self) -> Result<Copy> {
+    fn copy(&mut self) -> Result<MemoryCopy> {
         let pid = self.pid();
         let sp = self.exit_sp.ok_or(Error::NoThread(pid))?;
         let args = [FLAGS, sp, 0, 0, 0, 0];
@@ -167,7 +167,7 @@ impl Caller<'_> {
         self.trace_clones(true)?;
         let made = self.call_seen("copy the memory of", nr::CLONE, args);
         let (copy, inner) = match made {
-            Ok((inner, Some(child))) => (Copy::hold(pid, child, inner), inner),
+            Ok((inner, Some(child))) => (MemoryCopy::hold(pid, child, inner), inner),
             Ok((_, None)) => (Err(Error::NoThread(pid)), 0),
             Err(e) => (Err(e), 0),
         };
