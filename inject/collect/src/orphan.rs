@@ -24,10 +24,13 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// Greatest length of the chunk that ends a recording, which has a reason in words.
+const MOST_END: u64 = 64 << 10;
 
 /// Result of finishing a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,18 +63,33 @@ pub fn drain_orphan(pid: Pid, path: &Path) -> Result<Drained, Error> {
 }
 
 /// Finishes the recording at `path` of a collector that was killed while prof was taken out of process `pid`, with what is
-/// left in `ring`, which the process has no more. `None`: the collector had finished it.
+/// left in `ring`, which the process has no more. `None`: the collector had finished it, or the file may not be looked into,
+/// as the process's user may not write to a recording of root's. Of a finished one only the end is read.
 ///
 /// # Errors
 /// If it is not finished, and can't be.
 pub fn drain_rest(pid: Pid, ring: Option<OwnedFd>, path: &Path) -> Result<Option<Drained>, Error> {
-    let file = open_own(pid, path)?;
-    if Left::of(pid, &file, path)?.ended {
+    let Ok(file) = open_own(pid, path) else { return Ok(None) };
+    if is_finished(&file).unwrap_or(true) {
         return Ok(None);
     }
     let shared = map_ring(ring.ok_or(Error::NoRing)?)?;
     let (is_new, drained) = finish(pid, shared, file, path)?;
     Ok(is_new.then_some(drained))
+}
+
+/// Returns whether a recording ends with the chunk that the collector writes last.
+fn is_finished(file: &File) -> io::Result<bool> {
+    let len = file.metadata()?.len();
+    let from = len.saturating_sub(MOST_END).max(FILE_HEADER as u64);
+    let mut tail = vec![0; len.saturating_sub(from) as usize];
+    file.read_exact_at(&mut tail, from)?;
+    let ends = |at: &usize| {
+        let rest = &tail[*at..];
+        let may_be = rest.starts_with(&kind::END.to_le_bytes());
+        may_be && matches!(chunk::next(rest), Next::Chunk(kind::END, _, n) if n == rest.len())
+    };
+    Ok((0..tail.len()).rev().any(|at| ends(&at)))
 }
 
 /// Appends what is left in the ring to a recording, and finishes it. `false`: it was finished.
@@ -448,6 +466,26 @@ mod tests {
         assert_eq!(left.last_node, 4999);
         left.note(kind::ZIPPED, &zipped[..zipped.len() - 1]);
         assert_eq!(left.last_node, 4999);
+    }
+
+    #[test]
+    fn the_end_of_a_recording_tells_whether_it_is_finished() {
+        let path = std::env::temp_dir().join(format!("prof-ends-{}", std::process::id()));
+        let mut bytes = chunk::file_header().to_vec();
+        chunk::put(&mut bytes, kind::TOGGLE, &vec![7; 2 * MOST_END as usize]);
+        let is_finished = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).expect("write");
+            is_finished(&File::open(&path).expect("open")).expect("read")
+        };
+        assert!(!is_finished(&bytes) && !is_finished(&bytes[..FILE_HEADER]) && !is_finished(b"PR"));
+        chunk::put(&mut bytes, kind::END, b"detached");
+        assert!(is_finished(&bytes));
+        assert!(!is_finished(&bytes[..bytes.len() - 1]), "a damaged end");
+        chunk::put(&mut bytes, kind::TOGGLE, &[1, 1]);
+        assert!(!is_finished(&bytes), "it goes on behind the end");
+        std::fs::remove_file(&path).expect("remove");
+        // Who may not look into a recording can't say that it has no end.
+        assert_eq!(drain_rest(Pid::this(), None, &path).expect("nothing to say"), None);
     }
 
     #[test]
