@@ -5,10 +5,9 @@ use crate::freed::Freed;
 use crate::kernel::Kept;
 use crate::mark::{Marker, Words};
 use crate::memory::{ScannedMemory, may_point};
-use crate::pass::{Blocks, Candidates, Scanner, ranges_of};
+use crate::pass::{Blocks, Candidates, Scanner};
 use crate::ranges::{common, joined, whole, without};
 use crate::threads::Threads;
-use crate::word::Pointers;
 use prof_inject::isolated;
 use prof_inject::isolated::{Interrupts, at_ease};
 use prof_inject::stopped::copy::MemoryCopy;
@@ -48,17 +47,11 @@ impl Scanner {
         blocks: &mut B,
         candidates: &Candidates,
     ) -> Result<Candidates, Error> {
-        let pointers = Pointers { mask: self.options.mask, unaligned: false };
-        let mut marker = Marker::new(&candidates.table, pointers).doubting();
-        blocks.catch_up()?.iter().for_each(|(at, _)| marker.gone(*at));
+        let mut marker = self.before_moment(blocks, candidates)?;
         self.copied(|scanner, moment| {
             let freed = blocks.freed();
             scanner.mark_moment(&mut marker, &moment, freed)?;
-            let changed = blocks.catch_up()?;
-            changed.iter().for_each(|(at, _)| marker.gone(*at));
-            marker.mark_doubted(&ranges_of(changed));
-            scanner.read_again(&mut marker, &moment.memory)?;
-            Ok(scanner.candidates(&marker))
+            scanner.after_moment(blocks, marker, &moment.memory)
         })
     }
 

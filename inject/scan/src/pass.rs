@@ -123,7 +123,7 @@ pub struct ScanStats {
 /// Blocks that no pass has reached so far.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
-    pub(crate) table: Table,
+    table: Table,
     /// Others of them point to these.
     held: Bits,
 }
@@ -239,7 +239,39 @@ impl Scanner {
         Ok(self.candidates(&marker))
     }
 
-    /// Does the same while all threads are stopped, so that it sees one moment. What the recording does not have by then
+    /// Prepares a pass that sees one moment: blocks that were freed since the last one count as reached.
+    ///
+    /// # Errors
+    /// If that can't be learnt.
+    pub(crate) fn before_moment<'c, B: Blocks + ?Sized>(
+        &self,
+        blocks: &mut B,
+        candidates: &'c Candidates,
+    ) -> Result<Marker<'c>, Error> {
+        let pointers = Pointers { mask: self.options.mask, unaligned: false };
+        let mut marker = Marker::new(&candidates.table, pointers).doubting();
+        blocks.catch_up()?.iter().for_each(|(at, _)| marker.gone(*at));
+        Ok(marker)
+    }
+
+    /// Ends a pass that has seen one moment: what the recording did not have by then is waited for, and counts.
+    ///
+    /// # Errors
+    /// As [`Self::first`].
+    pub(crate) fn after_moment<B: Blocks + ?Sized>(
+        &mut self,
+        blocks: &mut B,
+        mut marker: Marker<'_>,
+        memory: &ScannedMemory,
+    ) -> Result<Candidates, Error> {
+        let changed = blocks.catch_up()?;
+        changed.iter().for_each(|(at, _)| marker.gone(*at));
+        marker.mark_doubted(&ranges_of(changed));
+        self.read_again(&mut marker, memory)?;
+        Ok(self.candidates(&marker))
+    }
+
+    /// Does what [`Self::again`] does while all threads are stopped, so that it sees one moment. What the recording does not have by then
     /// is waited for afterwards.
     ///
     /// # Errors
@@ -249,9 +281,7 @@ impl Scanner {
         blocks: &mut B,
         candidates: &Candidates,
     ) -> Result<Candidates, Error> {
-        let pointers = Pointers { mask: self.options.mask, unaligned: false };
-        let mut marker = Marker::new(&candidates.table, pointers).doubting();
-        blocks.catch_up()?.iter().for_each(|(at, _)| marker.gone(*at));
+        let mut marker = self.before_moment(blocks, candidates)?;
         let began = Instant::now();
         let freed = blocks.freed();
         let (memory, cpu) = isolated(|| {
@@ -266,11 +296,7 @@ impl Scanner {
             done.map(|memory| (memory, thread_ns() - before))
         })?;
         self.end(began, cpu);
-        let changed = blocks.catch_up()?;
-        changed.iter().for_each(|(at, _)| marker.gone(*at));
-        marker.mark_doubted(&ranges_of(changed));
-        self.read_again(&mut marker, &memory)?;
-        Ok(self.candidates(&marker))
+        self.after_moment(blocks, marker, &memory)
     }
 
     /// Returns the blocks that nothing reaches, of a process whose threads the caller holds. Pointers at odd addresses
@@ -384,7 +410,7 @@ impl Scanner {
     }
 
     /// Returns the blocks that were not reached.
-    pub(crate) fn candidates(&self, marker: &Marker<'_>) -> Candidates {
+    fn candidates(&self, marker: &Marker<'_>) -> Candidates {
         let all = marker.table();
         let table = Table::of_some(all, |i| !marker.is_reached(i));
         let (mut held, unknown) = marker.held();
@@ -540,7 +566,7 @@ impl Scanner {
 }
 
 /// Returns the memory of blocks, in order.
-pub(crate) fn ranges_of(blocks: Vec<(u64, u64)>) -> Vec<Range<u64>> {
+fn ranges_of(blocks: Vec<(u64, u64)>) -> Vec<Range<u64>> {
     let range = |(at, size): (u64, u64)| at..at.saturating_add(size.max(1));
     ranges::joined(blocks.into_iter().map(range).collect())
 }
