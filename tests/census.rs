@@ -3,6 +3,7 @@
 mod common;
 
 use common::build::{compile, has_compiler, program_with};
+use common::heap::{json, number};
 use common::{Scene, Target, skip, until};
 use serde_json::Value;
 use std::path::Path;
@@ -48,15 +49,6 @@ fn start(cached: bool, threads: u64) -> Target {
 /// Returns whether prof has left memory of its own in a process.
 fn has_parts(target: &Target) -> bool {
     target.proc("maps").contains("prof-ring")
-}
-
-fn json(scene: &Scene, args: &[&str]) -> Value {
-    let out = scene.prof(args).ok("prof");
-    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
-}
-
-fn number(v: &Value) -> u64 {
-    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
 }
 
 fn path(p: &Path) -> &str {

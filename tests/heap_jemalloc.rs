@@ -3,9 +3,8 @@
 mod common;
 
 use common::build::{compile, program_with};
+use common::heap::{assert_listed, heap, json, number};
 use common::{Scene, Target, skip};
-use prof_census::{Options, Snapshot, take};
-use prof_os::Pid;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
@@ -59,20 +58,6 @@ fn told(target: &mut Target) -> HashMap<String, u64> {
     let words: Vec<&str> = line.split_whitespace().skip(1).collect();
     let pairs = words.as_chunks::<2>().0.iter();
     pairs.map(|[name, n]| ((*name).to_owned(), n.parse().expect("a number"))).collect()
-}
-
-fn json(scene: &Scene, args: &[&str]) -> Value {
-    let out = scene.prof(args).ok("prof");
-    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
-}
-
-fn heap(scene: &Scene, target: &Target) -> Value {
-    let pid = target.pid.to_string();
-    json(scene, &["heap", &pid, "--snapshot", "stop", "--format", "json"])
-}
-
-fn number(v: &Value) -> u64 {
-    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
 }
 
 /// Compares a report with jemalloc's figures. Returns the blocks and bytes that are neither in caches nor jemalloc's own.
@@ -136,18 +121,9 @@ fn every_block_is_known_by_address_and_size() {
     let Some(mut target) = start(Linked::Preloaded) else {
         return skip(TEST, "needs libjemalloc2");
     };
-    let second = Duration::from_secs(60);
-    let options = Options { snapshot: Snapshot::Always, patience: second, timeout: second };
     for _ in 0..2 {
-        let listed = target.listed();
-        assert!(listed.len() > 15_000, "{} blocks", listed.len());
-        let census = take(Pid::from_raw(target.pid), &options).expect("a census");
-        let found: HashMap<u64, u64> = census.blocks().map(|b| (b.address, b.size)).collect();
-        let missing = listed.iter().filter(|(at, size)| found.get(at) != Some(size)).count();
-        assert_eq!(missing, 0, "of {} blocks", listed.len());
         // The rest is what libc has asked for, for each thread, and the lists of jemalloc's caches.
-        let more = found.len() - listed.len();
-        assert!(more <= 40, "{more} blocks too many");
+        assert_listed(&mut target, 40, "jemalloc");
         target.ask("mix");
     }
     target.quit();

@@ -4,9 +4,9 @@
 mod common;
 
 use common::build::program_with;
+use common::heap::{self, census, json, number};
 use common::{Scene, Target, skip};
-use prof_census::{Census, Options, Snapshot, take};
-use prof_os::Pid;
+use prof_census::Census;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -30,32 +30,14 @@ fn start(test: &str, first: &str) -> Option<Target> {
     Some(target)
 }
 
-fn json(scene: &Scene, args: &[&str]) -> Value {
-    let out = scene.prof(args).ok("prof");
-    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
-}
-
-fn number(v: &Value) -> u64 {
-    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
-}
-
 fn heap(scene: &Scene, target: &Target) -> Value {
-    let pid = target.pid.to_string();
-    let heap = json(scene, &["heap", &pid, "--snapshot", "stop", "--format", "json"]);
+    let heap = heap::heap(scene, target);
     let lost = &heap["lost"];
     for name in ["bytes", "places", "links"] {
         assert_eq!(lost[name], 0, "{heap}");
     }
     assert_eq!((&lost["unknown_layout"], &lost["late"]), (&false.into(), &false.into()), "{heap}");
     heap
-}
-
-fn census(target: &Target) -> Census {
-    let second = Duration::from_secs(60);
-    let options = Options { snapshot: Snapshot::Always, patience: second, timeout: second };
-    let census = take(Pid::from_raw(target.pid), &options).expect("a census");
-    assert!(census.lost.is_nothing(), "{:?}", census.lost);
-    census
 }
 
 /// Checks that each block that the program lists is found: by address and size, or, where its page has aligned blocks, as

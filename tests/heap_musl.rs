@@ -3,11 +3,8 @@
 mod common;
 
 use common::build::{compile, has_compiler};
+use common::heap::{assert_listed, heap, json, number};
 use common::{Scene, Target, skip};
-use prof_census::{Options, Snapshot, take};
-use prof_os::Pid;
-use serde_json::Value;
-use std::collections::HashMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -32,38 +29,14 @@ fn start(test: &str, flags: &[&str]) -> Option<Target> {
     Some(target)
 }
 
-fn json(scene: &Scene, args: &[&str]) -> Value {
-    let out = scene.prof(args).ok("prof");
-    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
-}
-
-fn number(v: &Value) -> u64 {
-    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
-}
-
-fn heap(scene: &Scene, target: &Target) -> Value {
-    let pid = target.pid.to_string();
-    json(scene, &["heap", &pid, "--snapshot", "stop", "--format", "json"])
-}
-
 /// Small, large and aligned blocks, resized ones, of threads that go on and that have ended; and none that was freed.
 #[test]
 fn every_block_is_known_by_address_and_size() {
-    let second = Duration::from_secs(60);
-    let options = Options { snapshot: Snapshot::Always, patience: second, timeout: second };
     for flags in BUILDS {
         let Some(mut target) = start("musl-blocks", flags) else { return };
         for _ in 0..3 {
-            let listed = target.listed();
-            assert!(listed.len() > 15_000, "{} blocks", listed.len());
-            let census = take(Pid::from_raw(target.pid), &options).expect("a census");
-            assert!(census.lost.is_nothing(), "{:?}", census.lost);
-            let found: HashMap<u64, u64> = census.blocks().map(|b| (b.address, b.size)).collect();
-            let missing = listed.iter().filter(|(at, size)| found.get(at) != Some(size)).count();
-            assert_eq!(missing, 0, "of {} blocks", listed.len());
             // The rest is musl's own.
-            let more = found.len() - listed.len();
-            assert!(more <= 20, "{more} blocks too many");
+            assert_listed(&mut target, 20, &flags.join(" "));
             target.ask("mix");
         }
         target.quit();

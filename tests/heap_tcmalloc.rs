@@ -4,9 +4,8 @@
 mod common;
 
 use common::build::{compile, program_with};
+use common::heap::{self, assert_listed, json, number};
 use common::{Scene, Target, skip};
-use prof_census::{Options, Snapshot, take};
-use prof_os::Pid;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
@@ -69,18 +68,8 @@ fn start(test: &str, linked: Linked) -> Option<Target> {
     Some(target)
 }
 
-fn json(scene: &Scene, args: &[&str]) -> Value {
-    let out = scene.prof(args).ok("prof");
-    serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"))
-}
-
-fn number(v: &Value) -> u64 {
-    v.as_u64().unwrap_or_else(|| panic!("{v} is no number"))
-}
-
 fn heap(scene: &Scene, target: &Target) -> Value {
-    let pid = target.pid.to_string();
-    let heap = json(scene, &["heap", &pid, "--snapshot", "stop", "--format", "json"]);
+    let heap = heap::heap(scene, target);
     let lost = &heap["lost"];
     for name in ["bytes", "places", "links"] {
         assert_eq!(lost[name], 0, "{heap}");
@@ -137,22 +126,12 @@ fn figures_are_those_of_tcmalloc() {
 /// Small, large and aligned blocks, resized ones, of threads that go on and that have ended; and none that was freed.
 #[test]
 fn every_block_is_known_by_address_and_size() {
-    let second = Duration::from_secs(60);
-    let options = Options { snapshot: Snapshot::Always, patience: second, timeout: second };
     for linked in ALL {
         let Some(mut target) = start("tcmalloc-blocks", linked) else { return };
         target.ask("extreme");
         for _ in 0..3 {
-            let listed = target.listed();
-            assert!(listed.len() > 15_000, "{} blocks", listed.len());
-            let census = take(Pid::from_raw(target.pid), &options).expect("a census");
-            assert!(census.lost.is_nothing(), "{:?}", census.lost);
-            let found: HashMap<u64, u64> = census.blocks().map(|b| (b.address, b.size)).collect();
-            let missing = listed.iter().filter(|(at, size)| found.get(at) != Some(size)).count();
-            assert_eq!(missing, 0, "{linked:?}: of {} blocks", listed.len());
             // The rest is of the libraries.
-            let more = found.len() - listed.len();
-            assert!(more <= 60, "{linked:?}: {more} blocks too many");
+            assert_listed(&mut target, 60, &format!("{linked:?}"));
             target.ask("mix");
         }
         target.quit();

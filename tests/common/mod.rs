@@ -4,6 +4,7 @@
 
 pub(crate) mod build;
 pub(crate) mod disk;
+pub(crate) mod heap;
 pub(crate) mod killer;
 pub(crate) mod report;
 pub(crate) mod snapshot;
