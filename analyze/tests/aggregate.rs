@@ -58,7 +58,7 @@ fn aggregated(all: &[u8], every: u64, end: bool) -> (Temp, Vec<Step>) {
                 sieve.events(e.thread, &e.codec(), e.count, &e.bytes);
             }
             kind::PASS => {
-                // Those that tell the resident memory are written.
+                // The sieve writes only the passes that tell the resident memory.
                 let pass = Pass { rss_pages: 1, ..Pass::decode(payload).expect("a pass") };
                 sieve.pass(&pass, &mut out);
                 passes += 1;

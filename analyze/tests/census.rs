@@ -209,7 +209,7 @@ fn recordings_made_of_a_recording_have_them() {
     assert_eq!((f.allocations, both.totals().unknown_frees), (4, 0));
 }
 
-/// Where an allocator can't say where in its place an aligned block begins, the census has the place.
+/// The census has the whole place of a block whose allocator does not note where in the place it begins.
 #[test]
 fn a_free_inside_of_a_place_ends_it() {
     let places = [(0x10000, 256), (0x10100, 256), (0x10200, 256), (0x20000, 64)];

@@ -69,7 +69,7 @@ impl Stream {
             if !self.meta.is_aggregated() {
                 return Err(Error::WentOver { path });
             }
-            // Its oldest figures were added up: all are read again.
+            // The new file has the oldest figures added up, so all of them are read again.
             self.file = ChunkFile::open(&path)?;
             self.meta = Meta::passing_calls_on();
             (self.tail, self.anew) = (Tail::Whole, true);

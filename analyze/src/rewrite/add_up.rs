@@ -122,7 +122,7 @@ fn describe(
         let at = file.position();
         let Item::Chunk(kind, payload, _) = file.next()? else { break };
         if let Some((step, _)) = step_of(kind, payload) {
-            // Its nodes stand in front of it.
+            // The nodes that a step names stand in front of it, and so have been written.
             adder.add(&step, &mut |step| put(&step, to))?;
             continue;
         }

@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_compressed_chunk_is_not_compressed_again() {
-        // What repeats itself for long is compressed to a frame that can be compressed once more.
+        // A payload that repeats itself for long becomes a frame that can be compressed once more.
         let payload = b"stack nodes, ".repeat(1_000_000);
         let once = Zipped::encode(kind::NODE_RUN, &payload).expect("compressed");
         let twice = Zipped::encode(kind::ZIPPED, &once).expect("compressed");

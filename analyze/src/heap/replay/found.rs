@@ -9,7 +9,7 @@ use crate::load::{BEFORE, Op};
 /// whole place. The free of such a block has an address inside of the place.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Where they begin.
+    /// Addresses at which the places begin.
     starts: Vec<u64>,
     sorted: bool,
 }
@@ -39,7 +39,7 @@ impl<W: Watch> Replay<W> {
             self.totals.nonsense += u64::from(op.addr == 0);
             return;
         }
-        // What has a header of glibc's begins behind it.
+        // A block with a header of glibc's begins behind that. Of one without, only the place may be known.
         if op.header == 0 {
             self.places.add(op.addr);
         }

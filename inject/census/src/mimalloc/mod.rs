@@ -1,7 +1,7 @@
 //! mimalloc 2.0: its blocks by its own data, walked from outside, without symbols.
 //!
-//! Its segments (`segment.rs`) begin at multiples of 32 MiB with a secret number, which stands in its variables as well
-//! (`context.rs`). A segment describes its pages, each of which has places of one size: those that are on none of three
+//! Segments (`segment.rs`) begin at multiples of 32 MiB with a secret number, which stands in the allocator's variables as
+//! well (`context.rs`). A segment describes its pages, each of which has places of one size: those that are on none of three
 //! lists of free ones hold blocks. Blocks that other threads have freed may also be on a list of the heap that they belong
 //! to. The layout is that of 2.0.9; of others nothing is counted.
 //!
@@ -59,7 +59,7 @@ struct Segment {
     is_free: bool,
 }
 
-/// What one reading of a segment has found.
+/// The pages and losses that one reading of a segment has found.
 #[derive(Debug, Default)]
 struct Found {
     pages: Vec<(Page, Vec<u64>)>,

@@ -17,7 +17,7 @@ const HUGE: u32 = 1 << 30;
 /// A page with places for blocks of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Where its first place begins.
+    /// Address of its first place.
     pub start: u64,
     /// Bytes of a place.
     size: u64,

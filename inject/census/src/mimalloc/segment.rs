@@ -65,7 +65,7 @@ impl Links {
     }
 }
 
-/// What a segment begins with.
+/// The data at the start of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub at: u64,
