@@ -176,6 +176,49 @@ fn at_each_change_of_the_mappings_by_dlopen() {
     killed_at_changes("killed-change-dlopen", "dlopen");
 }
 
+/// The ring grows from its first page. A next prof must know a part of a ring from a whole one.
+#[test]
+fn of_attach_while_the_ring_grows() {
+    let scene = Scene::new("killed-growing");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let attach = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB", "--look", "0s"];
+    let page = prof_os::page_size();
+    let mut parts = 0;
+    // Each test run kills at other calls.
+    for at in (1 + std::process::id() as usize % 3..).step_by(3) {
+        let _ = std::fs::remove_file(scene.path("k.prof"));
+        let (mut last, mut len, mut seen) = (0, 0, 0);
+        let (_, killed) = killed_when(prof(&scene, &attach), |calls| {
+            if calls != last {
+                last = calls;
+                len = ring_len(&target.proc("maps"));
+                seen += usize::from(len > 0);
+            }
+            seen >= at
+        });
+        assert!(killed, "the ring was not seen at {at} calls");
+        clean_up(&scene, &mut target, &before, at);
+        parts += usize::from(len == page);
+        if len > page {
+            break;
+        }
+    }
+    println!("killed {parts} times while the ring had one page");
+    assert!(parts > 3, "{parts}");
+    target.quit();
+}
+
+/// Returns the length of the first mapping of a ring; 0 if there is none.
+fn ring_len(maps: &str) -> u64 {
+    let Some(line) = maps.lines().find(|l| l.contains("/memfd:prof-ring")) else { return 0 };
+    let range = line.split(' ').next().and_then(|r| r.split_once('-')).expect("a range");
+    let [from, to] = [range.0, range.1].map(|at| u64::from_str_radix(at, 16).expect("hex"));
+    to - from
+}
+
 /// The target must not keep the descriptor that it has for a moment, also if no other prof follows.
 #[test]
 fn of_attach_in_the_moment_of_the_descriptor() {

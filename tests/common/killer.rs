@@ -8,10 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 /// System calls that change nothing: a kill there leaves nothing new half done.
-const READS: [libc::c_long; 5] = [
+const READS: [libc::c_long; 9] = [
+    libc::SYS_kcmp,
+    libc::SYS_lseek,
+    libc::SYS_ppoll,
     libc::SYS_pread64,
     libc::SYS_read,
     libc::SYS_process_vm_readv,
+    libc::SYS_statx,
     libc::SYS_clock_nanosleep,
     libc::SYS_getdents64,
 ];

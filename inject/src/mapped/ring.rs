@@ -194,7 +194,7 @@ fn map_first(pid: Pid, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
     }
 }
 
-/// Completes the ring of which the target has mapped the first page: writes its control page, and lets the mapping grow.
+/// Completes the ring of which the target has mapped the first page: lets the mapping grow, and writes its control page.
 /// Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), a mapping of the whole ring would be made at once, and
 /// count as locked. So the one page is unlocked and then grows: what a mapping grows by is as locked as the mapping is.
 fn complete(
@@ -211,6 +211,11 @@ fn complete(
     // Done as early as possible, so that no forked child inherits a part of the ring.
     advise(c, first, libc::MADV_DONTFORK)?;
     let shared = ring_file::map_ring(file, geometry)?;
+    if let Err(e) = grow(c, first, at) {
+        // SAFETY: no reference to the ring has been given out.
+        unsafe { ring_file::unmap_ring(shared) };
+        return Err(e);
+    }
     // SAFETY: no code in the target refers to the ring yet.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
@@ -218,16 +223,12 @@ fn complete(
     control.ring_len.store(at.len, Relaxed);
     control.pid = pid.as_u32();
     let exe = std::env::current_exe().unwrap_or_default();
+    // The next prof takes a ring that has its magic number for a whole one, so the number comes after the last page.
     control.begin(
         geometry.segments(),
         env!("CARGO_PKG_VERSION"),
         exe.as_os_str().as_encoded_bytes(),
     );
-    if let Err(e) = grow(c, first, at) {
-        // SAFETY: no reference to the ring has been given out.
-        unsafe { ring_file::unmap_ring(shared) };
-        return Err(e);
-    }
     Ok(shared)
 }
 
