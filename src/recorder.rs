@@ -267,6 +267,8 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let [ring, out, ready] =
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
     let shared = prof_collect::map_ring(ring)?;
+    // It is removed at the end, as nobody detaches from a process that ends by itself.
+    let _library = prof_inject::kept_library(args.pid, shared.control().library.load(Relaxed));
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
     let out = File::from(out);

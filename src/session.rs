@@ -20,7 +20,7 @@ use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, drain_orphan, open_ring, write_prologue, write_runtimes};
 use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
-use prof_inject::{By, DetachOptions, Error, Installed, Options, Refusal, Target};
+use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target, WayIn};
 use prof_os::Pid;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hooks, Target as TargetRecord};
@@ -56,8 +56,8 @@ pub(crate) struct Settings {
     pub timeout: Duration,
     /// Time after which to detach.
     pub duration: Option<Duration>,
-    /// Way in which the hook gets into the target.
-    pub by: By,
+    /// How the hook gets into the target.
+    pub way_in: WayIn,
     /// Longest stop for a census of the blocks from before; `None`: no census is taken.
     pub census: Option<Duration>,
 }
@@ -71,7 +71,7 @@ impl Default for Settings {
             reports: None,
             timeout: Duration::from_secs(5),
             duration: None,
-            by: By::Auto,
+            way_in: WayIn::default(),
             census: None,
         }
     }
@@ -241,7 +241,7 @@ pub(crate) fn options(record: &RecordArgs, settings: &Settings, path: &Path) -> 
             mappings: !record.functions.no_maps && !record.bounds.aggregate,
             ..functions(&record.functions)
         },
-        by: settings.by,
+        way_in: settings.way_in,
         guard: Some(|pid| Box::new(Cleaner::start(pid))),
         ..Options::default()
     }

@@ -55,7 +55,7 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
 /// Maps everything in the way that the options name, or in the one that the target permits.
 fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let pid = target.pid;
-    match options.by {
+    match options.way_in.by {
         By::Map => put_in_by(target, options, false),
         By::Dlopen => put_in_by(target, options, true),
         By::Auto => {
@@ -105,6 +105,7 @@ fn put_in_by(target: &Target, options: &Options, by_linker: bool) -> Result<Inst
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let guard = options.guard.map(|guard| guard(pid));
     site.by_linker = by_linker;
+    site.keeps_library = options.way_in.keeps_library;
     let ring = site.make_ring(geometry, &windows)?;
     drop(guard);
     let mut mapped = Mapped::default();

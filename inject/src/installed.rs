@@ -31,6 +31,16 @@ pub enum By {
     Dlopen,
 }
 
+/// How the hook gets into a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WayIn {
+    /// Who maps it.
+    pub by: By,
+    /// Whether the file of a library that the target's dynamic linker has loaded stays until the library is unloaded, for
+    /// tools that read its symbols and unwind tables.
+    pub keeps_library: bool,
+}
+
 /// Settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -58,8 +68,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Selection of the functions that are hooked.
     pub choice: FunctionChoice,
-    /// Way in which the hook gets into the target.
-    pub by: By,
+    /// How the hook gets into the target.
+    pub way_in: WayIn,
     /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
     /// ring any more.
     pub guard: Option<fn(Pid) -> Box<dyn Any>>,
@@ -80,7 +90,7 @@ impl Default for Options {
             max_depth: 1024,
             timeout: Duration::from_secs(5),
             choice: FunctionChoice::default(),
-            by: By::Auto,
+            way_in: WayIn::default(),
             guard: None,
         }
     }

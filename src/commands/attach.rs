@@ -100,7 +100,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         reports: args.reports.reports(args.signal)?,
         timeout: args.timeout,
         duration: args.duration,
-        by: args.way.by.into(),
+        way_in: args.way.way_in()?,
         census: args.census.then_some(args.census_stop),
     };
     if args.filter_allows {

@@ -67,7 +67,12 @@ impl RunArgs {
     /// If they contradict each other.
     pub(super) fn settings(&self) -> Result<Settings> {
         let reports = self.reports.reports(self.signal)?;
-        Ok(Settings { signal: self.signal, reports, by: self.way.by.into(), ..Settings::default() })
+        Ok(Settings {
+            signal: self.signal,
+            reports,
+            way_in: self.way.way_in()?,
+            ..Settings::default()
+        })
     }
 }
 

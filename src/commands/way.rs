@@ -1,7 +1,9 @@
 //! The option for how prof's code gets into a process.
 
+use crate::failure::usage;
+use anyhow::Result;
 use clap::{Args, ValueEnum};
-use prof_inject::By;
+use prof_inject::{By, WayIn};
 
 /// The option `--by` of the commands that begin a recording.
 #[derive(Args, Clone, Debug)]
@@ -11,6 +13,26 @@ pub(crate) struct WayArgs {
     /// glibc 2.34 and newer); or `auto`, by `map`, and by `dlopen` where the process may not map code that is in no file
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Way::Auto)]
     pub by: Way,
+    /// With `dlopen`, leave the file of the library in place until prof is taken out of the process, so that debuggers and
+    /// profilers find its symbols and unwind tables: it is `/tmp/prof-hook-NUMBER/libprof_hook.so`, or in /var/tmp,
+    /// /dev/shm or /run
+    #[arg(long)]
+    pub keep_library: bool,
+}
+
+impl WayArgs {
+    /// Returns the way for the injector.
+    ///
+    /// # Errors
+    /// If a library is to be kept and none is to be loaded.
+    pub(crate) fn way_in(&self) -> Result<WayIn> {
+        if self.keep_library && self.by == Way::Map {
+            return Err(usage(
+                "--keep-library needs --by dlopen: with --by map there is no library",
+            ));
+        }
+        Ok(WayIn { by: self.by.into(), keeps_library: self.keep_library })
+    }
 }
 
 /// How the hook gets into the process.

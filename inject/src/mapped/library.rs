@@ -167,7 +167,7 @@ impl<'a> Site<'a> {
         m.library = number;
         let mut why = String::new();
         for folder in FOLDERS {
-            let file = match LibraryFile::new(pid, folder, number) {
+            let mut file = match LibraryFile::new(pid, folder, number) {
                 Ok(file) => file,
                 Err(e) => {
                     why = format!("prof can't put the library into its folder {folder}: {e}");
@@ -191,6 +191,7 @@ impl<'a> Site<'a> {
                 };
                 Ok((found, said.map(|at| text(mem, at))))
             })?;
+            file.stays = self.keeps_library && matches!(done, Ok((Some(_), _)));
             drop(file);
             match done {
                 Ok((Some(loaded), _)) => return self.enter(image, control, m, &loaded),

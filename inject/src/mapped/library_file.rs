@@ -1,6 +1,6 @@
 //! The hook's library as a file that the target can open, in a folder that only prof writes to.
 //!
-//! The file is there only while the target's dynamic linker loads it. Its path is a new one each time: the linker would
+//! The file is there only while the target's dynamic linker loads it, unless it was asked for to stay. Its path is a new one each time: the linker would
 //! take a library of the same path for the one that a killed prof has left.
 
 use crate::mapped::image::HOOK;
@@ -55,14 +55,16 @@ pub(crate) fn new_number() -> u64 {
     number.max(1)
 }
 
-/// The file. Dropping it removes it.
+/// The file of the hook's library. Dropping it removes it.
 #[derive(Debug)]
-pub(crate) struct LibraryFile {
+pub struct LibraryFile {
     /// A folder of the target's.
     folder: OwnedFd,
     number: u64,
     /// Path of the file as the target sees it.
-    pub path: String,
+    pub(crate) path: String,
+    /// The file is not removed.
+    pub(crate) stays: bool,
 }
 
 impl LibraryFile {
@@ -91,7 +93,7 @@ impl LibraryFile {
     fn at(pid: Pid, folder: &str, number: u64) -> io::Result<Self> {
         let root = PathBuf::from(process::folder(pid)).join("root");
         let path = format!("{folder}/{}/{NAME}", folder_name(number));
-        Ok(Self { folder: folder_below(&root, folder.as_ref())?, number, path })
+        Ok(Self { folder: folder_below(&root, folder.as_ref())?, number, path, stays: false })
     }
 
     /// Returns the path of the file's own folder as prof sees it.
@@ -99,12 +101,28 @@ impl LibraryFile {
         let name = folder_name(self.number);
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.folder.as_raw_fd()))
     }
+
+    /// Returns whether the file is there.
+    fn is_there(&self) -> bool {
+        fs::symlink_metadata(self.own_folder().join(NAME)).is_ok()
+    }
+
+    /// Removes the file, unless its folder was replaced by a link to another one.
+    fn remove_file(&self) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW);
+        let own = options.open(self.own_folder())?;
+        fs::remove_file(format!("/proc/self/fd/{}/{NAME}", own.as_raw_fd()))
+    }
 }
 
 impl Drop for LibraryFile {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         let own = self.own_folder();
-        for removed in [fs::remove_file(own.join(NAME)), fs::remove_dir(&own)] {
+        for removed in [self.remove_file(), fs::remove_dir(&own)] {
             match removed {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
                     log::warn!("prof could not remove {} of the target: {e}", self.path);
@@ -113,6 +131,14 @@ impl Drop for LibraryFile {
             }
         }
     }
+}
+
+/// Returns the file of the library with this number that process `pid` has loaded, if that file was asked for to stay.
+/// Whoever drops it when the recording has ended removes it, though the process has ended, too.
+#[must_use]
+pub fn kept_library(pid: Pid, number: u64) -> Option<LibraryFile> {
+    let mut files = FOLDERS.iter().filter_map(|folder| LibraryFile::at(pid, folder, number).ok());
+    files.find(LibraryFile::is_there)
 }
 
 /// Removes the file that a killed prof may have left.

@@ -113,6 +113,8 @@ pub(crate) struct Site<'a> {
     pub hooked: &'a [Patched],
     /// Whether the target's dynamic linker loads the hook.
     pub by_linker: bool,
+    /// Whether the file of the library that it loads stays.
+    pub keeps_library: bool,
     /// The error of the last mapping that could not be unmapped.
     pub failed: Option<Error>,
 }
@@ -125,7 +127,17 @@ impl<'a> Site<'a> {
         timeout: Duration,
         stops: &'a mut StopTimes,
     ) -> Self {
-        Self { pid, mem, gadgets, timeout, stops, hooked: &[], by_linker: false, failed: None }
+        Self {
+            pid,
+            mem,
+            gadgets,
+            timeout,
+            stops,
+            hooked: &[],
+            by_linker: false,
+            keeps_library: false,
+            failed: None,
+        }
     }
 
     pub(crate) fn stop<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
