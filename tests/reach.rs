@@ -202,3 +202,56 @@ fn a_watch_says_between_which_looks_the_last_pointer_went() {
     scene.detach(&target);
     target.quit();
 }
+
+/// Returns the classes of a stack's unreachable blocks, each with its bytes and blocks.
+fn classes(stack: &Value) -> Vec<(&str, u64, u64)> {
+    let class =
+        |c: &'_ Value| (c["bytes"].as_u64().unwrap_or(0), c["blocks"].as_u64().unwrap_or(0));
+    let all = stack["classes"].as_array().map_or(&[][..], Vec::as_slice).iter();
+    all.map(|c| (c["class"].as_str().expect("a name"), class(c).0, class(c).1)).collect()
+}
+
+/// The class of an object is known by its table of virtual functions, also if nobody saw it being allocated.
+#[test]
+fn lost_objects_have_the_names_of_their_classes() {
+    let scene = Scene::new("reach_classes");
+    let program = program_with("holds.cpp", &["-O1", "-pthread"]);
+    for is_seen in [false, true] {
+        let mut target = Target::start(&program, &[]);
+        if !is_seen {
+            target.ask("begin");
+        }
+        scene.attach(&target);
+        if is_seen {
+            target.ask("begin");
+        }
+        target.ask("lose");
+        let pid = target.pid.to_string();
+        let reach = ["reach", &pid, "--top", "0", "--snapshot", "stop", "--show-blocks"];
+        let census: &[&str] = if is_seen { &[] } else { &["--census"] };
+        let args = [&reach[..], census, &["--format", "json"]].concat();
+        let out = scene.prof(&args).ok("prof reach").stdout;
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        let stacks = report["top"].as_array().expect("stacks");
+        // Of the ring's 40 sessions none can be reached, unless something has left a pointer to one.
+        let word = size_of::<usize>() as u64;
+        let (session, cart) = (3 * word, 3 * word + 64.max(8 * size_of::<libc::c_long>() as u64));
+        let mut found: Vec<(&str, u64, u64)> = stacks.iter().flat_map(classes).collect();
+        found.sort_unstable();
+        assert_eq!(found.len(), 2, "{report:#}");
+        assert_eq!((found[0].0, found[0].2), ("Session", 40), "{report:#}");
+        assert_eq!((found[1].0, found[1].2), ("shop::Cart", 1), "{report:#}");
+        assert!(found[0].1 >= 40 * session && found[1].1 >= cart, "{report:#}");
+        let listed = stacks.iter().flat_map(|s| s["blocks_listed"].as_array().expect("blocks"));
+        let of_class = |name: &str| listed.clone().filter(|b| b["class"] == name).count();
+        assert_eq!((of_class("Session"), of_class("shop::Cart")), (40, 1), "{report:#}");
+        let text = scene.prof(&[&reach[..], census].concat()).ok("prof reach").stdout;
+        for part in [" in 40 blocks of Session", " in 1 block of shop::Cart", " Session, "] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        assert_eq!(text.contains("(before the attach)"), !is_seen, "{text}");
+        target.ask("end");
+        scene.detach(&target);
+        target.quit();
+    }
+}

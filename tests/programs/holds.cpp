@@ -1,5 +1,6 @@
 // Blocks with known holders: variables, a stack, a thread-local variable, memory from before the attach. "begin" makes
-// them all; "more" makes the list longer, and gives up the cart; "end" ends the program's work.
+// them all; "more" makes the list longer, and gives up the cart; "lose" loses the sessions and the cart; "end" ends the
+// program's work.
 extern "C" {
 #include "common.h"
 }
@@ -106,6 +107,11 @@ KIND static void more() {
     cart = nullptr;
 }
 
+KIND static void lose() {
+    for (auto &s : sessions) s = nullptr;
+    cart = nullptr;
+}
+
 // Overwrites what calls have left on the stack and in registers.
 KIND static void clear() {
     volatile char c[16384];
@@ -125,6 +131,10 @@ int main() {
             if (pthread_create(&t, nullptr, thread, nullptr)) fail("pthread_create");
         } else if (!strcmp(c, "more")) {
             more();
+            clear();
+            say("done\n");
+        } else if (!strcmp(c, "lose")) {
+            lose();
             clear();
             say("done\n");
         } else if (!strcmp(c, "end")) {

@@ -1,5 +1,6 @@
 //! All pointers to blocks: from blocks, and from the roots.
 
+use crate::classes::{constant, may_be_table};
 use crate::freed::Freed;
 use crate::word::{Pointers, WORD, word};
 use prof_graph::{Edges, NONE, Root, RootEdge, Table};
@@ -46,14 +47,13 @@ impl<'a> Collector<'a> {
             tables: Vec::new(),
             left_out: 0,
         };
-        let constant = maps.iter().filter(|m| m.inode != 0 && !m.exec && !m.write && !m.shared);
         Self {
             table,
             pointers: Pointers { mask, unaligned: false },
             edges,
             numbers: HashMap::new(),
             root_ranges: RootRanges::default(),
-            constant: constant.map(|m| m.start.0..m.end.0).collect(),
+            constant: constant(maps),
             table_numbers: HashMap::new(),
             owner: (0, 0),
             found: Vec::new(),
@@ -215,8 +215,7 @@ impl<'a> Collector<'a> {
                 break;
             }
             let w = word(bytes, (start - at) as u32);
-            let n = self.constant.partition_point(|r| r.start <= w);
-            if n > 0 && w < self.constant[n - 1].end && w.is_multiple_of(WORD as u64) {
+            if may_be_table(&self.constant, w) {
                 if self.edges.classes.is_empty() {
                     self.edges.classes = vec![NONE; table.len()];
                 }

@@ -7,6 +7,7 @@
 //!
 //! The target's memory is only read. It runs meanwhile, but for the moment in which a thread's registers are looked at.
 
+mod classes;
 mod copy;
 mod edges;
 mod error;
@@ -23,6 +24,7 @@ mod threads;
 mod throttle;
 mod word;
 
+pub use classes::Classes;
 pub use error::{Boxed, Error};
 pub use freed::Freed;
 pub use pass::{Block, Blocks, Options, ScanStats, Scanner};

@@ -1,5 +1,6 @@
 //! Reads all pointers of a process once, for a [`Heap`].
 
+use crate::classes;
 use crate::edges::Collector;
 use crate::error::Error;
 use crate::freed::Freed;
@@ -277,26 +278,10 @@ impl Scanner {
         found
     }
 
-    /// Returns the name of the class that a table of virtual functions belongs to, as the Itanium C++ ABI (2.9.5) mangles
-    /// it: the word before the table leads to the type's information, whose second word leads to the name.
+    /// Returns the mangled name of the class that a table of virtual functions belongs to.
     #[must_use]
     pub fn class_of(&self, table: u64) -> Option<String> {
-        let word = |at: u64| {
-            let mut bytes = [0; WORD];
-            let n = self.reader.read(at, &mut bytes);
-            (n == WORD).then(|| usize::from_ne_bytes(bytes) as u64)
-        };
-        let info = word(table.checked_sub(WORD as u64)?)?;
-        let name = word(info.checked_add(WORD as u64)?)?;
-        // GNU's compiler marks names that are not unique by an asterisk, which is no part of them.
-        let mut bytes = [0; 512];
-        let n = self.reader.read(name, &mut bytes);
-        let end = bytes[..n].iter().position(|b| *b == 0)?;
-        let text = std::str::from_utf8(&bytes[..end]).ok()?;
-        let text = text.strip_prefix('*').unwrap_or(text);
-        let is_type = text.starts_with(|c: char| c.is_ascii_digit() || c == 'N' || c == 'S');
-        let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        (is_type && is_plain).then(|| text.to_owned())
+        classes::name_of(&self.reader, table)
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod at_end;
 pub(crate) mod before;
+mod classes;
 pub(crate) mod ledger;
 mod looks;
 mod report;

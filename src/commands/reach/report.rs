@@ -1,6 +1,7 @@
 //! The report of `prof reach`: unreachable blocks by stack, and the memory that the scan did not see.
 
 use super::before::BEFORE;
+use super::classes::{ClassData, Looker};
 use super::ledger::Ledger;
 use super::looks::{self, Looks, Went};
 use super::scan::{self, Ends};
@@ -9,16 +10,14 @@ use prof_analyze::holds::ScanData;
 use prof_analyze::live::{Names, Only};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_os::Pid;
-use prof_os::memory::Reader;
 use prof_scan::{Block, Proof, ScanStats};
 use prof_trace::values::text::{bytes, count, duration, number};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
-/// Bytes of a block's content that are shown, and characters that make it text.
-const CONTENT: usize = 32;
-const TEXT: usize = 4;
+/// Greatest number of classes that are named in a line of the report.
+const CLASSES: usize = 5;
 
 /// Bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,7 +27,8 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, size: u64) {
+    /// Adds a block.
+    pub(super) fn add(&mut self, size: u64) {
         self.bytes += size;
         self.blocks += 1;
     }
@@ -61,6 +61,9 @@ pub(super) struct BlockData {
     pub age_ns: u64,
     /// Another unreachable block points to it.
     pub indirect: bool,
+    /// The C++ class that it begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// First bytes of a block from before the attach, as text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
@@ -87,6 +90,12 @@ pub(super) struct StackData {
     pub went_after_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub went_before_ns: Option<u64>,
+    /// The C++ classes that blocks begin with, those of most bytes first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassData>,
+    /// Number of blocks that were looked at for that, if not all were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes_of: Option<u64>,
     pub asked_by: Option<AskedData>,
     pub frames: Vec<FrameData>,
     pub truncated: bool,
@@ -166,12 +175,10 @@ impl ReachData {
         let went = |b: &Block| looks.and_then(|l| l.went(b));
         let age = |b: &Block| age_ns(ledger, b);
         let by_node = by_node(ledger, proof, options.only);
-        let reader = Some(ledger.pid).filter(|_| options.content && options.list);
-        let reader = reader.and_then(|pid| Reader::open(pid).ok());
         names.look_up(follower, by_node.keys().copied())?;
         let (mut all, mut suppressed, mut top) =
             (Unreachable::default(), Sum::default(), Vec::new());
-        for (id, blocks) in by_node {
+        for (&id, blocks) in &by_node {
             let stack = names.get(id);
             if options.only.is_suppressed(&stack) {
                 blocks.iter().for_each(|(b, _)| suppressed.add(b.size));
@@ -181,20 +188,11 @@ impl ReachData {
                 continue;
             }
             let mut sum = Unreachable::default();
-            for (b, held) in &blocks {
+            for (b, held) in blocks {
                 all.add(b.size, *held);
                 sum.add(b.size, *held);
             }
             let ages = || blocks.iter().map(|(b, _)| age(b));
-            let listed = |(b, held): &(Block, bool)| BlockData {
-                address: format!("{:#x}", b.address),
-                size: b.size,
-                age_ns: age(b),
-                indirect: *held,
-                content: reader.as_ref().filter(|_| b.group == BEFORE).and_then(|r| content(r, b)),
-                went_after_ns: went(b).map(|w| w.after_ns),
-                went_before_ns: went(b).map(|w| w.before_ns),
-            };
             let lost = looks::all_of(blocks.iter().filter_map(|(b, _)| went(b)));
             top.push(StackData {
                 id,
@@ -207,7 +205,9 @@ impl ReachData {
                 frames: stack.frames.clone(),
                 truncated: stack.cut,
                 before_attach: id == BEFORE,
-                blocks_listed: options.list.then(|| blocks.iter().map(listed).collect()),
+                classes: Vec::new(),
+                classes_of: None,
+                blocks_listed: None,
                 text: stack.text(options.style),
             });
         }
@@ -215,6 +215,15 @@ impl ReachData {
         let stacks = top.len() as u64;
         if options.top > 0 {
             top.truncate(options.top);
+        }
+        let mut looker = Looker::new(ledger.pid, options.content && options.list);
+        for s in &mut top {
+            let blocks = by_node.get(&s.id).map_or(&[][..], Vec::as_slice);
+            let (classes, looked) = looker.classes(blocks.iter().map(|(b, _)| b));
+            (s.classes, s.classes_of) =
+                (classes, Some(looked).filter(|n| *n < blocks.len() as u64));
+            let listed = |b: &(Block, bool)| listed(b, age(&b.0), went(&b.0), &mut looker);
+            s.blocks_listed = options.list.then(|| blocks.iter().map(listed).collect());
         }
         let ends = Ends { settled: proof.settled, late: proof.late, ended: proof.ended };
         let scan = scan::data(figures, ends, follower.meta());
@@ -291,20 +300,22 @@ impl ReachData {
     }
 }
 
-/// Returns how a block begins: as text if it is that, else in hexadecimal.
-fn content(reader: &Reader, b: &Block) -> Option<String> {
-    let mut bytes = [0; CONTENT];
-    let want = &mut bytes[..(b.size as usize).min(CONTENT)];
-    let n = reader.read(b.address, want);
-    let bytes = &bytes[..n];
-    let text = bytes.split(|c| *c == 0).next().unwrap_or_default();
-    let is_text = text.len() >= TEXT && text.iter().all(|c| (b' '..=b'~').contains(c));
-    match is_text {
-        true => Some(format!("{:?}", String::from_utf8_lossy(text))),
-        false => {
-            let words = bytes.chunks(4).map(|w| w.iter().map(|b| format!("{b:02x}")).collect());
-            Some(words.collect::<Vec<String>>().join(" ")).filter(|s| !s.is_empty())
-        }
+/// Returns an unreachable block for the list, with whether another one holds it.
+fn listed(
+    (b, held): &(Block, bool),
+    age_ns: u64,
+    went: Option<Went>,
+    looker: &mut Looker,
+) -> BlockData {
+    BlockData {
+        address: format!("{:#x}", b.address),
+        size: b.size,
+        age_ns,
+        indirect: *held,
+        class: looker.class(b),
+        content: looker.content(b),
+        went_after_ns: went.map(|w| w.after_ns),
+        went_before_ns: went.map(|w| w.before_ns),
     }
 }
 
@@ -319,6 +330,31 @@ fn ago(w: Went, now_ns: u64) -> String {
 }
 
 impl StackData {
+    /// Writes a line with the classes of the blocks, if there are any.
+    fn write_classes(&self, out: &mut String) -> fmt::Result {
+        if self.classes.is_empty() {
+            return Ok(());
+        }
+        let of = |c: &ClassData| {
+            format!(
+                "{} in {} of {}",
+                bytes(c.sum.bytes),
+                count(c.sum.blocks, "block", "blocks"),
+                c.class
+            )
+        };
+        let named: Vec<String> = self.classes.iter().take(CLASSES).map(of).collect();
+        let looked = match self.classes_of {
+            Some(n) => format!(", of the first {}", count(n, "block", "blocks")),
+            None => String::new(),
+        };
+        let more = match self.classes.len().saturating_sub(CLASSES) {
+            0 => String::new(),
+            n => format!("; {} more", count(n as u64, "class", "classes")),
+        };
+        writeln!(out, "  C++ classes{looked}: {}{more}", named.join("; "))
+    }
+
     fn write(&self, i: usize, all: &ReachData, style: Style, out: &mut String) -> fmt::Result {
         let u = &self.unreachable;
         let what = if all.scan.settled { "unreachable" } else { "not reached" };
@@ -343,11 +379,13 @@ impl StackData {
             write!(out, " [last pointer went: {}]", ago(w, all.at_ns))?;
         }
         out.push('\n');
+        self.write_classes(out)?;
         for b in self.blocks_listed.iter().flatten() {
             let indirect = if b.indirect { ", indirect" } else { "" };
             let (age, size) = (duration(b.age_ns), bytes(b.size));
             let older = if self.before_attach { "more than " } else { "" };
-            write!(out, "  {} {size}, {older}{age} old{indirect}", b.address)?;
+            let class = b.class.as_ref().map(|c| format!(" {c},")).unwrap_or_default();
+            write!(out, "  {}{class} {size}, {older}{age} old{indirect}", b.address)?;
             if let Some(w) = went_of(b.went_after_ns, b.went_before_ns) {
                 write!(out, ", last pointer went {}", ago(w, all.at_ns))?;
             }
