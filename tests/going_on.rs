@@ -108,6 +108,54 @@ fn a_recording_goes_on_after_its_collector_was_killed() {
     }
 }
 
+/// The ring has more than the recording may: that is folded while the ring is read.
+#[test]
+fn a_ring_that_holds_more_than_the_bound_does_not_end_the_recording() {
+    const MOST: u64 = 4 << 20;
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("going-on-more");
+    for compress in ["none", "best"] {
+        let mut target = Target::start(&program("folds.c"), &[]);
+        let pid = target.pid.to_string();
+        target.ask("waits");
+        let bounds = ["--max-disk", "4MiB", "--on-limit", "drop-oldest", "--ring-size", "64MiB"];
+        let attach = ["attach", &pid, "-o", "r.prof", "--compress", compress];
+        let args = [&attach[..], &bounds].concat();
+        scene.prof(&args).ok("attach");
+        let file = scene.path("r.prof");
+        let first = said(&target.ask("counts"));
+        target.ask("batch");
+        kill_collector(&file);
+        (0..60).for_each(|_| _ = target.ask("batch"));
+        let out = scene.prof(&args).ok("attach again");
+        assert!(out.stderr.contains("r.prof goes on"), "{out:?}");
+        let (fold, mut longest) = (scene.path(".r.prof.fold"), 0);
+        let length = |path: &Path| std::fs::metadata(path).map_or(0, |m| m.len());
+        until("the ring has been read", || {
+            longest = longest.max(length(&file) + length(&fold));
+            let before = length(&file);
+            std::thread::sleep(Duration::from_millis(5));
+            !fold.exists() && before == length(&file)
+        });
+        calm(&file);
+        let last = said(&target.ask("batch"));
+        scene.detach(&target);
+        let r = scene.finished(&file);
+        assert!(longest <= MOST && length(&file) <= MOST, "{longest} bytes");
+        let [a, f, re] = [0, 1, 2].map(|i| last[i] - first[i]);
+        assert_eq!(r.number("/recording/lost_events"), 0, "{compress}: {:#}", r.brief());
+        assert_eq!(r.total("reallocations"), re, "{compress}: {:#}", r.brief());
+        assert!((a..a + 200).contains(&r.total("allocations")), "{compress}: {:#}", r.brief());
+        assert!((f..f + 200).contains(&r.total("frees")), "{compress}: {:#}", r.brief());
+        let long = r.marked("folds.c", "long").number("allocations");
+        assert_eq!(long, last[3], "a stack has one row: {:#}", r.brief());
+        target.quit();
+        std::fs::remove_file(&file).expect("the recording");
+    }
+}
+
 #[test]
 fn recording_is_switched_on_again_where_the_ring_was_full() {
     if !may_open_mappings() {

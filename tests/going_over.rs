@@ -154,6 +154,39 @@ fn figures_stay_exact_over_the_change() {
     target.quit();
 }
 
+/// A collector that gets no processor finds more in the ring than the recording may have.
+#[test]
+fn a_ring_that_holds_more_than_the_bound_does_not_end_the_recording() {
+    const MOST: u64 = 4 << 20;
+    let scene = Scene::new("over-more");
+    for how in ["aggregate", "drop-oldest"] {
+        let mut target = Target::start(&program("folds.c"), &[]);
+        target.ask("waits");
+        let bounds = ["--max-disk", "4MiB", "--ring-size", "64MiB", "--on-limit", how];
+        let file = scene.attach_with(&target, &[&["-o", "r.prof"][..], &bounds].concat());
+        let first = Said::of(&target.ask("counts"));
+        target.ask("batch");
+        let collector = writers(&file);
+        let send = |signal| {
+            collector.iter().for_each(|pid| kill(Pid::from_raw(*pid), signal).expect("a signal"));
+        };
+        let mut last = Said(first.0);
+        // At the second time the rest is read by a detach.
+        for round in 0..2 {
+            send(Signal::SIGSTOP);
+            (0..60).for_each(|_| last = Said::of(&target.ask("batch")));
+            send(Signal::SIGCONT);
+            if round == 0 && how == "aggregate" {
+                until("it has gone over", || went_over(&scene, &target));
+            }
+        }
+        assert_exact(&scene, &target, &file, &first, &last);
+        assert!(length(&file) <= MOST, "{} bytes", length(&file));
+        target.quit();
+        std::fs::remove_file(&file).expect("the recording");
+    }
+}
+
 #[test]
 fn a_collector_that_is_killed_meanwhile_leaves_a_whole_recording() {
     let scene = Scene::new("over-killed");

@@ -14,7 +14,7 @@ use crate::mappings::Mapped;
 use crate::maps::Maps;
 use crate::modules::Modules;
 use crate::output::Output;
-use crate::pace::{Brought, Pace};
+use crate::pace::Pace;
 use crate::smaps::Smaps;
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
@@ -25,7 +25,6 @@ use prof_os::process::start_time;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
-use prof_trace::ring;
 use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, state};
 use prof_trace::sieve::Sieve;
 use prof_trace::ticks::Ticks;
@@ -38,9 +37,12 @@ use std::time::{Duration, Instant};
 mod bounds;
 mod hold;
 mod memory_stats;
+mod passes;
 mod requests;
 mod scans;
 mod slow;
+
+use passes::Part;
 
 /// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,6 +109,12 @@ pub struct Collector<'a> {
     watch: Watch,
     out: Output,
     pass: u64,
+    /// The look at the ring that is being read.
+    reading: Option<passes::Reading>,
+    /// Ticks of the last pass.
+    passed: Ticks,
+    /// Events from before these ticks may follow, as another collector died in the midst of that pass.
+    late: Option<Ticks>,
     toggles: u64,
     pace: Pace,
     stacks_read: Instant,
@@ -208,6 +216,9 @@ impl<'a> Collector<'a> {
             watch: Watch::default(),
             out: Output::new(file)?,
             pass: 0,
+            reading: None,
+            passed: Ticks::ZERO,
+            late: None,
             toggles: 0,
             pace: Pace::new(),
             stacks_read: now,
@@ -291,6 +302,8 @@ impl<'a> Collector<'a> {
         // The number of filters at the attach is not known.
         self.filters = 0;
         self.pass = last.map_or(0, |p| p.number + 1);
+        self.late = last.map(|p| p.ticks);
+        self.passed = self.late.unwrap_or_default();
         self.toggles = toggles;
         self.epochs.continue_from(last, offset);
         self.continued = true;
@@ -308,7 +321,8 @@ impl<'a> Collector<'a> {
         self.hold(stop);
         loop {
             let state = self.shared.control().state.load(Acquire);
-            let mut busy = self.pass(false);
+            let part = self.part(false);
+            let mut busy = part.is_busy();
             self.answer();
             self.write_mark();
             busy |= self.take_scan();
@@ -333,8 +347,8 @@ impl<'a> Collector<'a> {
                 false => Memory::There,
             };
             let sleep = if busy { Duration::ZERO } else { self.pace.sleep() };
-            let sleep =
-                if self.smaps.asked().is_some() { sleep.min(memory_stats::TICK) } else { sleep };
+            let waits = part == Part::Held || self.smaps.asked().is_some();
+            let sleep = if waits { sleep.min(memory_stats::TICK) } else { sleep };
             // A process that has memory again runs another program, which may end during the wait.
             let is_exec = memory == Memory::Gone && !self.target.is_ending();
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
@@ -360,93 +374,6 @@ impl<'a> Collector<'a> {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.finish("stopped")
-    }
-
-    /// Makes one pass over the ring; returns true if the ring fills so fast that there is no time to sleep.
-    pub fn pass(&mut self, always: bool) -> bool {
-        let (raw, ticks, clock_ns) = self.epochs.look();
-        if let Some(heart) = &self.heart {
-            heart.beat(raw);
-        }
-        self.put_epochs();
-        self.look_at_toggles();
-        if self.watch.is_asked(&self.shared) {
-            self.look_at_maps();
-        }
-        let before = (self.drain.bytes + self.drain.damaged, self.drain.ended);
-        let used = self.shared.geometry().segments() - ring::free_count(&self.shared);
-        let first = self.shared.segments_now().0;
-        self.pace.hurry(used.saturating_sub(self.drain.open), first);
-        let look = always || self.pass == 0;
-        let (rss, vss) = if look { self.pages() } else { (0, 0) };
-        let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
-        let Self {
-            shared, drain, threads, tree, modules, maps, target, out, epochs, files, ..
-        } = self;
-        modules.discover(shared);
-        let new_modules = modules.has_new();
-        // The pass record must precede its events, but is only written if there are any: at the first write within the
-        // pass, or at its end.
-        let mut first = true;
-        let mut describe = |threads: &mut Threads, tree: &mut Tree, out: &mut Output| {
-            if std::mem::take(&mut first) {
-                out.put(kind::PASS, &at.encode());
-            }
-            threads.write(out);
-            tree.new_modules.drain(..).for_each(|m| modules.want(m));
-            if let Some(maps) = maps {
-                files.find(maps, out);
-                modules.write(shared, maps, target, ticks, always, out);
-            }
-            tree.write(out);
-        };
-        let used = drain.pass(shared, threads, tree, out, epochs, &mut describe);
-        let born = threads.born();
-        let new_threads = born > 0;
-        if always || !out.is_empty() || new_threads || new_modules {
-            describe(threads, tree, out);
-        }
-        if !first {
-            self.pass += 1;
-        }
-        self.put_epochs();
-        self.drain.flush(&self.shared, &mut self.out);
-        self.check_writing();
-        if new_threads && self.stacks_read.elapsed() > STACKS_EVERY.max(self.maps_took * 20) {
-            self.look_at_maps();
-        }
-        self.lend(used);
-        let (first, now) = self.shared.segments_now();
-        let free = first.saturating_sub(used - self.drain.open);
-        if let Some(distance) =
-            self.fineness.look(&self.shared, self.epochs.clock(), self.drain.events, ticks)
-        {
-            self.out.put(kind::DISTANCE, &distance.encode());
-        }
-        self.pace.adapt(Brought {
-            bytes: self.drain.bytes + self.drain.damaged - before.0,
-            ended: self.drain.ended - before.1,
-            segments: (first, free),
-            room: now.saturating_sub(used),
-            born,
-        })
-    }
-
-    /// Adds as many segments to the first ones as threads hold open, and some for threads to come; `used` is the number
-    /// in use.
-    fn lend(&mut self, used: usize) {
-        let (first, now) = self.shared.segments_now();
-        let all = self.shared.geometry().segments();
-        if first == all {
-            return;
-        }
-        let open = self.drain.open;
-        // With few threads, the ring keeps the size that was asked for.
-        let more = if open < first / 4 { 0 } else { 2 * open };
-        let more = more.max(used.saturating_sub(first)).next_multiple_of(64).min(all - first);
-        if first + more != now {
-            self.shared.control().more_segments.store(more as u64, Relaxed);
-        }
     }
 
     /// Reports, in the recording and in the log, that the counter has gone back.
@@ -502,9 +429,6 @@ impl<'a> Collector<'a> {
 
     /// Reads the rest of the ring, and writes the end.
     pub fn finish(&mut self, reason: &str) -> Ended {
-        if let Some(folding) = self.folding.take() {
-            folding.ended();
-        }
         // Two passes, as the first may leave a segment to the second (see `Drain::pass`).
         self.pass(false);
         if self.looked.is_none_or(|at| at.elapsed() > LOOKED) {
@@ -515,6 +439,9 @@ impl<'a> Collector<'a> {
             self.note_mappings(begun);
         }
         self.pass(true);
+        if let Some(folding) = self.folding.take() {
+            folding.ended();
+        }
         self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
         self.modules.finish(&mut self.out);
         self.drain.flush(&self.shared, &mut self.out);

@@ -2,6 +2,7 @@
 
 use crate::epochs::Epochs;
 use crate::output::Output;
+use crate::parts::{Parts, Place};
 use crate::plain::Plain;
 use crate::threads::Threads;
 use crate::tree::{Names, Tree};
@@ -13,11 +14,14 @@ use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 use prof_trace::size::CodedSize;
 use prof_trace::ticks::Ticks;
+use std::collections::HashSet;
 
 /// Events are not compressed while more than one in this many segments waits to be read.
 const HURRY: usize = 2;
 /// Number of segments that are given back at once, also if nearly nothing is in them.
 const GIVE_BACK: usize = 256;
+/// Number of bytes at the front of a segment in which its first event mostly is.
+const FRONT: usize = 256;
 
 /// Read progress of a segment.
 #[derive(Debug, Default)]
@@ -56,7 +60,12 @@ pub(crate) struct Drain {
     segments: Vec<Progress>,
     /// Node tables of segments that were read, which are used again as they are likely in the processor's cache.
     spare: Vec<Names>,
+    /// The segments in use, as of the last look.
     views: Vec<View>,
+    /// What is to be read of the last look of a pass.
+    parts: Parts,
+    /// Threads of which a segment is missing in that look.
+    gaps: HashSet<u32>,
     copy: Vec<u8>,
     recorded: Vec<u8>,
     read: Vec<usize>,
@@ -85,6 +94,8 @@ impl Drain {
             segments: std::iter::repeat_with(Progress::default).take(n).collect(),
             spare: Vec::new(),
             views: Vec::with_capacity(n),
+            parts: Parts::new(),
+            gaps: HashSet::new(),
             copy: vec![0; SEGMENT_SIZE],
             recorded: Vec::with_capacity(2 * SEGMENT_SIZE),
             read: Vec::new(),
@@ -99,10 +110,56 @@ impl Drain {
         }
     }
 
-    /// Reads all segments in use, each thread's in their order; returns the number of segments.
+    /// Has passes read about this many bytes of events each, the oldest ones first.
+    pub(crate) fn read_in_parts(&mut self, most: usize) {
+        self.parts.set_most(most);
+    }
+
+    /// Returns whether the last look has more than was read by passes up to now.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.parts.has_begun()
+    }
+
+    /// Returns the time before which nothing is left of the last look when the next pass has read its part; `None`: that
+    /// reads the rest.
+    pub(crate) fn bound(&self) -> Option<Ticks> {
+        self.parts.bound()
+    }
+
+    /// Returns the time before which nothing is left of the last look now, if it is read in the order of time.
+    pub(crate) fn first(&self) -> Option<Ticks> {
+        self.parts.first()
+    }
+
+    /// Looks at the segments in use, for the next passes to read: in the order of time if that is wanted, or if there is
+    /// too much for one pass.
+    pub(crate) fn begin(&mut self, shared: &Shared, epochs: &mut Epochs, by_time: bool) {
+        self.pass += 1;
+        self.look(shared);
+        self.gaps.clear();
+        // Only closed segments count: those that threads hold may have been read nearly to their end.
+        let held = |v: &&View| !v.closed && !ring::is_left(shared, v);
+        self.open = self.views.iter().filter(held).count();
+        let unread = self.views.iter().map(|v| self.unread(v)).sum();
+        if self.parts.is_one(unread) && !by_time {
+            return self.parts.begin(&self.views);
+        }
+        let views = std::mem::take(&mut self.views);
+        let places = views.iter().map(|v| {
+            let unread = self.unread(v);
+            let from = if unread > 0 { self.first_unread(shared, v, epochs) } else { None };
+            Place { view: *v, unread, from }
+        });
+        let places = places.collect();
+        self.views = views;
+        self.parts.begin_by_time(places);
+    }
+
+    /// Reads the segments that were in use at the last look, or a part of them, each thread's in their order; looks first
+    /// if all were read. Returns the number of segments in use.
     ///
     /// The look at the segments may miss one that was taken meanwhile, but see its successor. Then the successor waits
-    /// for the next pass, which sees both.
+    /// for the next look, which sees both.
     pub(crate) fn pass(
         &mut self,
         shared: &Shared,
@@ -112,37 +169,60 @@ impl Drain {
         epochs: &mut Epochs,
         mut describe: impl FnMut(&mut Threads, &mut Tree, &mut Output),
     ) -> usize {
-        self.pass += 1;
-        self.look(shared);
-        let views = std::mem::take(&mut self.views);
-        // Only closed segments count: those that threads hold may have been read nearly to their end.
-        let held = |v: &&View| !v.closed && !ring::is_left(shared, v);
-        self.open = views.iter().filter(held).count();
-        out.set_hurry(views.len() - self.open > shared.segments_now().0 / HURRY);
-        for group in views.chunk_by(|a, b| a.serial == b.serial) {
-            for v in group {
-                let t = threads.seen(v.serial, v.tid);
-                // A segment still missing after a whole pass never existed, or is lost.
-                if v.seq > t.next && t.gap != (self.pass - 1, t.next) {
-                    t.gap = (self.pass, t.next);
-                    break;
-                }
-                // Check this before the committed length is read, which then includes the thread's last events.
-                let left = ring::is_left(shared, v);
-                let done = self.segment(shared, v, left, tree, out, epochs);
-                t.next = t.next.max(v.seq.saturating_add((done != Read::Open).into()));
-                if done == Read::Last {
-                    threads.left(v.serial);
-                }
-                if out.is_full() || tree.is_full() || self.read.len() >= GIVE_BACK {
-                    describe(threads, tree, out);
-                    self.flush(shared, out);
-                }
+        if !self.parts.has_begun() {
+            self.begin(shared, epochs, false);
+        }
+        out.set_hurry(self.views.len().saturating_sub(self.open) > shared.segments_now().0 / HURRY);
+        while let Some(v) = self.parts.next() {
+            if self.gaps.contains(&v.serial) {
+                continue;
+            }
+            let t = threads.seen(v.serial, v.tid);
+            // A segment still missing after a whole pass never existed, or is lost.
+            if v.seq > t.next && t.gap != (self.pass - 1, t.next) {
+                t.gap = (self.pass, t.next);
+                self.gaps.insert(v.serial);
+                continue;
+            }
+            // Check this before the committed length is read, which then includes the thread's last events.
+            let left = ring::is_left(shared, &v);
+            let done = self.segment(shared, &v, left, tree, out, epochs);
+            t.next = t.next.max(v.seq.saturating_add((done != Read::Open).into()));
+            if done == Read::Last {
+                threads.left(v.serial);
+            }
+            if out.is_full() || tree.is_full() || self.read.len() >= GIVE_BACK {
+                describe(threads, tree, out);
+                self.flush(shared, out);
             }
         }
-        let used = views.len();
-        self.views = views;
-        used
+        self.views.len()
+    }
+
+    /// Returns the number of bytes of a segment that were not read.
+    fn unread(&self, v: &View) -> usize {
+        v.committed.saturating_sub(self.progress(v).map_or(0, |p| p.drained as usize))
+    }
+
+    /// Returns the progress of a segment, if its reading has begun.
+    fn progress(&self, v: &View) -> Option<&Progress> {
+        let p = self.segments.get(v.index)?;
+        ((p.serial, p.seq) == (v.serial, v.seq)).then_some(p)
+    }
+
+    /// Returns the time before which none of a segment's events is that were not read; `None`: there are none.
+    fn first_unread(&mut self, shared: &Shared, v: &View, epochs: &mut Epochs) -> Option<Ticks> {
+        if let Some(p) = self.progress(v)
+            && let Some(offset) = p.offset
+        {
+            return Some(p.codec.time.wrapping_add(offset));
+        }
+        let first = [FRONT.min(v.committed), v.committed].into_iter().find_map(|n| {
+            let front = &mut self.copy[..n];
+            shared.copy_out(v.index, 0, front);
+            first_time(front)
+        })?;
+        Some(first.wrapping_add(epochs.offset_of(first)))
     }
 
     /// Writes the recording, and only then returns the segments that were read to the ring.

@@ -42,6 +42,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const STEP: u64 = 256 << 10;
 /// Shortest and longest time after which a fold that has failed is tried again.
 const WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(300)];
+/// Least and greatest number of bytes of events that a pass reads, and the part of the bound that it is: a fold may begin
+/// behind each.
+const PASS: [u64; 2] = [32 << 10, 1 << 20];
+const PASSES: u64 = 32;
+/// Longest time that a fold keeps the collector from reading the ring.
+const HOLD: Duration = Duration::from_secs(60);
 /// Bytes that are copied at a time, and the greatest number of such pieces between two passes.
 const PIECE: usize = 1 << 20;
 const PIECES: usize = 4;
@@ -174,6 +180,10 @@ pub(crate) struct Folding {
     least: u64,
     /// Time of the last look at the file system, and the length of the recording then.
     looked: Option<(Instant, u64)>,
+    /// When the last fold was begun, and the length that the recording may have until it has ended.
+    hold: Option<(Instant, u64)>,
+    /// Length of the recording after the last fold.
+    folded: Option<u64>,
     /// Number of folds that have failed.
     failures: u64,
     failed: Option<Failures>,
@@ -184,7 +194,35 @@ impl Folding {
         let next = limits.max_disk.map_or(u64::MAX, |most| most / BEGIN);
         let (state, least) = (State::Idle, Limits::LEAST);
         let (over, looked, failed) = (None, None, None);
-        Self { folder, state, over, next, least, looked, failures: 0, failed }
+        let (hold, folded) = (None, None);
+        Self { folder, state, over, next, least, looked, hold, folded, failures: 0, failed }
+    }
+
+    /// Returns the number of bytes of events that a pass over the ring may read: if it read all, the recording could meet its
+    /// bound before a fold has begun.
+    pub(crate) fn pass(limits: &Limits) -> usize {
+        let [least, most] = PASS;
+        limits.max_disk.map_or(most, |bound| (bound / PASSES).clamp(least, most)) as usize
+    }
+
+    /// Returns whether the ring is not to be read now: a fold is under way, and both files would become too long, as the
+    /// events that come meanwhile go into both. The ring has room for them, and what it has no room for is counted.
+    pub(crate) fn holds(&self, out: &Output) -> bool {
+        let Some((begun, most)) = self.hold.filter(|_| !matches!(self.state, State::Idle)) else {
+            return false;
+        };
+        out.len() >= most && begun.elapsed() < HOLD && out.failure().is_none()
+    }
+
+    /// Decides how long the recording may become while it is folded.
+    fn begin_to_hold(&mut self, out: &Output, limits: &Limits) {
+        let (len, pass) = (out.len(), Self::pass(limits) as u64);
+        // The new file is mostly about as long as the last one was.
+        let new = self.folded.map_or(len, |folded| len.min(folded + folded / KEEP));
+        let bound = limits.max_disk.unwrap_or(u64::MAX).saturating_sub(len.saturating_add(new)) / 2;
+        let room = limits.free(out.file()).unwrap_or(0).saturating_sub(len / KEEP) / 4;
+        let more = bound.min(room).saturating_sub(pass);
+        self.hold = Some((Instant::now(), len.saturating_add(more)));
     }
 
     /// Has figures by stack made of all events at the first bound.
@@ -236,7 +274,7 @@ impl Folding {
     /// Notes that a fold has failed, and decides when the next is tried. Returns what says so, without its ticks.
     fn fail(&mut self, failure: Failure, len: u64, limits: &Limits) -> FoldFailed {
         self.end();
-        self.failures += 1;
+        (self.folded, self.failures) = (None, self.failures + 1);
         let (why, again) = match failure {
             Failure::Now(why) => (why, true),
             Failure::Always(why) => (why, false),
@@ -312,6 +350,7 @@ impl Folding {
                     self.next = self.next.max(out.len());
                     // So much is copied at least.
                     has_room(out, limits, out.len() / KEEP)?;
+                    self.begin_to_hold(out, limits);
                     self.state = match &self.over {
                         Some(Maker(make)) => {
                             let file = self.folder.create()?;
@@ -369,6 +408,7 @@ impl Folding {
 
     /// Decides when a recording is folded again that was just folded to this length.
     fn plan(&mut self, len: u64, limits: &Limits) -> Result<(), Failure> {
+        self.folded = Some(len);
         // Another fold at once would free nothing.
         self.least = len + Limits::LEAST.max(len / AGAIN);
         let Some(most) = limits.max_disk else { return Ok(()) };

@@ -39,6 +39,7 @@ mod orphan;
 mod output;
 mod pace;
 mod pages;
+mod parts;
 mod peek;
 mod plain;
 mod ring_copy;

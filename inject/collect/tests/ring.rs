@@ -2,12 +2,17 @@
 
 mod common;
 use common::*;
-use prof_collect::Collector;
+use prof_collect::{Collector, Copied, Folder, Limits};
 use prof_os::maps::Map;
 use prof_os::{Pid, RemoteAddr};
+use prof_trace::chunk;
 use prof_trace::pack::Compress;
+use prof_trace::records::{FoldFailed, Pass, kind};
 use prof_trace::ring;
 use prof_trace::shared::{Shared, slot, state};
+use prof_trace::ticks::Ticks;
+use std::fs::File;
+use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -75,6 +80,101 @@ fn all_events_of_all_threads_arrive_in_order() {
     let bytes_per_event = r.len as f64 / (24 * N) as f64;
     println!("{bytes_per_event:.2} bytes per event in the recording");
     assert!(ring::free_count(&shared) >= 64 - 24, "all but the active ones were given back");
+}
+
+/// Is never asked: the recording is too short for a fold.
+#[derive(Debug)]
+struct NoFolds;
+
+impl Folder for NoFolds {
+    fn begin(&mut self, _: u64) -> Result<(), String> {
+        unreachable!("no fold is due")
+    }
+
+    fn written(&self) -> u64 {
+        0
+    }
+
+    fn poll(&mut self) -> Option<Result<Copied, String>> {
+        None
+    }
+
+    fn replace(&mut self, _: &File) -> Result<(), String> {
+        unreachable!("there is no other file")
+    }
+
+    fn give_up(&mut self) {}
+
+    fn tell(&mut self, _: &FoldFailed) {}
+
+    fn create(&mut self) -> Result<File, String> {
+        unreachable!("another process folds")
+    }
+
+    fn went_over(&mut self) {}
+}
+
+#[test]
+fn a_full_ring_is_read_in_passes_that_keep_the_order_between_threads() {
+    let shared = new_ring(2 << 20);
+    let nodes = [stack(&shared, 0x50_0000, 40), 0];
+    let path = temp("parts");
+    let mut c = Collector::new(Pid::this(), shared, start(&path)).expect("collector");
+    c.set_limits(Limits { max_disk: Some(20 << 20), ..Limits::NONE });
+    c.set_folder(Box::new(NoFolds));
+    let mut writers = [0, 1, 2].map(|slot| Writer::new(shared, slot));
+    let mut n = 0u64;
+    for round in 0..3 {
+        while ring::free_count(&shared) > 8 {
+            // One thread writes but little.
+            for w in writers.iter_mut().take(if n.is_multiple_of(100) { 3 } else { 2 }) {
+                w.put(&event(w.serial, n, nodes[n as usize % 2]));
+            }
+            n += 1;
+        }
+        c.pass(false);
+        assert!(ring::free_count(&shared) >= 120, "it reads all");
+        if round == 0 {
+            let r = read(&path);
+            let sizes: Vec<usize> = r.events.values().map(Vec::len).collect();
+            assert_eq!(sizes.iter().sum::<usize>() as u64, 2 * n + n.div_ceil(100), "{sizes:?}");
+        }
+    }
+    c.finish("detached");
+    let r = read(&path);
+    std::fs::remove_file(&path).expect("remove");
+    (0..2).for_each(|i| check_events(&r, writers[i].serial, n));
+    assert_eq!(r.late, 0);
+    let passes: Vec<u64> = r.passes.iter().map(|p| p.number).collect();
+    assert!((3 * 3..3 * 6).contains(&passes.len()), "{passes:?}");
+    assert_eq!(passes, (0..passes.len() as u64).collect::<Vec<_>>());
+    assert!(r.passes.is_sorted_by_key(|p| p.ticks) && r.passes.is_sorted_by_key(|p| p.clock_ns));
+}
+
+#[test]
+fn a_pass_that_another_collector_has_begun_is_read_to_its_end() {
+    let shared = new_ring(1 << 20);
+    let path = temp("begun");
+    let mut file = start(&path);
+    let mut writers = [Writer::new(shared, 0), Writer::new(shared, 1)];
+    let put = |w: &mut Writer, from: u64| {
+        (from..from + 1000).for_each(|i| w.put(&event(w.serial, i, 0)));
+    };
+    writers.iter_mut().for_each(|w| put(w, 0));
+    // It has died before it read any.
+    let pass = Pass { number: 7, ticks: Ticks(now()), ..Pass::default() };
+    let mut bytes = Vec::new();
+    chunk::put(&mut bytes, kind::PASS, &pass.encode());
+    file.write_all(&bytes).expect("write");
+    let mut c = Collector::go_on(Pid::this(), shared, file, &path).expect("collector");
+    c.pass(false);
+    writers.iter_mut().for_each(|w| put(w, 1000));
+    c.finish("detached");
+    let r = read(&path);
+    std::fs::remove_file(&path).expect("remove");
+    writers.iter().for_each(|w| check_events(&r, w.serial, 2000));
+    assert_eq!(r.late, 0);
+    assert_eq!(r.passes.iter().map(|p| p.number).collect::<Vec<_>>()[..2], [7, 8]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! accesses can take effect, also on machines that reorder them, up to the bound that each model names.
 //!
 //! The checked files are compiled here a second time, unchanged: `pcs`, `ring` and `slots` of prof-trace,
-//! `drain`, `tree` and `census` of prof-collect. What they use of their crates is replaced by this crate's:
+//! `drain`, `parts`, `tree` and `census` of prof-collect. What they use of their crates is replaced by this crate's:
 //! loom's atomics in a small memory (`shared`), and an output and a `/proc` that tests can inspect. So
 //! normal builds know nothing of the models.
 #![cfg(test)]
@@ -17,6 +17,9 @@ mod census;
 #[allow(dead_code)]
 #[path = "../../collect/src/drain.rs"]
 mod drain;
+#[allow(dead_code)] // the models read each look in one part
+#[path = "../../collect/src/parts.rs"]
+mod parts;
 #[allow(dead_code)]
 #[path = "../../trace/src/pcs.rs"]
 mod pcs;

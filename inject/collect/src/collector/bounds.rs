@@ -36,6 +36,7 @@ impl Collector<'_> {
     /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already.
     pub fn set_folder(&mut self, folder: Box<dyn Folder>) {
         self.tree.remember_all(NODES);
+        self.drain.read_in_parts(Folding::pass(&self.guard.limits));
         self.folding = Some(Folding::new(folder, &self.guard.limits));
     }
 
@@ -43,6 +44,7 @@ impl Collector<'_> {
     /// it has figures alone, and of those the oldest are added up at a bound.
     pub fn set_going_over(&mut self, folder: Box<dyn Folder>, make: MakeSieve) {
         self.tree.remember_all(make().most_nodes());
+        self.drain.read_in_parts(Folding::pass(&self.guard.limits));
         let mut folding = Folding::new(folder, &self.guard.limits);
         folding.go_over_first(make);
         self.folding = Some(folding);

@@ -57,7 +57,7 @@ impl Collector<'_> {
         }
         let deadline = Instant::now() + LAST;
         loop {
-            self.pass(false);
+            self.part(false);
             let new = self.look_at_memory(false);
             if self.smaps.answered().is_some() {
                 self.looked = new.then(Instant::now);

@@ -76,7 +76,7 @@ impl Collector<'_> {
         self.smaps.note_resident(self.target.pages().0);
         self.look_at_memory(false);
         self.look_at_process();
-        self.pass(true);
+        self.part(true);
         self.pace.note_second(began);
         there
     }

@@ -373,6 +373,9 @@ impl Recording {
             kind::CALL_FILE => {
                 prof_trace::records::CallFile::decode(p)?;
             }
+            kind::BOUNDS => {
+                prof_trace::records::Bounds::decode(p)?;
+            }
             other => panic!("chunk kind {other}"),
         }
         Some(())
