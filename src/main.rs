@@ -9,6 +9,7 @@
 mod attach_messages;
 mod audit;
 mod census;
+mod classes;
 mod cleaner;
 mod cli;
 mod commands;

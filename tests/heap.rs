@@ -246,6 +246,38 @@ fn who_has_no_heap_of_glibcs_is_told_so() {
     target.quit();
 }
 
+/// Objects are counted by class in a program without symbols that prof never recorded.
+#[test]
+fn objects_are_counted_by_class() {
+    let scene = Scene::new("heap_classes");
+    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread", "-s"]), &[]);
+    target.ask("begin");
+    let pid = target.pid.to_string();
+    let heap = ["heap", &pid, "--classes"];
+    let out = scene.prof(&[&heap[..], &["--format", "json"]].concat()).ok("prof heap").stdout;
+    let heap_data: Value = serde_json::from_str(&out).expect("JSON");
+    let classes = &heap_data["classes"];
+    let list: Vec<(&str, u64)> = classes["list"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|c| (c["class"].as_str().expect("a name"), c["blocks"].as_u64().expect("blocks")))
+        .collect();
+    assert_eq!(list, [("Session", 40), ("shop::Cart", 1)], "{heap_data:#}");
+    let all = heap_data["in_use"]["blocks"].as_u64().expect("blocks");
+    assert_eq!(classes["other_blocks"], all - 41, "{heap_data:#}");
+    let text = scene.prof(&heap).ok("prof heap").stdout;
+    let has = |blocks: &str, class: &str| {
+        text.lines().any(|l| l.ends_with(class) && l.split_whitespace().any(|w| w == blocks))
+    };
+    assert!(has("40", "  Session") && has("1", "  shop::Cart"), "{text}");
+    let text = scene.prof(&[&heap[..], &["--top", "1"]].concat()).ok("prof heap").stdout;
+    assert!(text.contains("1 class more") && !text.contains("Cart"), "{text}");
+    assert!(!scene.prof(&heap[..2]).ok("prof heap").stdout.contains("Session"));
+    target.ask("end");
+    target.quit();
+}
+
 #[test]
 fn blocks_from_before_the_attach_are_proved_unreachable_or_held_by_name() {
     let scene = Scene::new("heap_before");

@@ -1,5 +1,6 @@
 //! `prof heap`: the blocks of a running process, whoever allocated them and whenever.
 
+mod classes;
 mod report;
 
 use super::reach::{Snapshot, time_limit};
@@ -34,6 +35,10 @@ pub(crate) struct HeapArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 15)]
     pub top: usize,
 
+    /// Add up the blocks in use by the C++ class of the object that they begin with, as far as it has virtual functions
+    #[arg(long)]
+    pub classes: bool,
+
     /// Whether all threads are stopped for the walk, so that all figures are of one moment
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Snapshot::Auto)]
     pub snapshot: Snapshot,
@@ -56,7 +61,10 @@ pub(crate) fn run(args: &HeapArgs) -> Result<ExitCode> {
         Options { snapshot: args.snapshot.of_census(), patience: PATIENCE, timeout: args.timeout };
     prof_inject::has_memory(args.pid).map_err(|e| refused(e.to_string()))?;
     let census = take(args.pid, &options).map_err(|e| refused(e.to_string()))?;
-    let data = HeapData::new(args.pid, &census);
+    let mut data = HeapData::new(args.pid, &census);
+    if args.classes {
+        data.classes = classes::of_process(args.pid, &census);
+    }
     let style = Style { color: term::color(), width: term::width(), ..Style::default() };
     print(&match args.format {
         Format::Text => data.text(if args.top == 0 { usize::MAX } else { args.top }, style),

@@ -1,6 +1,7 @@
 //! Names the C++ classes of blocks, by the tables of virtual functions that their first words lead to.
 
-use crate::word::WORD;
+use crate::word::{WORD, word};
+use prof_graph::Sum;
 use prof_os::maps::Map;
 use prof_os::memory::Reader;
 use prof_os::{Pid, maps};
@@ -9,6 +10,11 @@ use std::ops::Range;
 
 /// Greatest length of a class's mangled name.
 const NAME: usize = 512;
+/// Number of blocks that are put in order together, greatest distance between the beginnings of two blocks that are read
+/// together, so that no page is read that the program may never have touched, and greatest number of bytes that are.
+const BLOCKS: usize = 1 << 16;
+const NEAR: u64 = 4096;
+const PART: u64 = 256 << 10;
 
 /// Returns the data that may hold tables of virtual functions, in order of their addresses: what comes from a file and can't be
 /// written to.
@@ -45,13 +51,14 @@ fn word_at(reader: &Reader, at: u64) -> Option<u64> {
     (reader.read(at, &mut bytes) == WORD).then(|| usize::from_ne_bytes(bytes) as u64)
 }
 
-/// Names the classes of a process's blocks one by one, from its memory as it is now.
+/// Names the classes of a process's blocks, from its memory as it is now.
 #[derive(Debug)]
 pub struct Classes {
     reader: Reader,
     constant: Vec<Range<u64>>,
     /// The names of the tables that were met, mangled; `None`: the word leads to no table.
     known: HashMap<u64, Option<String>>,
+    bytes: Vec<u8>,
 }
 
 impl Classes {
@@ -59,7 +66,8 @@ impl Classes {
     #[must_use]
     pub fn open(pid: Pid) -> Option<Self> {
         let constant = constant(&maps::of(pid).ok()?);
-        Some(Self { reader: Reader::open(pid).ok()?, constant, known: HashMap::new() })
+        let reader = Reader::open(pid).ok()?;
+        Some(Self { reader, constant, known: HashMap::new(), bytes: Vec::new() })
     }
 
     /// Returns the mangled name of the class of the object that begins at an address; `None` if none with virtual functions
@@ -67,11 +75,59 @@ impl Classes {
     #[must_use]
     pub fn of_block(&mut self, address: u64) -> Option<&str> {
         let table = word_at(&self.reader, address)?;
+        self.of_table(table)
+    }
+
+    fn of_table(&mut self, table: u64) -> Option<&str> {
         if !may_be_table(&self.constant, table) {
             return None;
         }
         let reader = &self.reader;
         self.known.entry(table).or_insert_with(|| name_of(reader, table)).as_deref()
+    }
+
+    /// Adds up blocks, each with its address and size, by the class of the object that they begin with. Returns the sums by
+    /// the classes' mangled names. Blocks that begin with no such object are left out. Neighbours are read together.
+    #[must_use]
+    pub fn sums(&mut self, blocks: impl Iterator<Item = (u64, u64)>) -> HashMap<String, Sum> {
+        let (mut by_table, mut blocks) = (HashMap::<u64, Sum>::new(), blocks.peekable());
+        while blocks.peek().is_some() {
+            let mut some: Vec<(u64, u64)> = blocks.by_ref().take(BLOCKS).collect();
+            some.sort_unstable();
+            let mut rest = &some[..];
+            while let Some(&(start, _)) = rest.first() {
+                let near = |w: &[(u64, u64)]| w[1].0 - w[0].0 <= NEAR && w[1].0 - start <= PART;
+                let n = 1 + rest.windows(2).take_while(|w| near(w)).count();
+                self.add_up(&rest[..n], &mut by_table);
+                rest = &rest[n..];
+            }
+        }
+        let mut by_name: HashMap<String, Sum> = HashMap::new();
+        for (table, sum) in by_table {
+            if let Some(name) = self.of_table(table) {
+                *by_name.entry(name.to_owned()).or_default() += sum;
+            }
+        }
+        by_name
+    }
+
+    /// Adds up blocks that lie near each other, in the order of their addresses, by their first words if these may lead to
+    /// tables.
+    fn add_up(&mut self, blocks: &[(u64, u64)], by_table: &mut HashMap<u64, Sum>) {
+        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { return };
+        self.bytes.resize((last.0 - first.0) as usize + WORD, 0);
+        let n = self.reader.read(first.0, &mut self.bytes);
+        for (address, size) in blocks {
+            let at = (address - first.0) as usize;
+            let table = match self.bytes[..n].get(at..at + WORD) {
+                Some(bytes) => word(bytes, 0),
+                // A page in between is gone, or may not be read.
+                None => word_at(&self.reader, *address).unwrap_or(0),
+            };
+            if may_be_table(&self.constant, table) {
+                *by_table.entry(table).or_default() += Sum { bytes: *size, blocks: 1 };
+            }
+        }
     }
 }
 
@@ -114,5 +170,32 @@ mod tests {
         let block = Box::new([1usize, 2]);
         assert_eq!(classes.of_block(block.as_ptr() as u64), None);
         assert_eq!(classes.of_block(1), None);
+    }
+
+    #[test]
+    fn blocks_are_added_up_by_class_wherever_they_lie() {
+        // A program's own constant data is what a compiler puts tables into; here the heap has to do.
+        let name = c"7Session";
+        let info = [0, name.as_ptr() as usize];
+        let tables = [info.as_ptr() as usize, 0, info.as_ptr() as usize, 0];
+        let table = |i: usize| &raw const tables[i] as usize;
+        let mut memory = vec![0usize; 1 << 17];
+        let at: Vec<usize> = (0..1000).chain((1000..memory.len()).step_by(701)).collect();
+        for (k, i) in at.iter().enumerate() {
+            memory[*i] = [table(1), table(3), 5][k % 3];
+        }
+        let mut classes = Classes::open(Pid::this()).expect("own memory");
+        let all = &raw const tables[0] as u64;
+        classes.constant.push(all..all + size_of_val(&tables) as u64);
+        classes.constant.sort_unstable_by_key(|r| r.start);
+        let mut blocks: Vec<(u64, u64)> =
+            at.iter().map(|i| (&raw const memory[*i] as u64, 8)).collect();
+        // The last is not there.
+        blocks.push((8, 8));
+        blocks.reverse();
+        let sums = classes.sums(blocks.into_iter());
+        let expected = (at.len() - at.len() / 3) as u64;
+        assert_eq!(sums.len(), 1);
+        assert_eq!(sums["7Session"], Sum { bytes: expected * 8, blocks: expected });
     }
 }

@@ -4,6 +4,7 @@ mod jemalloc;
 mod mimalloc;
 mod tcmalloc;
 
+use super::classes::ClassesData;
 use jemalloc::JemallocData;
 use mimalloc::MimallocData;
 use prof_analyze::report::{Style, Table};
@@ -170,6 +171,9 @@ pub(super) struct HeapData {
     mimallocs: Vec<MimallocData>,
     tcmallocs: Vec<TcmallocData>,
     sizes: Vec<SizeData>,
+    /// The C++ classes of the blocks in use, those of most bytes first, and the other blocks. `None`: they were not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) classes: Option<ClassesData>,
     trim_bytes: u64,
     trim_top_bytes: u64,
     other_memory: Vec<OtherData>,
@@ -213,6 +217,7 @@ impl HeapData {
             mimallocs: census.mimallocs.iter().map(MimallocData::from).collect(),
             tcmallocs: census.tcmallocs.iter().map(TcmallocData::from).collect(),
             sizes: census.sizes.iter().map(SizeData::from).collect(),
+            classes: None,
             trim_bytes: census.trim.top + census.trim.inside,
             trim_top_bytes: census.trim.top,
             other_memory: others.collect(),
@@ -236,7 +241,7 @@ impl HeapData {
         serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
-    /// Returns the report as text, with at most `top` sizes.
+    /// Returns the report as text, with at most `top` sizes and classes.
     pub(super) fn text(&self, top: usize, style: Style) -> String {
         let mut out = String::new();
         // Writing to a string can't fail.
@@ -283,6 +288,10 @@ impl HeapData {
         if !self.sizes.is_empty() {
             out.push('\n');
             self.sizes(top, style, out)?;
+        }
+        if let Some(classes) = &self.classes {
+            out.push('\n');
+            classes.write(top, style, out)?;
         }
         self.others(style, out)
     }

@@ -1,42 +1,27 @@
 //! What unreachable blocks are: their C++ classes, and how they begin.
 
 use super::before::BEFORE;
-use super::report::Sum;
+use crate::classes::{self, ClassData};
 use prof_analyze::holds::demangled;
 use prof_os::Pid;
 use prof_os::memory::Reader;
 use prof_scan::{Block, Classes};
-use serde::Serialize;
-use std::collections::HashMap;
 
 /// Bytes of a block's content that are shown, and characters that make it text.
 const CONTENT: usize = 32;
 const TEXT: usize = 4;
-/// Greatest number of blocks that a report looks at for their classes, each by a system call.
-const MOST: u64 = 1 << 20;
-
-/// The blocks that begin with an object of a C++ class.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct ClassData {
-    /// Name of the class.
-    pub class: String,
-    #[serde(flatten)]
-    pub sum: Sum,
-}
 
 /// Looks into the blocks of a process.
 pub(super) struct Looker {
     reader: Option<Reader>,
     classes: Option<Classes>,
-    /// Number of blocks whose classes may still be looked at.
-    rest: u64,
 }
 
 impl Looker {
     /// Opens the memory of process `pid`. `content`: what blocks from before the attach begin with may be shown.
     pub(super) fn new(pid: Pid, content: bool) -> Self {
         let reader = Some(pid).filter(|_| content).and_then(|pid| Reader::open(pid).ok());
-        Self { reader, classes: Classes::open(pid), rest: MOST }
+        Self { reader, classes: Classes::open(pid) }
     }
 
     /// Returns the class of the object that a block begins with.
@@ -44,26 +29,13 @@ impl Looker {
         self.classes.as_mut()?.of_block(block.address).map(demangled)
     }
 
-    /// Returns the classes of some blocks, those of most bytes first, and how many of the blocks were looked at.
+    /// Returns the classes of some blocks, those of most bytes first.
     pub(super) fn classes<'b>(
         &mut self,
         blocks: impl Iterator<Item = &'b Block>,
-    ) -> (Vec<ClassData>, u64) {
-        let Some(classes) = &mut self.classes else { return (Vec::new(), 0) };
-        let (mut sums, mut looked) = (HashMap::<String, Sum>::new(), 0);
-        for b in blocks.take(self.rest as usize) {
-            looked += 1;
-            let Some(class) = classes.of_block(b.address) else { continue };
-            match sums.get_mut(class) {
-                Some(sum) => sum.add(b.size),
-                None => sums.entry(class.to_owned()).or_default().add(b.size),
-            }
-        }
-        self.rest -= looked;
-        let named = |(class, sum): (String, Sum)| ClassData { class: demangled(&class), sum };
-        let mut all: Vec<_> = sums.into_iter().map(named).collect();
-        all.sort_by(|a, b| (b.sum.bytes, &a.class).cmp(&(a.sum.bytes, &b.class)));
-        (all, looked)
+    ) -> Vec<ClassData> {
+        let blocks = blocks.map(|b| (b.address, b.size));
+        self.classes.as_mut().map_or_else(Vec::new, |c| classes::of(c, blocks))
     }
 
     /// Returns how a block from before the attach begins, if that may be shown: as text if it is that, else in hexadecimal.

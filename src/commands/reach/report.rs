@@ -1,10 +1,11 @@
 //! The report of `prof reach`: unreachable blocks by stack, and the memory that the scan did not see.
 
 use super::before::BEFORE;
-use super::classes::{ClassData, Looker};
+use super::classes::Looker;
 use super::ledger::Ledger;
 use super::looks::{self, Looks, Went};
 use super::scan::{self, Ends};
+use crate::classes::ClassData;
 use anyhow::Result;
 use prof_analyze::holds::ScanData;
 use prof_analyze::live::{Names, Only};
@@ -27,8 +28,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Adds a block.
-    pub(super) fn add(&mut self, size: u64) {
+    fn add(&mut self, size: u64) {
         self.bytes += size;
         self.blocks += 1;
     }
@@ -93,9 +93,6 @@ pub(super) struct StackData {
     /// The C++ classes that blocks begin with, those of most bytes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassData>,
-    /// Number of blocks that were looked at for that, if not all were.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes_of: Option<u64>,
     pub asked_by: Option<AskedData>,
     pub frames: Vec<FrameData>,
     pub truncated: bool,
@@ -206,7 +203,6 @@ impl ReachData {
                 truncated: stack.cut,
                 before_attach: id == BEFORE,
                 classes: Vec::new(),
-                classes_of: None,
                 blocks_listed: None,
                 text: stack.text(options.style),
             });
@@ -219,9 +215,7 @@ impl ReachData {
         let mut looker = Looker::new(ledger.pid, options.content && options.list);
         for s in &mut top {
             let blocks = by_node.get(&s.id).map_or(&[][..], Vec::as_slice);
-            let (classes, looked) = looker.classes(blocks.iter().map(|(b, _)| b));
-            (s.classes, s.classes_of) =
-                (classes, Some(looked).filter(|n| *n < blocks.len() as u64));
+            s.classes = looker.classes(blocks.iter().map(|(b, _)| b));
             let listed = |b: &(Block, bool)| listed(b, age(&b.0), went(&b.0), &mut looker);
             s.blocks_listed = options.list.then(|| blocks.iter().map(listed).collect());
         }
@@ -336,23 +330,14 @@ impl StackData {
             return Ok(());
         }
         let of = |c: &ClassData| {
-            format!(
-                "{} in {} of {}",
-                bytes(c.sum.bytes),
-                count(c.sum.blocks, "block", "blocks"),
-                c.class
-            )
+            format!("{} in {} of {}", bytes(c.bytes), count(c.blocks, "block", "blocks"), c.class)
         };
         let named: Vec<String> = self.classes.iter().take(CLASSES).map(of).collect();
-        let looked = match self.classes_of {
-            Some(n) => format!(", of the first {}", count(n, "block", "blocks")),
-            None => String::new(),
-        };
         let more = match self.classes.len().saturating_sub(CLASSES) {
             0 => String::new(),
             n => format!("; {} more", count(n as u64, "class", "classes")),
         };
-        writeln!(out, "  C++ classes{looked}: {}{more}", named.join("; "))
+        writeln!(out, "  C++ classes: {}{more}", named.join("; "))
     }
 
     fn write(&self, i: usize, all: &ReachData, style: Style, out: &mut String) -> fmt::Result {
