@@ -62,6 +62,7 @@ fn main() {
     let file = release.join("libprof_hook_so.so");
     if is_arm {
         link(&target, &release.join("libprof_hook_so.a"), &file);
+        end_at_handlers(&file);
     }
     assert!(file.exists(), "{} was not built", file.display());
     println!("cargo:rustc-env=PROF_HOOK_SO={}", file.display());
@@ -90,6 +91,36 @@ fn link(target: &str, archive: &Path, to: &Path) {
     command.arg(format!("-Wl,--version-script={}", exported.display())).arg(archive);
     let status = command.status().expect("the linker can be run");
     assert!(status.success(), "linking the hook failed");
+}
+
+/// Has unwinders end a stack at functions of the library that name a routine for exceptions, as at code without tables: on
+/// ARM, that routine alone finds a frame's caller, and the hook's does nothing. A backtrace would never end there.
+fn end_at_handlers(library: &Path) {
+    const EXIDX: u32 = 0x7000_0001; // PT_ARM_EXIDX
+    const CANT_UNWIND: u32 = 1;
+    let mut bytes = fs::read(library).expect("the library can be read");
+    let word = |bytes: &[u8], at: usize| {
+        u32::from_le_bytes(*bytes[at..].first_chunk().expect("a word of the library"))
+    };
+    let half = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    // The 32-bit ELF header has the place, the size and the number of the program headers.
+    let (place, size, number) = (word(&bytes, 28) as usize, half(42), half(44));
+    let mut headers = (0..number).map(|n| place + n * size);
+    let header = headers.find(|at| word(&bytes, *at) == EXIDX).expect("an index table");
+    let [offset, addr, len] = [4, 8, 16].map(|field| word(&bytes, header + field));
+    for row in (offset..offset + len).step_by(8) {
+        let (at, row) = (addr + (row - offset) + 4, row as usize + 4);
+        let distance = word(&bytes, row);
+        if distance == CANT_UNWIND || distance >> 31 == 1 {
+            continue;
+        }
+        // Both tables are in one segment.
+        let entry = at.wrapping_add_signed((distance << 1) as i32 >> 1).wrapping_sub(addr - offset);
+        if word(&bytes, entry as usize) >> 31 == 0 {
+            bytes[row..row + 4].copy_from_slice(&CANT_UNWIND.to_le_bytes());
+        }
+    }
+    fs::write(library, bytes).expect("the library can be written");
 }
 
 fn watch(dir: &Path) {

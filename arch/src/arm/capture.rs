@@ -39,7 +39,13 @@ macro_rules! hook_entry {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
+                // Unwinders in the program find this row if its dynamic linker has loaded the hook. It holds for the calls.
+                ".fnstart",
+                ".save {{r11, lr}}",
                 "push {{r11, lr}}",
+                ".pad #20",
+                ".save {{r4-r10}}",
+                ".pad #112",
                 "sub sp, sp, #160",
                 "str ip, [sp, #72]",
                 "add ip, sp, #112",
@@ -104,6 +110,7 @@ macro_rules! hook_entry {
                 "mov sp, r11",
                 "pop {{r11, lr}}",
                 "bx ip",
+                ".fnend",
                 before = sym $before,
                 after = sym $after,
             )
@@ -131,6 +138,9 @@ macro_rules! pass_entry {
                 $goes_on(argument, function)
             }
             core::arch::naked_asm!(
+                ".fnstart",
+                ".save {{lr}}",
+                ".pad #20",
                 "push {{r0-r3, ip, lr}}",
                 "mov r1, #0",
                 "mov r2, ip",
@@ -143,6 +153,7 @@ macro_rules! pass_entry {
                 "2:",
                 "pop {{r0-r3, ip, lr}}",
                 "b {full}",
+                ".fnend",
                 goes_on = sym goes_on,
                 full = sym $full,
             )
