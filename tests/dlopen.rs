@@ -27,7 +27,7 @@ fn code_without_file(target: &Target) -> usize {
         .proc("maps")
         .lines()
         .filter(is_code)
-        .filter(|l| !l.contains('/') && !l.contains("[v"))
+        .filter(|l| !l.contains('/') && !l.contains("[v") && !l.contains("[sigpage]"))
         .count()
 }
 
@@ -181,6 +181,23 @@ fn the_figures_are_those_of_a_mapped_hook() {
     assert_eq!(figures[0], [100, 11, 1408]);
     assert_eq!(figures[0], figures[1]);
     target.quit();
+}
+
+/// On ARM, C code without debug information has no tables that stacks could be unwound by.
+#[test]
+fn a_stripped_program_is_recorded() {
+    let scene = Scene::new("dlopen-stripped");
+    let mut target = Target::start(&program_with("toggle.c", &["-O1", "-s"]), &[]);
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let recording = scene.attach_with(&target, &BY_DLOPEN);
+    assert!(maps_of_hook(&target) > 0);
+    target.ask("alloc 100");
+    scene.detach(&target);
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_eq!((r.total("allocations"), r.number("/recording/lost_events")), (100, 0));
 }
 
 /// The target is busy in the allocator, in stdio, in the dynamic linker, in a signal handler and in fork.
@@ -343,9 +360,11 @@ fn alone(target: &Target) {
 /// for a backtrace, and when a thread ends there. It does not find that of a hook that is mapped.
 #[test]
 fn the_processs_own_unwinder_gets_through_the_hook() {
-    let library =
-        program_with("walks.c", &["-O1", "-fexceptions", "-DLIBRARY", "-shared", "-fPIC"]);
-    let program = program_with("walks.c", &["-O1", "-fexceptions"]);
+    let library = program_with(
+        "walks.c",
+        &["-O1", "-fexceptions", "-funwind-tables", "-DLIBRARY", "-shared", "-fPIC"],
+    );
+    let program = program_with("walks.c", &["-O1", "-fexceptions", "-funwind-tables"]);
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", &library);
     let mut target = Target::spawn(command);
@@ -375,13 +394,67 @@ fn the_processs_own_unwinder_gets_through_the_hook() {
     target.quit();
 }
 
+/// The thread that has called the linker's functions sleeps on for what is left of its time.
+#[test]
+fn a_sleep_goes_on_behind_the_calls() {
+    let scene = Scene::new("dlopen-nap");
+    let mut target = Target::start(&program("naps.c"), &[]);
+    let mut nap = 3000;
+    for _ in 0..5 {
+        target.send(&format!("nap {nap}"));
+        target.expect("going");
+        let began = Instant::now();
+        std::thread::sleep(std::time::Duration::from_millis(nap / 3));
+        let recording = scene.attach_with(&target, &BY_DLOPEN);
+        scene.detach(&target);
+        let over = began.elapsed().as_millis() as u64;
+        std::fs::remove_file(recording).expect("the recording");
+        let answer = target.expect("done");
+        let mut words = answer["done ".len()..].split_whitespace();
+        let took: u64 = words.next().expect("a time").parse().expect("a number");
+        assert!(took + 1 >= nap && words.next() == Some("0"), "{answer} of {nap} ms");
+        // A sleep that began anew at either call would take at least a third longer.
+        if over < nap - 200 && took < nap + nap / 4 {
+            return target.quit();
+        }
+        println!("slept for {took} ms of {nap} ms; detached after {over} ms");
+        nap = nap.max((2 * over).min(60_000));
+    }
+    panic!("the sleep began anew each time, or the attach and the detach took too long");
+}
+
+/// Whatever a signal handler has interrupted, also in the hook, its backtrace ends.
+#[test]
+fn a_backtrace_by_a_signal_handler_ends() {
+    let library = program_with(
+        "walks.c",
+        &["-O1", "-fexceptions", "-funwind-tables", "-DLIBRARY", "-shared", "-fPIC"],
+    );
+    let mut command =
+        Command::new(program_with("walks.c", &["-O1", "-fexceptions", "-funwind-tables"]));
+    command.env("LD_PRELOAD", &library);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    assert_eq!(target.ask("interrupt"), "done 1");
+    let scene = Scene::new("dlopen-interrupted");
+    let recording = scene.attach_with(&target, &BY_DLOPEN);
+    assert_eq!(target.ask("interrupt"), "done 1");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    let calls: u64 = r.asked_by("walked_block").iter().map(|g| g.number("allocations")).sum();
+    assert_eq!(calls + r.number("/recording/lost_events"), 100_000);
+}
+
 /// An operator new of the program's own that throws, and that no nothrow form is known to call, can be named.
 #[test]
 fn an_operator_new_of_the_programs_own_throws() {
     let program = program_with("own_new.cpp", &["-O1"]);
     let name = program.file_name().unwrap().to_str().unwrap();
-    let new = format!("--alloc-fn={name}:_Znwm(1)");
-    let delete = format!("--free-fn={name}:_ZdlPvm(1)");
+    // The mangled name has the type of a size.
+    let size = if cfg!(target_pointer_width = "64") { 'm' } else { 'j' };
+    let new = format!("--alloc-fn={name}:_Znw{size}(1)");
+    let delete = format!("--free-fn={name}:_ZdlPv{size}(1)");
     for by in ["map", "dlopen"] {
         let mut target = Target::start(&program, &[]);
         let before = Snapshot::of(&target);

@@ -279,12 +279,7 @@ fn linker_symbols(pid: Pid, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAdd
 
 fn entry_point(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<RemoteAddr> {
     let first = modules.iter().find(|m| m.path.as_os_str() != "[vdso]");
-    let entry = first.and_then(|m| {
-        let head = mem.read_some(m.start, 64);
-        let h = goblin::elf::Elf::parse_header(&head).ok()?;
-        Some(RemoteAddr(h.e_entry.wrapping_add(m.bias)))
-    });
-    entry.ok_or_else(|| Error::Nonsense { pid, what: "its executable has no ELF header any more, so prof can't tell where it begins: was the file replaced meanwhile? Start it again".into() })
+    first.and_then(|m| m.entry(mem)).ok_or_else(|| Error::Nonsense { pid, what: "its executable has no ELF header any more, so prof can't tell where it begins: was the file replaced meanwhile? Start it again".into() })
 }
 
 /// Runs the only thread of a new process until it reaches `at` and `ready` returns true.

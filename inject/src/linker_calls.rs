@@ -81,6 +81,13 @@ impl Deed {
             protect(READ),
             protect(READ | WRITE),
             needed("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]),
+            // glibc asks so first where its other calls have times of 32 bits.
+            #[cfg(target_pointer_width = "32")]
+            other(
+                "statx",
+                libc::SYS_statx as u64,
+                [fd, at, libc::AT_EMPTY_PATH as u64, 0x7ff, at, 0],
+            ),
             // prof's own, for stubs in pages of the library.
             other("mremap", nr::MREMAP, [at, len, len, stays, at, 0]),
         ]);
@@ -181,6 +188,8 @@ fn passes() -> bool {
         libc::syscall(libc::SYS_pread64, fd, to, 56, 64);
         libc::syscall(FSTAT, fd, to);
         libc::syscall(FSTATAT, fd, c"".as_ptr(), to, libc::AT_EMPTY_PATH);
+        #[cfg(target_pointer_width = "32")]
+        libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0x7ff, to);
         libc::syscall(libc::SYS_getrandom, to, 8, 1);
         libc::syscall(libc::SYS_brk, 0);
         let at = libc::mmap(std::ptr::null_mut(), page, read, file, fd, 0);

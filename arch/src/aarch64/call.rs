@@ -26,6 +26,9 @@ pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Set(0x401))
 /// of registers sets it to -1, for none: behind a system call the kernel would otherwise take the value in
 /// `x0` for that call's result, and might restart the call.
 pub const SYSTEM_CALL_REGSET: Option<i32> = Some(0x404);
+/// Request that sets the number of the system call that a thread is about to make, where that is neither in a register
+/// set nor in [`SYSTEM_CALL_REGSET`]: there is none.
+pub const SET_CALL: Option<u32> = None;
 /// Whether a thread must be inspected before it is stopped.
 pub const NEEDS_BLOCKED: bool = true;
 

@@ -10,7 +10,7 @@
 //! is done as `restart_syscall` is hidden. The registers do not show whether the thread was in a call at all.
 //! So the tracer inspects the thread before it stops it: [`Blocked`].
 
-use super::regs::{LR, PC, SP, THUMB};
+use super::regs::{LR, PC, R7, R11, SP, THUMB};
 use super::syscall::nr;
 use crate::blocked::{Blocked, Timeout};
 use crate::generic::stopped::{Restarts, StoppedRegs};
@@ -26,6 +26,9 @@ pub const REGSET: Registers = Registers::Set(1);
 pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Requests { get: 22, set: 0 });
 /// Register set with the number of the system call that the thread is in: there is none.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
+/// Request that sets the number of the system call that a thread is about to make (`PTRACE_SET_SYSCALL`): behind the
+/// entry, the kernel does not look at `r7` any more.
+pub const SET_CALL: Option<u32> = Some(23);
 /// Whether a thread must be inspected before it is stopped.
 pub const NEEDS_BLOCKED: bool = true;
 
@@ -303,6 +306,16 @@ impl StoppedRegs for UserRegs {
         regs
     }
 
+    /// No call is left to restart there, so one with a timeout continues as `restart_syscall`. A 64-bit kernel restarts
+    /// it so by itself.
+    fn restored_behind_function(&self) -> Self {
+        let mut regs = *self;
+        if self.is_timed() {
+            regs.r[7] = nr::RESTART_SYSCALL as u32;
+        }
+        regs
+    }
+
     fn is_restarted(&self) -> bool {
         u64::from(self.r[7]) == nr::RESTART_SYSCALL && self.blocked_here(self.behind()).is_some()
     }
@@ -339,6 +352,36 @@ impl StoppedRegs for UserRegs {
 
     fn stands_on(&self, gadget: u64) -> bool {
         self.pc() == gadget & !THUMB
+    }
+
+    /// `.ARM.exidx` has one row per function, and compilers mark those that can't throw like those without a caller.
+    const COARSE_TABLES: bool = true;
+
+    /// Ends the chain of frames, for unwinders that the function may call.
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Option<Self> {
+        let mut regs = *self;
+        regs.enter(at, sp, back);
+        for (r, arg) in regs.r.iter_mut().zip(args) {
+            *r = arg as u32;
+        }
+        (regs.r[R7 as usize], regs.r[R11 as usize]) = (0, 0);
+        Some(regs)
+    }
+
+    /// `ip` (`report_syscall` in `arch/arm/kernel/ptrace.c`).
+    const CALLS_HIDE: bool = true;
+
+    fn skipping(&self, pc: u64) -> Self {
+        let mut regs = *self;
+        // So that no value of the function's can be taken for the error of an interrupted call.
+        regs.r[0] = 0;
+        regs.set_pc(pc);
+        regs
+    }
+
+    /// `rt_sigreturn` has no arguments, so the result is where it was.
+    fn function_result(&self) -> Option<u64> {
+        Some(self.r[0].into())
     }
 }
 

@@ -113,3 +113,33 @@ fn a_thread_is_sent_to_a_call() {
     regs.r[0] = 0xb6f0_0000;
     assert_eq!(regs.syscall_result(), 0xb6f0_0000);
 }
+
+#[test]
+fn a_function_is_called_and_left_by_the_restorer() {
+    let mut regs = at(0x1000, 7, 162, 162);
+    regs.cpsr = 0x6600_fc30; // in an if-then block
+    (regs.r[4], regs.r[7], regs.r[11]) = (9, 0x7100, 0x7200);
+    let calling = regs.calling(0x5001, 0x6fc0, [1, 2], 0xa001).expect("supported");
+    assert_eq!((calling.pc(), calling.sp(), calling.cpsr), (0x5000, 0x6fc0, 0x6000_0030));
+    assert_eq!([0, 1, 4, 7, 11, 14].map(|n| calling.r[n]), [1, 2, 9, 0, 0, 0xa001]);
+    assert!(!calling.wants_reissue() && !calling.is_in_call());
+    let of_arm = regs.calling(0x5000, 0x6fc0, [1, 2], 0xa000).expect("supported");
+    assert_eq!(of_arm.cpsr, 0x6000_0010);
+    let mut end = UserRegs { ..calling };
+    (end.r[0], end.r[7], end.r[15]) = (-4_i32 as u32, nr::RT_SIGRETURN as u32, 0xa004);
+    assert_eq!(end.function_result(), Some(0xffff_fffc));
+    let skipping = end.skipping(0xa001);
+    assert_eq!((skipping.pc(), skipping.r[0], skipping.sp()), (0xa000, 0, 0x6fc0));
+    assert_eq!(skipping.cpsr & CPSR_T, CPSR_T);
+}
+
+/// The kernel continues a call with a timeout by another number, as a 64-bit one does by itself.
+#[test]
+fn calls_with_a_timeout_go_on_behind_a_function() {
+    let regs = at(0x1000, 7, nr::NANOSLEEP, nr::NANOSLEEP);
+    let back = regs.restored_behind_function();
+    assert_eq!((back.r[0], back.r[7], back.pc()), (7, 0, 0x1000));
+    assert_eq!(back, UserRegs { r: back.r, ..regs });
+    let endless = at(0x1000, 7, 336, 336);
+    assert_eq!(endless.restored_behind_function(), endless);
+}

@@ -143,6 +143,13 @@ pub trait StoppedRegs: Copy + Eq + Default {
         *self
     }
 
+    /// Returns the registers to write back behind a remote call of a function, in the stop that follows, where
+    /// [`CALLS_HIDE`](Self::CALLS_HIDE): the kernel decides on no restart there.
+    #[must_use]
+    fn restored_behind_function(&self) -> Self {
+        self.restored_behind_call()
+    }
+
     /// Returns whether the thread waits in `restart_syscall`: its call was interrupted once before, and its number is
     /// gone.
     #[must_use]
@@ -199,6 +206,10 @@ pub trait StoppedRegs: Copy + Eq + Default {
     fn skipping(&self, _pc: u64) -> Self {
         *self
     }
+
+    /// Whether unwind tables may hold for calls only, and may leave out functions such that a stack seems to begin there. Then
+    /// the caller of an interrupted function is uncertain, and so is the end of a stack.
+    const COARSE_TABLES: bool = false;
 
     /// Returns the difference, in bytes, between an address that has the alignment of signal frames and one that the stack
     /// pointer may have at a function's first instruction.

@@ -22,6 +22,9 @@ pub const REGSET: Registers = Registers::Requests { get: 12, set: 13 };
 pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Requests { get: 25, set: 0 });
 /// Register set with the number of the system call that the thread is in: it is among the general registers.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
+/// Request that sets the number of the system call that a thread is about to make, where that is neither in a register
+/// set nor in [`SYSTEM_CALL_REGSET`]: there is none.
+pub const SET_CALL: Option<u32> = None;
 /// Whether a thread must be inspected before it is stopped: no, the registers say what a stop has
 /// interrupted.
 pub const NEEDS_BLOCKED: bool = false;

@@ -15,6 +15,9 @@ pub const REGSET: Registers = Registers::Set(1);
 pub const THREAD_POINTER_REGSET: Option<Registers> = None;
 /// Register set with the number of the system call that the thread is in: it is among the general registers.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
+/// Request that sets the number of the system call that a thread is about to make, where that is neither in a register
+/// set nor in [`SYSTEM_CALL_REGSET`]: there is none.
+pub const SET_CALL: Option<u32> = None;
 /// Whether a thread must be inspected before it is stopped: no, the registers say what a stop has
 /// interrupted.
 pub const NEEDS_BLOCKED: bool = false;

@@ -1,5 +1,6 @@
 //! Properties of the running kernel.
 
+use nix::sys::utsname::uname;
 use nix::unistd::{SysconfVar, sysconf};
 
 /// Returns the size of a page in bytes: at least 4096.
@@ -12,6 +13,14 @@ pub fn page_size() -> u64 {
 #[must_use]
 pub fn clock_ticks() -> u64 {
     setting(SysconfVar::CLK_TCK).max(1)
+}
+
+/// Returns whether this is a program of 32-bit ARM under a kernel of AArch64; such a kernel calls the machine armv8l where it is
+/// asked to pass for a 32-bit one (personality(2)).
+#[must_use]
+pub fn is_wider_than_arm() -> bool {
+    let is_64_bit = |name: &str| ["aarch64", "armv8"].iter().any(|n| name.starts_with(n));
+    cfg!(target_arch = "arm") && uname().is_ok_and(|u| u.machine().to_str().is_some_and(is_64_bit))
 }
 
 /// Returns a setting of the kernel; 0 if it is not known.

@@ -11,7 +11,7 @@
 //! * [`cgroup`]: the folders of a process's cgroups;
 //! * [`files`]: opens files that somebody else may have put there;
 //! * [`signals`]: waits for signals; [`elf`]: the build ID and the dynamic section of an ELF image, however it is read;
-//! * [`clock`]: the kernel's clocks; [`page_size`], [`clock_ticks`]: its settings.
+//! * [`clock`]: the kernel's clocks; [`page_size`], [`clock_ticks`]: its settings; [`is_wider_than_arm`].
 //!
 //! The crate depends on no other crate of prof, and every crate but the hook and its formats may use it.
 
@@ -37,5 +37,5 @@ pub mod workers;
 
 pub use addr::RemoteAddr;
 pub use error::{Error, Result};
-pub use kernel::{clock_ticks, page_size};
+pub use kernel::{clock_ticks, is_wider_than_arm, page_size};
 pub use pid::Pid;

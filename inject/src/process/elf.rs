@@ -344,6 +344,13 @@ impl Module {
         all
     }
 
+    /// Returns the address at which a program begins, by the header in its memory.
+    pub(crate) fn entry(&self, mem: &RemoteMemory) -> Option<RemoteAddr> {
+        let head = mem.read_some(self.start, 64);
+        let h = goblin::elf::Elf::parse_header(&head).ok()?;
+        Some(RemoteAddr(h.e_entry.wrapping_add(self.bias)))
+    }
+
     /// Returns address and length of a section, by the file's section headers. Static programs have no program header
     /// that leads to `.eh_frame`.
     fn section(&self, pid: Pid, mem: &RemoteMemory, name: &str) -> Option<(RemoteAddr, u64)> {

@@ -88,7 +88,7 @@ impl Caller<'_> {
         // The kernel would forget what is left of a wait if the frame were restored (`rt_sigreturn`). So the system call is
         // skipped, and the thread stands in front of it again: without prof it restores the frame after all.
         let restored = done.and_then(|regs| {
-            t.set_regs(&regs.skipping(back.0))?;
+            t.skip_call(&regs, back.0)?;
             next_stop(t, f.what, Instant::now() + PATIENCE)?;
             t.set_vector_state(&vector)
         });

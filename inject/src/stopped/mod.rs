@@ -17,6 +17,7 @@ pub(crate) mod pending_calls;
 pub(crate) mod ptrace;
 pub mod remote;
 pub(crate) mod safe_thread;
+pub(crate) mod starts;
 pub mod state;
 pub(crate) mod tables;
 pub mod threads;

@@ -289,9 +289,9 @@ impl<'a> Caller<'a> {
         }
     }
 
-    fn set_all(&self, t: &mut Tracee) -> Result<()> {
+    fn set_all(&self, t: &mut Tracee, regs: &UserRegs) -> Result<()> {
         t.set_signal_mask(self.mask)?;
-        t.set_regs(&self.before.restored_behind_call())
+        t.set_regs(regs)
     }
 
     /// Restores a thread that stands behind a system call, or where it was first stopped.
@@ -307,14 +307,14 @@ impl<'a> Caller<'a> {
             let next = UserRegs::CALLS_HIDE && self.called;
             // If prof dies before the registers are set, the thread goes on from the frame.
             if !next {
-                self.set_all(&mut t)?;
+                self.set_all(&mut t, &self.before.restored_behind_call())?;
             }
             t.resume(libc::PTRACE_CONT, 0)?;
             if !t.wait_stopped(Instant::now() + PATIENCE)? {
                 return Err(Error::Gone(t.pid));
             }
             if next {
-                self.set_all(&mut t)?;
+                self.set_all(&mut t, &self.before.restored_behind_function())?;
             }
         }
         // The thread does not need the frame any more.

@@ -21,11 +21,13 @@ use crate::stopped::candidates::{Fitness, candidates};
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::ptrace::ptrace;
 use crate::stopped::remote::{Caller, layout};
+use crate::stopped::starts::Starts;
 use crate::stopped::threads::{StopTimes, Stopped, stop_all};
 use crate::stopped::tracee::Tracee;
 use crate::stopped::walk::{Frame, Walker};
 use crate::{Error, RemoteMemory, Result};
 use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::native::jump::code_at;
 use prof_os::maps::{self, Map};
 use prof_os::status::Status;
 use prof_os::{Pid, task};
@@ -161,6 +163,7 @@ pub(crate) struct Modules {
     starts: Vec<Range<u64>>,
     /// Address of the linker's function that it calls when it has linked a program, before any code of the program's.
     linked: Option<u64>,
+    begins: Starts,
 }
 
 fn within(code: &[Range<u64>], f: &Frame) -> bool {
@@ -202,15 +205,16 @@ impl Modules {
         }
         let code = |wanted: &dyn Fn(&str) -> bool| -> Vec<Range<u64>> {
             let found = all[libc].symbols(pid, mem, wanted);
-            found.iter().map(|s| s.addr.0..s.addr.0.saturating_add(s.size)).collect()
+            found.iter().map(|s| code_at(s.addr.0)..s.addr.0.saturating_add(s.size)).collect()
         };
         let harmless = code(&|name| HARMLESS.contains(&name));
         let waiting = code(&|name| WAITING.contains(&name));
         let callers = code(&|name| name == "dl_iterate_phdr");
         let starts = code(&|name| name == "__libc_start_main");
         let linked = all[linker].symbols(pid, mem, |name| name == LOADER);
-        let linked = linked.first().map(|s| s.addr.0);
-        Ok(Self { libc, linker, allocators, harmless, waiting, callers, starts, linked })
+        let linked = linked.first().map(|s| code_at(s.addr.0));
+        let begins = Starts::of(pid, mem, all, &all[libc]);
+        Ok(Self { libc, linker, allocators, harmless, waiting, callers, starts, linked, begins })
     }
 
     /// Returns the index of libc.
@@ -234,8 +238,9 @@ impl Modules {
 
     /// Returns what a thread with these frames is inside of that forbids a call by this thread, if anything.
     fn inside(&self, frames: &[Frame]) -> Option<&'static str> {
-        let waits = frames.first().is_some_and(|f| within(&self.waiting, f));
         let first_run = frames.iter().take_while(|f| f.module == self.libc && !f.is_signal).count();
+        // On ARM, they call a function that makes the system call.
+        let waits = frames[..first_run.min(2)].iter().any(|f| within(&self.waiting, f));
         // Frames of libc's that follow one another are judged by the function that other code has called.
         for (k, f) in frames.iter().enumerate() {
             if f.is_signal {
@@ -428,7 +433,7 @@ impl Search<'_> {
             {
                 return Ok(Ok(vec![tid]));
             }
-            if !is_whole {
+            if !is_whole || !modules.begins.has(frames.last()) {
                 return Ok(Err(format!("the stack of thread {tid} can't be followed to its end")));
             }
             if let Some(place) = modules.inside_linker(&frames) {
@@ -443,7 +448,11 @@ impl Search<'_> {
                     why = format!("thread {tid} was {place} at the last look ({})", at());
                 }
                 // A thread in the kernel is in no restartable sequence, as these may not make system calls.
-                None if regs.is_in_call() || has_no_sequence(t, self.mem) => fit.push(tid),
+                None if regs.is_in_call() => fit.push(tid),
+                None if walker.is_caller_uncertain() => {
+                    why = format!("thread {tid} was in code with coarse tables at the last look");
+                }
+                None if has_no_sequence(t, self.mem) => fit.push(tid),
                 None => {
                     why = format!("thread {tid} was in a restartable sequence at the last look")
                 }
@@ -521,6 +530,7 @@ mod tests {
             callers: one(0x200),
             starts: one(0x300),
             linked: Some(0x500),
+            begins: Starts::unknown(),
         }
     }
 

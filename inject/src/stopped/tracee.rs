@@ -360,6 +360,18 @@ impl Tracee {
         Ok(())
     }
 
+    /// Has the thread, which is at the entry of a system call with these registers, make none, and go on at `pc`. A thread
+    /// that is left alone before this has succeeded makes the call.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub(crate) fn skip_call(&mut self, regs: &UserRegs, pc: u64) -> Result<()> {
+        self.set_regs(&regs.skipping(pc))?;
+        let Some(request) = call::SET_CALL else { return Ok(()) };
+        ptrace(request, self.tid, 0, usize::MAX)
+            .map_err(|e| self.failed("skip a system call of a thread of", e))
+    }
+
     /// Returns the thread's vector state.
     ///
     /// # Errors

@@ -56,13 +56,15 @@ pub struct Walker<'a> {
     cfi: HashMap<usize, Tables>,
     /// Whether the last stack led through code without tables.
     by_code: bool,
+    /// Whether the last stack's first frame was taken from a table that holds for calls only.
+    by_calls: bool,
 }
 
 impl<'a> Walker<'a> {
     /// Makes a walker for a process with these modules and mappings.
     #[must_use]
     pub fn new(mem: &'a RemoteMemory, modules: Vec<Module>, maps: Vec<Map>) -> Self {
-        Self { mem, modules, maps, cfi: HashMap::new(), by_code: false }
+        Self { mem, modules, maps, cfi: HashMap::new(), by_code: false, by_calls: false }
     }
 
     /// Reads all modules' tables, so that no thread is stopped for that later.
@@ -142,24 +144,38 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the frames of a thread's stack, the innermost first, as far as call frame information leads, and whether that is
-    /// to its end.
+    /// to its end. Where most C code has none ([`COARSE_TABLES`](StoppedRegs::COARSE_TABLES)), the code itself leads on.
     pub(crate) fn frames(&mut self, regs: &UserRegs) -> (Vec<Frame>, bool) {
         let mut full = FullRegs::from(regs);
         let (mut exact, mut all) = (true, Vec::new());
-        self.by_code = false;
+        (self.by_code, self.by_calls) =
+            (false, UserRegs::COARSE_TABLES && !self.is_covered(full.pc));
         for _ in 0..MAX_FRAMES {
             let at = if exact { full.pc } else { full.pc.wrapping_sub(1) };
             let Some(module) = self.module_of(full.pc) else { break };
             let is_signal = is_sigreturn_code(&self.mem.read_some(RemoteAddr(full.pc), 16));
             all.push(Frame { at: RemoteAddr(at), module, is_signal });
             match self.step(&full, exact) {
-                Some(_) if self.by_code => break,
+                Some(_) if self.by_code && !UserRegs::COARSE_TABLES => break,
                 Some(Some((next, signal))) => (full, exact) = (next, signal),
                 Some(None) => return (all, true),
                 None => break,
             }
         }
         (all, false)
+    }
+
+    /// Returns whether the first frame's caller is uncertain on the stack that [`frames`](Self::frames) has returned last,
+    /// unless the thread was at a call. The caller may have been passed over.
+    pub(crate) fn is_caller_uncertain(&self) -> bool {
+        self.by_calls
+    }
+
+    /// Returns whether call frame information covers each instruction at this address.
+    fn is_covered(&mut self, pc: u64) -> bool {
+        let Some(index) = self.module_of(pc) else { return false };
+        let (mem, m) = (self.mem, &self.modules[index]);
+        self.cfi.entry(index).or_insert_with(|| Tables::of(mem, m)).cfi().covers(pc)
     }
 
     /// Returns the modules by whose tables stacks are unwound.
