@@ -31,6 +31,14 @@ fn kill_collector(recording: &Path) {
     until("the collector has ended", || collector.iter().all(has_ended));
 }
 
+/// Kills the collector of a process whose recording others read, too.
+fn kill_collector_of(scene: &Scene, target: &Target) {
+    let out = scene.prof(&["status", &target.pid.to_string(), "--format", "json"]).ok("status");
+    let status: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
+    let pid = status["collector_pid"].as_i64().expect("a collector") as i32;
+    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
+}
+
 /// Waits until the collector has written what there is, and no fold is in progress: a program that allocates without a
 /// pause could meet the bound first, where processors are few.
 fn calm(recording: &Path) {
@@ -288,6 +296,56 @@ fn a_killed_attach_ends_no_recording() {
     let r = scene.finished(&file);
     assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
     assert_eq!(r.marked("toggle.c", "toggled_block").number("allocations"), allocated);
+    target.quit();
+}
+
+/// Commands that follow a recording neither begin another one where its collector has died, nor end as if all were well.
+#[test]
+fn who_follows_a_recording_is_told_that_its_collector_has_died() {
+    let scene = Scene::new("followed");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let file = scene.attach_with(&target, &["-o", "r.prof"]);
+    let follow = |args: &[&str]| {
+        let mut c = Command::new(Scene::binary());
+        c.args(args).current_dir(scene.path("")).stdout(Stdio::null()).stderr(Stdio::piped());
+        c.spawn().expect("prof")
+    };
+    let ends = |child: std::process::Child| {
+        let out = child.wait_with_output().expect("an end");
+        (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    for args in [&["trace", &pid][..], &["leaks", &pid, "--live", "100ms"]] {
+        let following = follow(args);
+        target.ask("alloc 10");
+        std::thread::sleep(Duration::from_millis(700));
+        kill_collector_of(&scene, &target);
+        let (code, said) = ends(following);
+        assert!(code == Some(1) && said.contains("has died"), "{args:?}: {code:?} {said}");
+        assert!(said.contains(&format!("prof attach {pid} -o")), "{args:?}: {said}");
+        // Nothing is begun behind it either.
+        let (code, said) = ends(follow(args));
+        assert!(code == Some(3) && said.contains("has died"), "{args:?}: {code:?} {said}");
+        if may_open_mappings() {
+            let out = scene.prof(&["attach", &pid, "-o", "r.prof"]).ok("attach again");
+            assert!(out.stderr.contains("r.prof goes on"), "{out:?}");
+        } else {
+            scene.prof(&["detach", &pid]).ok("detach");
+            std::fs::remove_file(&file).expect("the recording");
+            scene.attach_with(&target, &["-o", "r.prof"]);
+        }
+    }
+    scene.detach(&target);
+    // A recording of the command's own is saved, and the process is as it was.
+    let own = scene.path("own.prof");
+    let following = follow(&["trace", &pid, "-o", "own.prof"]);
+    until("it records", || target.proc("maps").contains("prof-ring") && !writers(&own).is_empty());
+    target.ask("alloc 10");
+    kill_collector_of(&scene, &target);
+    let (code, said) = ends(following);
+    assert!(code == Some(1) && said.contains("has died"), "{code:?} {said}");
+    assert_eq!(scene.prof(&["status", &pid]).code, 3);
+    scene.finished(&own);
     target.quit();
 }
 

@@ -145,6 +145,12 @@ fn leave(watched: Vec<Watched>, args: &TopArgs, answer: Option<Leave>) -> bool {
             ));
             continue;
         }
+        if w.has_lost_collector() {
+            term::say(&format!("{:#}", w.died()));
+            // What is to be kept may go on.
+            w.own &= answer != Some(Leave::Keep);
+            clean = false;
+        }
         let own = w.own;
         if let Err(e) = w.end() {
             term::say(&format!("{e:#}"));

@@ -126,6 +126,8 @@ enum End {
     Closed,
     /// The recording has ended.
     Recording,
+    /// The collector has ended without finishing the recording.
+    Died,
 }
 
 /// Runs the command.
@@ -220,6 +222,9 @@ fn trace(
         term::say(&format!("the recording of process {} has ended", watched.pid));
     }
     term::say(&summary(&out, &trace, end));
+    if end == End::Died {
+        return Err(watched.died());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -231,7 +236,7 @@ fn summary(out: &Lines<'_>, trace: &Trace, end: End) -> String {
     }
     line += &format!(", {} lost", text::number(trace.lost()));
     let left = trace.follower().bytes_left();
-    if end != End::Recording && left > SOME {
+    if !matches!(end, End::Recording | End::Died) && left > SOME {
         line += &format!(", and the last {} of the recording not reached", text::bytes(left));
     }
     line
@@ -261,8 +266,11 @@ impl Lines<'_> {
             if super::attach::is_interrupted() {
                 return Ok(End::Asked);
             }
-            if read.finished || (!grows && !behind) {
+            if read.finished {
                 return Ok(End::Recording);
+            }
+            if !grows && !behind {
+                return Ok(End::Died);
             }
             if self.until.is_some_and(|until| !behind && trace.follower().now_ns() > until) {
                 return Ok(End::Asked);

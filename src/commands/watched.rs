@@ -7,15 +7,16 @@ use crate::failure::refused;
 use crate::new_file::create;
 use crate::session::{self, Settings};
 use crate::term;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use prof_analyze::Follower;
 use prof_collect::Peek;
 use prof_inject::Launched;
 use prof_os::Pid;
-use prof_os::process::is_running;
+use prof_os::process::{has_ended, is_running};
 use prof_trace::records::Stripped;
+use prof_trace::shared::state;
 use prof_trace::values::text;
 use std::ffi::OsString;
 use std::fs;
@@ -44,12 +45,16 @@ impl Watch {
     /// Takes the running recording of the process, or begins one.
     ///
     /// # Errors
-    /// If the process can't be recorded, or the command can't be started.
+    /// If the process can't be recorded, the collector of its recording has died, or the command can't be started.
     pub(super) fn begin(&self, record: &RecordArgs) -> Result<Watched> {
         match self {
             Self::Process(pid) => match Watched::running(*pid) {
                 Some(running) => Ok(running),
-                None => Watched::attach(*pid, record),
+                None => match unfinished(*pid) {
+                    // To begin another would finish this one, which may go on.
+                    Some(peek) => Err(refused(died(*pid, &peek.path))),
+                    None => Watched::attach(*pid, record),
+                },
             },
             Self::Command(words) => Watched::start(words, record),
         }
@@ -81,6 +86,23 @@ pub(super) fn want_blocks(follower: &Follower, pid: Pid) -> Result<()> {
         "this asks for single blocks, and the recording of process {pid} has only figures by stack ({by}): \
          `prof detach {pid}`, and attach without {by}"
     )))
+}
+
+/// Returns the state of a process whose collector has died before it had finished the recording.
+fn unfinished(pid: Pid) -> Option<Peek> {
+    let has_died = |p: &Peek| {
+        let had_one = p.collector.0 != Pid::NONE && !p.path.as_os_str().is_empty();
+        p.state == state::ATTACHED && had_one && !p.collector_alive
+    };
+    Peek::of(pid).ok().flatten().filter(has_died)
+}
+
+fn died(pid: Pid, path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "the collector of process {pid} has died, and the recording is not finished: `prof attach {pid} -o {path}` goes on \
+         in it, and `prof detach {pid}` finishes it"
+    )
 }
 
 /// A process whose recording is looked at.
@@ -156,6 +178,28 @@ impl Watched {
         is_running(self.collector.0, self.collector.1)
     }
 
+    /// Returns whether the collector has died, and prof is still in the process.
+    pub(super) fn has_lost_collector(&self) -> bool {
+        !self.grows() && unfinished(self.pid).is_some_and(|p| p.collector == self.collector)
+    }
+
+    /// Returns the error that the collector has ended without finishing the recording.
+    pub(super) fn died(&self) -> anyhow::Error {
+        let (pid, path) = (self.pid, &self.path);
+        match self.has_lost_collector() {
+            true if self.own => anyhow!("the collector of process {pid} has died"),
+            true => anyhow!(died(pid, path)),
+            false if has_ended(pid) => anyhow!(
+                "{} is not finished: process {pid} has ended, and its collector had died, or had no room on the disk",
+                path.display()
+            ),
+            false => anyhow!(
+                "{} is not finished: the collector of process {pid} has died, or had no room on the disk",
+                path.display()
+            ),
+        }
+    }
+
     /// Detaches if this command has attached.
     ///
     /// # Errors
@@ -178,12 +222,13 @@ impl Watched {
     }
 
     fn detach(&self) -> Result<()> {
-        if !self.own || !self.grows() {
+        // What a dead collector has left is saved.
+        if !self.own || !self.grows() && !self.has_lost_collector() {
             return Ok(());
         }
         match session::detach(self.pid, session::DETACH_TIMEOUT, false, Audit::unless(false)) {
             Ok(detached) => super::detach::say(&detached),
-            Err(e) if prof_os::process::has_ended(self.pid) => log::info!("{e:#}"),
+            Err(e) if has_ended(self.pid) => log::info!("{e:#}"),
             Err(e) => return Err(e),
         }
         Ok(())
