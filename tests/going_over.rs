@@ -154,6 +154,54 @@ fn figures_stay_exact_over_the_change() {
     target.quit();
 }
 
+/// What follows the recording goes on with figures where these answer what it asks.
+#[test]
+fn looks_at_what_is_live_go_on_over_the_change() {
+    let scene = Scene::new("over-live");
+    let mut target = Target::start(&program("folds.c"), &[]);
+    let pid = target.pid.to_string();
+    let file = begin(&scene, &mut target, "r.prof", &["--max-disk", "4MiB"]);
+    let follow = |name: &str, args: &[&str]| {
+        let out = |end: &str| {
+            std::fs::File::create(scene.path(&format!("{name}.{end}"))).expect("a file")
+        };
+        let mut c = std::process::Command::new(Scene::binary());
+        c.args(args).stdout(out("out")).stderr(out("err"));
+        c.spawn().expect("prof")
+    };
+    let text = |file: &str| std::fs::read_to_string(scene.path(file)).expect("text");
+    let mut looks = follow("looks", &["leaks", &pid, "--live", "100ms", "--format", "json"]);
+    let mut blocks = follow("blocks", &["leaks", &pid, "--live", "100ms", "--older", "1ms"]);
+    let mut trace = follow("trace", &["trace", &pid]);
+    target.ask("batch");
+    until("all follow", || {
+        target.ask("batch");
+        settle(&file);
+        ["looks.out", "blocks.out", "trace.out"].iter().all(|f| text(f).contains("long_lived"))
+    });
+    go_over(&scene, &mut target, &file, 4 << 20);
+    // The last look, of a line.
+    let last = || -> Value {
+        let all = text("looks.out");
+        let line = all.lines().rfind(|line| line.ends_with('}')).unwrap_or("{}");
+        serde_json::from_str(line).expect("JSON")
+    };
+    until("it is told", || text("looks.err").contains("gone over to figures"));
+    let said = Said::of(&target.ask("batch"));
+    until("it has the figures", || last()["count"].as_u64() >= Some(said.0[5] - 10));
+    let frames = last()["top"].to_string();
+    assert!(frames.contains("long_lived"), "{frames}");
+    // Which blocks are old, figures don't tell, nor what happens.
+    for (child, err) in [(&mut blocks, "blocks.err"), (&mut trace, "trace.err")] {
+        let code = child.wait().expect("an end").code();
+        assert!(code == Some(1) && text(err).contains("figures by stack alone"), "{}", text(err));
+    }
+    kill(Pid::from_raw(looks.id() as i32), Signal::SIGINT).expect("SIGINT");
+    assert!(looks.wait().expect("an end").success(), "{}", text("looks.err"));
+    scene.detach(&target);
+    target.quit();
+}
+
 /// A collector that gets no processor finds more in the ring than the recording may have.
 #[test]
 fn a_ring_that_holds_more_than_the_bound_does_not_end_the_recording() {

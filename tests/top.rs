@@ -208,6 +208,51 @@ fn a_signal_gives_the_terminal_back_and_a_recording_goes_on() {
 }
 
 #[test]
+fn it_goes_on_when_the_recording_goes_over_to_figures() {
+    let scene = Scene::new("top-over");
+    let mut target = Target::start(&program("folds.c"), &[]);
+    let pid = target.pid.to_string();
+    let bounds = ["--max-disk", "4MiB", "--on-limit", "aggregate", "--every", "100ms"];
+    scene.attach_with(&target, &[&["-o", "r.prof", "--compress", "none"][..], &bounds].concat());
+    let mut top = Top::start(&scene, &[&pid, "--interval", "100ms"]);
+    target.ask("batch");
+    // 20 blocks of 300 bytes stay of each batch.
+    top.sees("long_lived");
+    top.press("b");
+    top.sees("since b");
+    until("it has gone over", || {
+        target.ask("batch");
+        top.read();
+        top.screen().contains("figures alone from")
+    });
+    let before = long_lived(&top.screen());
+    (0..20).for_each(|_| _ = target.ask("batch"));
+    until("it shows what grows", || {
+        top.read();
+        long_lived(&top.screen()) > before
+    });
+    assert!(top.screen().contains("since b"), "growth is counted on: {}", top.screen());
+    top.press("q");
+    top.press("n");
+    assert_eq!(top.ends(), Some(0), "{}", top.shown);
+    scene.detach(&target);
+    target.quit();
+}
+
+/// Returns the bytes that a function holds, as the screen has it.
+fn long_lived(screen: &str) -> f64 {
+    let row = screen.lines().find(|l| l.contains("long_lived")).unwrap_or_default();
+    let words = row.split(|c: char| c.is_whitespace() || c == '\u{2502}');
+    let mut sizes = words.filter_map(|w| match w.strip_suffix('K') {
+        Some(n) => n.parse::<f64>().ok().map(|n| n * 1024.0),
+        None => {
+            w.strip_suffix('M').and_then(|n| n.parse::<f64>().ok()).map(|n| n * 1024.0 * 1024.0)
+        }
+    });
+    sizes.next().unwrap_or(0.0)
+}
+
+#[test]
 fn without_a_terminal_it_says_what_to_use() {
     let scene = Scene::new("top-none");
     let mut target = Target::start(&program("toggle.c"), &[]);

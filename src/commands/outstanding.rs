@@ -8,9 +8,9 @@ use crate::failure::usage;
 use crate::new_file::time_of_day;
 use crate::term;
 use anyhow::{Context, Result};
-use prof_analyze::Follower;
 use prof_analyze::live::{Names, Only, Outstanding, OutstandingOptions};
 use prof_analyze::report::Style;
+use prof_analyze::{Error, Follower};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -96,12 +96,23 @@ fn looks(
 ) -> Result<ExitCode> {
     let open = || Follower::open(&watched.path);
     let mut follower = open().map_err(|e| usage(e.to_string()))?;
+    let mut options = options.clone();
     watched::say_what_is_culled(&follower);
     let mut due = Instant::now() + interval;
     let mut printed = 0;
     while count.is_none_or(|n| printed < n) {
         let grows = watched.grows();
-        let read = follower.poll().context("cannot follow the recording")?;
+        let mut read = follower.poll();
+        if matches!(read, Err(Error::WentOver { .. })) && need_no_blocks(&options) {
+            term::say(
+                "the recording has gone over to figures by stack (--on-limit aggregate): blocks of any age count from now on",
+            );
+            follower = open()?;
+            names.forget();
+            options.combined = true;
+            read = follower.poll();
+        }
+        let read = read.context("cannot follow the recording")?;
         if !options.combined {
             watched::want_blocks(&follower, watched.pid)
                 .context("--combined-only needs no blocks")?;
@@ -111,7 +122,7 @@ fn looks(
             break;
         }
         if ended || Instant::now() >= due {
-            let look = Outstanding::new(&follower, names, options)?;
+            let look = Outstanding::new(&follower, names, &options)?;
             let style = Style { color: term::color(), width: term::width(), ..Style::default() };
             print(&match args.format {
                 Format::Text => look.text(&now(), style),
@@ -122,6 +133,9 @@ fn looks(
             if due < Instant::now() {
                 due = Instant::now() + interval;
             }
+        }
+        if ended && !read.finished {
+            return Err(watched.died());
         }
         if ended {
             let pid = watched.pid;
@@ -134,6 +148,13 @@ fn looks(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether figures by stack can answer what is asked, but for the age of blocks that nobody has named.
+fn need_no_blocks(options: &OutstandingOptions) -> bool {
+    let only = &options.only;
+    let asks = only.asks_for_sizes() || only.asks_for_threads() || only.older_ns(0).is_some();
+    !asks && !options.blocks
 }
 
 /// Returns the local time of day.

@@ -93,6 +93,12 @@ impl Names {
         }
     }
 
+    /// Forgets all stacks: another file has the recording's place.
+    pub fn forget(&mut self) {
+        self.stacks.clear();
+        self.askers = None;
+    }
+
     fn missing(&self, nodes: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let mut missing: Vec<u32> =
             nodes.into_iter().filter(|n| !self.stacks.contains_key(n)).collect();

@@ -1,5 +1,6 @@
 //! Follows a recording in a thread of its own, and takes a snapshot of it at each interval.
 
+use crate::numbers::Numbers;
 use crate::snapshot::{Cost, Ended, Moment, RowStats, Snapshot, Thread};
 use prof_analyze::live::{Book, Namer, Pace, StatsByThread, Unnamed, read};
 use prof_analyze::query::Span;
@@ -81,6 +82,7 @@ impl Feed {
         };
         let mut worker = Worker {
             follower,
+            numbers: Numbers::default(),
             namer,
             source,
             options,
@@ -140,6 +142,7 @@ impl Drop for Feed {
 
 struct Worker {
     follower: Follower<StatsByThread>,
+    numbers: Numbers,
     namer: Namer,
     source: Source,
     options: FeedOptions,
@@ -164,7 +167,11 @@ impl Worker {
         while !self.stop.load(Relaxed) {
             // Before the last read, so that what was written until then is read.
             let grows = is_running(self.source.collector.0, self.source.collector.1);
-            let read = self.follower.poll();
+            let read = match self.follower.poll() {
+                Err(Error::WentOver { .. }) => self.go_over(),
+                read => read,
+            };
+            self.numbers.give(&self.follower);
             let ended = match &read {
                 Err(Error::Cancelled { .. }) => return,
                 Err(e) => Some(format!("the recording can't be followed: {e}")),
@@ -190,6 +197,19 @@ impl Worker {
         }
     }
 
+    /// Goes on in the file of figures that has taken the place of the recording. Stacks keep their numbers, so that growth
+    /// is counted on.
+    fn go_over(&mut self) -> Result<Progress, Error> {
+        let mut follower = Follower::observed(&self.source.path, StatsByThread::default())?;
+        let read = follower.poll()?;
+        self.numbers.keep(&self.follower);
+        self.follower = follower;
+        // What changed in the last seconds is in the figures of both.
+        (self.pace, self.thread_pace, self.oldest) = Default::default();
+        self.asked = 0;
+        Ok(read)
+    }
+
     /// Returns why the recording has ended.
     fn why(&self) -> String {
         let (pid, name) = (self.source.pid, &self.source.name);
@@ -199,7 +219,10 @@ impl Worker {
         match &self.follower.meta().end {
             Some(_) => format!("the recording of process {pid} has ended, and the process goes on"),
             None => {
-                format!("the collector of process {pid} is gone; `prof attach {pid}` begins anew")
+                let path = self.source.path.display();
+                format!(
+                    "the collector of process {pid} has died; `prof attach {pid} -o {path}` goes on"
+                )
             }
         }
     }
@@ -256,9 +279,13 @@ impl Worker {
     fn snapshot(&mut self, p: &Progress, ended: Option<String>) -> Snapshot {
         let (meta, now) = (self.follower.meta(), self.follower.now_ns());
         let groups = self.follower.ageless_groups();
+        let numbers = 0..self.numbers.count(groups.len()) as u32;
+        // Of a stack that had blocks before the recording went over, and has not been seen in the figures yet, nothing is known.
+        let of = |number: u32| self.numbers.group(number).and_then(|g| groups.get(g as usize));
+        let figures_of = |number| of(number).map(|g| g.figures).unwrap_or_default();
         let threads = self.follower.observer().stats();
         let allocations = |f: &prof_analyze::heap::BlockStats| f.allocations + f.reallocations;
-        let all = groups.iter().map(|g| (g.figures.live_bytes, allocations(&g.figures)));
+        let all = numbers.clone().map(figures_of).map(|f| (f.live_bytes, allocations(&f)));
         self.pace.take(Ticks(now), all);
         let of_threads = threads.iter().map(|l| (l.live_bytes as u64, l.allocations as u64));
         self.thread_pace.take(Ticks(now), of_threads);
@@ -268,17 +295,19 @@ impl Worker {
         let age = |t: Option<&Ticks>| {
             t.filter(|t| **t != Ticks::MAX).map_or(0, |t| clock.between(*t, ticks))
         };
-        let figures = groups.iter().enumerate().map(|(i, g)| {
-            let (growth, rate) = self.pace.of(i);
-            let f = &g.figures;
+        let figures = numbers.map(|number| {
+            let (growth, rate) = self.pace.of(number as usize);
+            let f = figures_of(number);
+            let group = self.numbers.group(number);
+            let oldest = group.and_then(|g| self.oldest.stacks.get(g as usize));
             RowStats {
                 live: f.live_bytes,
                 blocks: f.live_count,
                 peak: f.peak_bytes,
-                allocations: allocations(f),
+                allocations: allocations(&f),
                 growth,
                 rate,
-                age: if f.live_count == 0 { 0 } else { age(self.oldest.stacks.get(i)) },
+                age: if f.live_count == 0 { 0 } else { age(oldest) },
             }
         });
         let stacks: Vec<RowStats> = figures.collect();
@@ -338,7 +367,7 @@ impl Worker {
         if self.namer.waiting() > BATCH {
             return;
         }
-        let groups = self.follower.groups_len();
+        let groups = self.numbers.count(self.follower.groups_len());
         let modules = self.follower.meta().modules.len();
         let more = groups > self.groups_then * 2 && self.asked > 0;
         if modules != self.modules || more {
@@ -365,11 +394,11 @@ impl Worker {
             return;
         }
         let meta = self.follower.meta();
-        let stack = |group: u32| {
-            let node = self.follower.node_of(group);
-            Unnamed { group, pcs: meta.stack(node), cut: meta.is_cut(node) }
+        let stack = |number: u32| {
+            let node = self.follower.node_of(self.numbers.group(number)?);
+            Some(Unnamed { group: number, pcs: meta.stack(node), cut: meta.is_cut(node) })
         };
-        self.namer.ask(wanted.into_iter().map(stack).collect());
+        self.namer.ask(wanted.into_iter().filter_map(stack).collect());
     }
 }
 

@@ -11,6 +11,7 @@ pub mod app;
 pub mod feed;
 pub mod filter;
 pub mod keys;
+mod numbers;
 pub mod rows;
 pub mod snapshot;
 pub mod terminal;
