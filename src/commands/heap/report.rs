@@ -265,6 +265,11 @@ impl HeapData {
             self.musls.iter().try_for_each(|m| m.write(out))?;
             self.mimallocs.iter().try_for_each(|m| m.write(out))?;
             self.tcmallocs.iter().try_for_each(|t| t.write(out))?;
+        } else if self.lost.late {
+            writeln!(
+                out,
+                "process {pid} ({name}): time was up before a heap was found (--timeout)"
+            )?;
         } else {
             writeln!(
                 out,

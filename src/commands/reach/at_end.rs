@@ -112,8 +112,8 @@ impl<'a> Prover<'a> {
     /// succeeded.
     pub(crate) fn finish(mut self, status: ExitCode) -> ExitCode {
         if self.found.is_empty() {
-            let why =
-                "the command was not held at its end: it was killed, or another program traced it";
+            let why = "the command was not held at its end: it was killed, its last thread ended by the system call exit rather \
+                 than exit_group, or another program traced it";
             self.found.push(Err(anyhow!(why)));
         }
         let mut is_over = false;
