@@ -16,6 +16,7 @@ fn figures_alone_are_exact_and_every_command_on_stacks_takes_them() {
     let pid = target.pid.to_string();
     let status = scene.prof(&["status", &pid]).ok("status").stdout;
     assert!(status.contains("aggregate  figures by stack are written every 100.0 ms"), "{status}");
+    assert!(status.contains(", by the figures of "), "{status}");
     let answer = target.ask("go");
     let own: HashMap<&str, u64> = answer
         .split(' ')

@@ -4,7 +4,7 @@ mod cost;
 mod told;
 
 use self::cost::Cost;
-use self::told::AtBound;
+use self::told::{AtBound, figures_age};
 use super::collect::Told;
 use super::family::SelectArgs;
 use super::report::Format;
@@ -207,6 +207,8 @@ struct Status {
     reports: Option<Value>,
     /// What has happened at the bound.
     at_bound: AtBound,
+    /// Time since the last figures of a recording without blocks.
+    figures_age: Option<Duration>,
 }
 
 impl Status {
@@ -227,6 +229,10 @@ impl Status {
         let cost = Cost::of(&peek);
         let reports = notes::about(peek.pid, "reports").filter(|_| peek.dump_signal != 0);
         let at_bound = AtBound::of(peek.pid);
+        let is_aggregated =
+            at_bound.went_over() || told.as_ref().is_some_and(|t: &Told| t.aggregate.is_some());
+        let ended = summary.as_ref().filter(|_| is_aggregated).map(|s| s.duration_ns);
+        let figures_age = ended.and_then(|ns| figures_age(&path, ns));
         (!prof_os::process::has_ended(peek.pid)).then_some(Self {
             peek,
             name,
@@ -238,6 +244,7 @@ impl Status {
             cost,
             reports,
             at_bound,
+            figures_age,
         })
     }
 
@@ -355,10 +362,13 @@ impl Status {
             let sampled = p.capture.is_sampled();
             let e = s.totals.errors;
             let error = |e: u64| sampled.then_some(e);
+            let ago = self.figures_age.map_or_else(String::new, |age| {
+                format!(", by the figures of {} ago", text::time(age))
+            });
             push(
                 "live",
                 format!(
-                    "{} in {}",
+                    "{} in {}{ago}",
                     text::about_bytes(b, error(e.live_bytes)),
                     text::about(n, error(e.live_count), "block", "blocks")
                 ),
@@ -504,6 +514,9 @@ impl Status {
             v["sample_every"] = p.capture.sample_every.into();
             v["min_size"] = p.capture.min_size.into();
             v["max_size"] = (p.capture.max_size < u64::MAX).then_some(p.capture.max_size).into();
+        }
+        if let Some(age) = self.figures_age {
+            v["figures_age_ns"] = (age.as_nanos() as u64).into();
         }
         if let Some(s) = &self.summary {
             if p.capture.is_sampled() {
