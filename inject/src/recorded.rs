@@ -6,7 +6,6 @@ use crate::permission::may_trace;
 use crate::process::foreign;
 use crate::process::rings::{ring_in, ring_len, with_ring};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
-use prof_os::process::living_thread;
 use prof_os::{Pid, maps, process};
 use prof_trace::foreign::Foreign;
 use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
@@ -97,10 +96,7 @@ impl Recorded {
     #[must_use]
     pub fn collector_lives(&self) -> bool {
         let pid = Pid::from_u32(self.control.collector_pid.load(Relaxed));
-        // A collector that was killed stays in /proc until its parent has waited for it.
-        pid != Pid::NONE
-            && process::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
-            && living_thread(pid).is_some()
+        process::is_at_work(pid, self.control.collector_start.load(Relaxed))
     }
 
     /// Returns whether an attach was completed, and its collector is at work.

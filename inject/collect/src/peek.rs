@@ -4,7 +4,7 @@ use crate::budget;
 use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
 use prof_os::Pid;
-use prof_os::process::{self, is_running};
+use prof_os::process::{self, is_at_work};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
 use prof_trace::records::Counters;
@@ -147,7 +147,7 @@ impl Peek {
 /// heartbeat.
 pub(crate) fn alive(c: &Stable, clock: Clock, collector: (Pid, u64)) -> bool {
     if c.collector_ns.load(Acquire) == pid_namespace() {
-        return is_running(collector.0, collector.1);
+        return is_at_work(collector.0, collector.1);
     }
     collector.0 != Pid::NONE && heartbeat_age(c, clock) < Duration::from_secs(3)
 }

@@ -7,9 +7,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 /// Maximum length of a command line; a process can make its own as long as its memory.
 const MAX_CMDLINE: u64 = 1 << 20;
+
+/// Longest wait for the threads of a process that is being killed.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Reads a file in `/proc` that belongs to a process.
 pub(crate) fn read(pid: Pid, path: &Path) -> Result<Vec<u8>> {
@@ -132,6 +136,22 @@ pub fn is_running(pid: Pid, start: u64) -> bool {
     pid != Pid::NONE && Stat::living(pid).and_then(|s| s.start()) == Some(start)
 }
 
+/// Returns whether the process that began at `start` still runs, as [`is_running`] does. The first thread of a process that is
+/// being killed may have ended before the others, which may be in the midst of a write. Those are waited for, for up to a
+/// second.
+#[must_use]
+pub fn is_at_work(pid: Pid, start: u64) -> bool {
+    if is_running(pid, start) {
+        return true;
+    }
+    let began = Instant::now();
+    let is_ending = || start_time(pid) == Some(start) && living_thread(pid).is_some();
+    while pid != Pid::NONE && is_ending() && began.elapsed() < ENDING {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
 /// Returns whether a process has ended, or is about to end and has already released its memory.
 #[must_use]
 pub fn has_ended(pid: Pid) -> bool {
@@ -176,6 +196,44 @@ mod tests {
         child.wait().expect("wait");
         assert_eq!(living_thread(pid), None);
         assert!(threads(pid).is_err() && has_ended(pid));
+    }
+
+    /// A thread that ends its process after a while.
+    extern "C" fn last_thread(_: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: both calls take integers only.
+        unsafe {
+            libc::usleep(300_000);
+            libc::_exit(0)
+        }
+    }
+
+    #[test]
+    fn the_threads_of_a_process_whose_first_one_has_ended_are_waited_for() {
+        // SAFETY: the child makes a thread and ends its own, and touches nothing that a thread of the parent may hold.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            // SAFETY: see above; the new thread uses no memory of this one.
+            unsafe {
+                let mut thread = std::mem::zeroed();
+                let null = std::ptr::null_mut();
+                libc::pthread_create(&raw mut thread, std::ptr::null(), last_thread, null);
+                libc::syscall(libc::SYS_exit, 0);
+            }
+        }
+        let pid = Pid::from_raw(child);
+        let start = start_time(pid).expect("a start time");
+        while lives(pid) {
+            std::thread::yield_now();
+        }
+        let began = Instant::now();
+        assert!(living_thread(pid).is_some(), "the last thread has ended already");
+        assert!(!is_at_work(pid, start));
+        assert_eq!(living_thread(pid), None);
+        assert!(began.elapsed() < ENDING);
+        assert!(!is_at_work(pid, start) && !is_at_work(Pid::NONE, 0));
+        // SAFETY: the child is this test's own.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     }
 
     #[test]
