@@ -19,7 +19,7 @@ def section():
         return
     bench = executable()
     print(f"{'depth':>8}{'native':>9}{'hooked':>9}{'added':>9}")
-    for where in ("1", "10", "40", "200", "random"):
+    for where in ("1", "10", "40", "200", "random", "settled"):
         native, hooked = (per_pair(bench, how, where) for how in ("native", "hooked"))
         print(f"{where:>8}{native:9.1f}{hooked:9.1f}{hooked - native:9.1f}", flush=True)
 

@@ -2,7 +2,7 @@
 //! nanoseconds by stack depth, medians of interleaved rounds. `cargo bench -p prof-hook`.
 //!
 //! `cargo bench -p prof-hook -- count HOW WHERE PAIRS` makes so many pairs and nothing else, for
-//! valgrind to count instructions: HOW is `native` or `hooked`, WHERE a depth or `random`.
+//! valgrind to count instructions: HOW is `native` or `hooked`, WHERE a depth, `random` or `settled`.
 
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)]
@@ -67,11 +67,31 @@ fn random(pairs: usize, f: &dyn Fn()) {
     }
 }
 
+#[inline(never)]
+fn again(pairs: usize, f: &dyn Fn()) {
+    for _ in 0..pairs {
+        f();
+    }
+    black_box(pairs);
+}
+
+/// Calls `f` 10 frames deep, after this stack has taken turns with others.
+fn settled(pairs: usize, f: &dyn Fn()) {
+    for round in 0..=20 {
+        let pairs = if round < 20 { 1 } else { pairs };
+        deep(10, &|| again(pairs, f));
+        if round < 20 {
+            random(1 + round, f);
+        }
+    }
+}
+
 /// Call stack that pairs are made from.
 #[derive(Clone, Copy)]
 enum Place {
     Depth(usize),
     Random,
+    Settled,
 }
 
 impl Place {
@@ -79,6 +99,7 @@ impl Place {
         match self {
             Self::Depth(depth) => deep(depth, &|| (0..pairs).for_each(|_| f())),
             Self::Random => random(pairs, f),
+            Self::Settled => settled(pairs, f),
         }
     }
 
@@ -88,7 +109,11 @@ impl Place {
     }
 
     fn name(self) -> String {
-        if let Self::Depth(depth) = self { depth.to_string() } else { "random".into() }
+        match self {
+            Self::Depth(depth) => depth.to_string(),
+            Self::Random => "random".into(),
+            Self::Settled => "settled".into(),
+        }
     }
 }
 
@@ -111,8 +136,14 @@ fn measure(place: Place, hooked: &dyn Fn()) -> (f64, f64) {
 
 /// Makes the pairs of `count HOW WHERE PAIRS`. The ring has room for some hundred thousand pairs.
 fn count(hooked: &dyn Fn(), args: &[String]) {
-    let [how, place, pairs] = args else { panic!("count native|hooked DEPTH|random PAIRS") };
-    let place = place.parse().map_or(Place::Random, Place::Depth);
+    let [how, place, pairs] = args else {
+        panic!("count native|hooked DEPTH|random|settled PAIRS")
+    };
+    let place = match &**place {
+        "random" => Place::Random,
+        "settled" => Place::Settled,
+        depth => Place::Depth(depth.parse().expect("a depth")),
+    };
     let pairs = pairs.parse().expect("PAIRS is a number");
     place.run(pairs, if how == "native" { &native } else { hooked });
 }
@@ -139,7 +170,7 @@ fn main() {
         });
         println!("{:>8} {:>10} {:>10} {:>10}", "depth", "native ns", "hooked ns", "added ns");
         let depths = [1, 10, 40, 200].map(Place::Depth);
-        for place in depths.into_iter().chain([Place::Random]) {
+        for place in depths.into_iter().chain([Place::Random, Place::Settled]) {
             let (n, h) = measure(place, &hooked);
             println!("{:>8} {n:>10.1} {h:>10.1} {:>10.1}", place.name(), h - n);
         }

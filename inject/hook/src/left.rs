@@ -90,6 +90,7 @@ fn close(shared: &Shared, slot: &Slot, k: usize, index: u32) -> bool {
 pub(crate) fn distrust(t: &mut Thread) {
     t.codes.fill(SeenCode { pc: 0, rule: 0, id: PcId::NONE, modules: 0 });
     t.names.fill(SeenName { key: 0, number: 0 });
+    t.met = (0, 0);
     for r in &mut t.recent {
         r.epoch = 0;
     }

@@ -19,6 +19,8 @@ const ROUND: u16 = 512;
 const WORTH: u16 = ROUND / 8 * 5;
 /// Shortest and longest pause of lookups after a round with fewer hits, in walks.
 const RESTS: (u32, u32) = (1 << 12, 1 << 17);
+/// Number of lookups in a row that find the same stack before a walk takes it. A walk takes several times as long as a lookup.
+const SETTLED: u32 = 32;
 
 /// Returns the first of the entries that a stack may occupy.
 fn set(r: &Regs, caller: u64) -> usize {
@@ -57,6 +59,25 @@ pub fn looked(t: &mut Thread, found: bool) {
         };
         t.looks = (0, 0);
     }
+}
+
+/// Counts the lookups in a row that have found the same entry.
+#[inline(always)]
+pub fn met(t: &mut Thread, at: usize) {
+    let before = if t.met.0 == at as u32 { t.met.1 } else { 0 };
+    t.met = (at as u32, before + 1);
+}
+
+/// Returns whether the thread has had one and the same stack for a while, which is not the remembered one. Only a walk makes
+/// it that, so a thread that settles after many stacks would do lookups for ever, and one takes longer than a comparison
+/// with the remembered stack.
+#[inline(always)]
+pub fn has_settled(t: &mut Thread) -> bool {
+    let settled = t.met.1 >= SETTLED;
+    if settled {
+        t.met.1 = 0;
+    }
+    settled
 }
 
 /// Finds the stack with these registers, whose code address has this rule; returns an index of

@@ -111,7 +111,7 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
         job.t.forget_goroutines();
         job.t.modules = modules;
     }
-    let many = recent::is_worth_it(job.t);
+    let many = recent::is_worth_it(job.t) && !recent::has_settled(job.t);
     if many {
         let stack = find_recent(job, verifying);
         recent::looked(job.t, stack.is_some());
@@ -161,6 +161,7 @@ fn find_recent(job: &mut Job<'_>, verifying: bool) -> Option<Stack> {
             && job.t.fresh.iter().take(found.fresh).rev().zip(&e.codes).all(|(f, c)| f.code == *c);
         count_verified(job.slot, same);
     }
+    recent::met(job.t, at);
     let node = name_recent(shared, job.slot, job.t, at)?;
     Some(Stack { node: node as u32, cut: job.t.recent.get(at)?.cut })
 }

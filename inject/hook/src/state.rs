@@ -207,6 +207,8 @@ pub struct Thread {
     pub rest: (u32, u32),
     /// Entry of a set of `recent` to be replaced next.
     pub next_recent: u32,
+    /// Entry of `recent` that the last lookup has found, and number of lookups in a row that have found it.
+    pub met: (u32, u32),
     /// `Control::modules_seq` when the remembered stack was taken.
     pub modules: u32,
     /// Whether the remembered stack is not reusable.
