@@ -31,12 +31,17 @@ fn kill_collector(recording: &Path) {
     until("the collector has ended", || collector.iter().all(has_ended));
 }
 
-/// Kills the collector of a process whose recording others read, too.
+/// Kills the collector of a process whose recording others read, too, as soon as it has one.
 fn kill_collector_of(scene: &Scene, target: &Target) {
-    let out = scene.prof(&["status", &target.pid.to_string(), "--format", "json"]).ok("status");
-    let status: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
-    let pid = status["collector_pid"].as_i64().expect("a collector") as i32;
-    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
+    let mut collector = None;
+    until("it has a collector", || {
+        let out = scene.prof(&["status", &target.pid.to_string(), "--format", "json"]);
+        let status = serde_json::from_str::<serde_json::Value>(&out.stdout).unwrap_or_default();
+        collector = status["collector_pid"].as_i64();
+        collector.is_some()
+    });
+    let pid = Pid::from_raw(collector.expect("a collector") as i32);
+    kill(pid, Signal::SIGKILL).expect("killed");
 }
 
 /// Waits until the collector has written what there is, and no fold is in progress: a program that allocates without a
