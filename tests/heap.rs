@@ -254,6 +254,24 @@ fn who_has_no_heap_of_glibcs_is_told_so() {
     target.quit();
 }
 
+/// The cache of a thread is found in a chunk that is larger than it, too.
+#[test]
+fn a_cache_in_a_larger_chunk_is_found() {
+    let scene = Scene::new("heap_wide");
+    let mut command = Command::new(program_with("wide.c", &["-O1", "-pthread"]));
+    command.env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1");
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["heap", &pid, "--format", "json"]).ok("prof heap").stdout;
+    let heap: Value = serde_json::from_str(&out).expect("JSON");
+    let arenas = heap["arenas"].as_array().expect("arenas");
+    let cached =
+        arenas.iter().map(|a| a["cached"]["blocks"].as_u64().expect("blocks")).sum::<u64>();
+    assert_eq!((arenas.len(), cached), (1, 7 + 20 * 7), "{heap:#}");
+    target.quit();
+}
+
 /// Objects are counted by class in a program without symbols that prof never recorded.
 #[test]
 fn objects_are_counted_by_class() {

@@ -29,16 +29,18 @@ impl Layout {
         (self.number * self.lists).next_multiple_of(WORD)
     }
 
-    /// Returns the size of the chunk that it lies in.
-    const fn chunk(self) -> u64 {
-        (self.first() + self.lists * WORD + WORD).next_multiple_of(ALIGN)
+    /// Returns whether a chunk of this size may hold it. A free chunk that is taken for it is not split if what is left would be
+    /// less than the smallest chunk.
+    const fn fits(self, size: u64) -> bool {
+        let least = (self.first() + self.lists * WORD + WORD).next_multiple_of(ALIGN);
+        least <= size && size < least + LEAST
     }
 }
 
 /// Marks the chunks in the caches of threads. Returns the number of links that make no sense, and adds the addresses of
 /// the caches themselves, which are blocks that no program has asked for, to `caches`.
 pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked, caches: &mut Vec<u64>) -> u64 {
-    let is_one = |size: u64| LAYOUTS.iter().any(|l| l.chunk() == size);
+    let is_one = |size: u64| LAYOUTS.iter().any(|l| l.fits(size));
     let chunks = all.chunks.iter();
     let found: Vec<(u64, u64)> = chunks
         .filter(|c| is_one(c.size()) && c.state() == State::InUse)
@@ -46,7 +48,7 @@ pub(crate) fn mark_cached(view: &mut View<'_>, all: &mut Walked, caches: &mut Ve
         .collect();
     let (mut broken, mut lists) = (0, Vec::new());
     for (user, size) in found {
-        for layout in LAYOUTS.iter().filter(|l| l.chunk() == size) {
+        for layout in LAYOUTS.iter().filter(|l| l.fits(size)) {
             let from = user + layout.first();
             lists.clear();
             // There may be millions of blocks of this size, so a window serves many.
