@@ -187,8 +187,9 @@ impl Modules {
             return Err(other.map_or_else(
                 || "it has no dynamic linker (a static program?)".into(),
                 |m| {
-                    let path = m.path.display();
-                    format!("its libc, {path}, is not glibc, the only one whose dynamic linker prof knows")
+                    let path = m.path.display().to_string();
+                    let musl = if path.contains("musl") { ", and musl's unloads nothing" } else { "" };
+                    format!("its libc, {path}, is not glibc, the only one whose dynamic linker prof knows{musl}")
                 },
             ));
         };
