@@ -540,7 +540,7 @@ fn a_debugger_gets_through_a_hooked_function() {
     if !common::installed("gdb") {
         return common::skip("dlopen-gdb-through", "there is no gdb");
     }
-    let program = program_with("sleeps.c", &["-O1"]);
+    let program = program_with("seen.c", &["-O1"]);
     let name = program.file_name().unwrap().to_str().unwrap();
     let named = format!("--alloc-fn={name}:sleeping_alloc(1)");
     for by in ["map", "dlopen"] {
@@ -557,7 +557,7 @@ fn a_debugger_gets_through_a_hooked_function() {
         target.expect("done");
         scene.detach(&target);
         target.quit();
-        scene.finished(&recording).marked("sleeps.c", "sleeping_alloc").assert_live(1, 72);
+        scene.finished(&recording).marked("seen.c", "sleeping_alloc").assert_live(1, 72);
     }
 }
 
@@ -568,7 +568,7 @@ fn a_debugger_gets_through_the_hook() {
         return common::skip("dlopen-gdb-hook", "there is no gdb");
     }
     let scene = Scene::new("dlopen-gdb-hook");
-    let mut target = Target::start(&program_with("sleeps.c", &["-O1"]), &[]);
+    let mut target = Target::start(&program_with("seen.c", &["-O1"]), &[]);
     scene.attach_with(&target, &["--by", "dlopen", "--keep-library"]);
     target.send("inform");
     target.expect("informing");
@@ -630,7 +630,7 @@ fn a_debugger_finds_its_way_out_of_the_hook() {
         return common::skip("dlopen-gdb-in", "there is no gdb");
     }
     let scene = Scene::new("dlopen-gdb-in");
-    let mut target = Target::start(&program_with("sleeps.c", &["-O1"]), &[]);
+    let mut target = Target::start(&program_with("seen.c", &["-O1"]), &[]);
     scene.attach_with(&target, &["--by", "dlopen", "--keep-library"]);
     target.send("spin");
     target.expect("spinning");
