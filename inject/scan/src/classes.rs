@@ -163,7 +163,7 @@ mod tests {
         };
         assert_eq!(name(c"7Session"), Some("7Session".into()));
         assert_eq!(name(c"*N4shop4CartE"), Some("N4shop4CartE".into()));
-        assert_eq!((name(c"Session"), name(c"7Ses sion"), name(c"")), (None, None, None));
+        assert_eq!((name(c"session"), name(c"7Ses sion"), name(c"")), (None, None, None));
         // Without virtual functions, anything may stand there.
         assert_eq!((name_of(&reader, 0), name_of(&reader, 8)), (None, None));
         let mut classes = Classes::open(Pid::this()).expect("own memory");
