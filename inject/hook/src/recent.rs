@@ -160,3 +160,28 @@ pub fn keep(shared: &Shared, t: &mut Thread, node: u16) {
     (e.node, e.words, e.len, e.cut, e.live) = (node, words as u8, len as u8, cut, live);
     e.epoch = t.epoch;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_settled_when_lookups_in_a_row_find_one_entry() {
+        // SAFETY: all zeroes is a valid state.
+        let mut t = unsafe { std::boxed::Box::<Thread>::new_zeroed().assume_init() };
+        assert!(!has_settled(&mut t));
+        for _ in 1..SETTLED {
+            met(&mut t, 7);
+            assert!(!has_settled(&mut t));
+        }
+        // Another stack in between begins the count anew.
+        met(&mut t, 8);
+        for _ in 1..SETTLED {
+            met(&mut t, 7);
+            assert!(!has_settled(&mut t));
+        }
+        met(&mut t, 7);
+        assert!(has_settled(&mut t));
+        assert!(!has_settled(&mut t), "one walk is enough");
+    }
+}
