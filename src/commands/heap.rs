@@ -63,7 +63,7 @@ pub(crate) fn run(args: &HeapArgs) -> Result<ExitCode> {
     let census = take(args.pid, &options).map_err(|e| refused(e.to_string()))?;
     let mut data = HeapData::new(args.pid, &census);
     if args.classes {
-        data.classes = classes::of_process(args.pid, &census);
+        data.classes = Some(classes::of_process(args.pid, &census)?);
     }
     let style = Style { color: term::color(), width: term::width(), ..Style::default() };
     print(&match args.format {

@@ -1,6 +1,8 @@
 //! The C++ classes of the blocks of a heap.
 
 use crate::classes::{self, ClassData};
+use crate::failure::refused;
+use anyhow::Result;
 use prof_analyze::report::{Style, Table};
 use prof_census::Census;
 use prof_os::Pid;
@@ -9,7 +11,7 @@ use prof_trace::values::text::{bytes, count, number};
 use serde::Serialize;
 use std::fmt::{self, Write};
 
-/// What the blocks in use begin with. Sizes are what the program can use.
+/// The blocks in use, added up by the C++ class of the object that they begin with. Bytes are those that the program can use.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ClassesData {
     /// The classes, those of most bytes first.
@@ -19,9 +21,14 @@ pub(super) struct ClassesData {
     other_blocks: u64,
 }
 
-/// Reads how the blocks in use of process `pid` begin; `None`: it is gone.
-pub(super) fn of_process(pid: Pid, census: &Census) -> Option<ClassesData> {
-    let mut names = Classes::open(pid)?;
+/// Adds up the blocks in use of process `pid`.
+///
+/// # Errors
+/// If the process has ended since the census.
+pub(super) fn of_process(pid: Pid, census: &Census) -> Result<ClassesData> {
+    let mut names = Classes::open(pid).ok_or_else(|| {
+        refused(format!("process {pid} has ended before its blocks could be told by class"))
+    })?;
     let list = classes::of(&mut names, census.blocks().map(|b| (b.address, b.size)));
     let (mut other_bytes, mut other_blocks) = (0u64, 0u64);
     for b in census.blocks() {
@@ -31,7 +38,7 @@ pub(super) fn of_process(pid: Pid, census: &Census) -> Option<ClassesData> {
         other_bytes = other_bytes.saturating_sub(c.bytes);
         other_blocks = other_blocks.saturating_sub(c.blocks);
     }
-    Some(ClassesData { list, other_bytes, other_blocks })
+    Ok(ClassesData { list, other_bytes, other_blocks })
 }
 
 impl ClassesData {
