@@ -154,7 +154,7 @@ fn figures_stay_exact_over_the_change() {
     target.quit();
 }
 
-/// What follows the recording goes on with figures where these answer what it asks.
+/// `prof leaks --live` follows the recording over to its figures, if these answer the question.
 #[test]
 fn looks_at_what_is_live_go_on_over_the_change() {
     let scene = Scene::new("over-live");

@@ -147,7 +147,7 @@ fn leave(watched: Vec<Watched>, args: &TopArgs, answer: Option<Leave>) -> bool {
         }
         if w.has_lost_collector() {
             term::say(&format!("{:#}", w.died()));
-            // What is to be kept may go on.
+            // Another collector may go on in a recording that the user keeps.
             w.own &= answer != Some(Leave::Keep);
             clean = false;
         }

@@ -222,7 +222,7 @@ impl Watched {
     }
 
     fn detach(&self) -> Result<()> {
-        // What a dead collector has left is saved.
+        // A detach also saves the events that a dead collector has left in the ring.
         if !self.own || !self.grows() && !self.has_lost_collector() {
             return Ok(());
         }

@@ -204,7 +204,7 @@ impl Worker {
         let read = follower.poll()?;
         self.numbers.keep(&self.follower);
         self.follower = follower;
-        // What changed in the last seconds is in the figures of both.
+        // Both files have the changes of the last seconds, so rates and ages are counted anew.
         (self.pace, self.thread_pace, self.oldest) = Default::default();
         self.asked = 0;
         Ok(read)

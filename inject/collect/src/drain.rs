@@ -62,7 +62,7 @@ pub(crate) struct Drain {
     spare: Vec<Names>,
     /// The segments in use, as of the last look.
     views: Vec<View>,
-    /// What is to be read of the last look of a pass.
+    /// The segments of the last look, divided into the parts that passes read.
     parts: Parts,
     /// Threads of which a segment is missing in that look.
     gaps: HashSet<u32>,

@@ -30,7 +30,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// No look; further ones are read in one part.
+    /// Creates parts without a look. Further looks are read in one part each.
     pub(crate) fn new() -> Self {
         let (all, bounds) = (Vec::new(), Vec::new());
         Self { most: usize::MAX, all, bounds, at: 0, end: 0, begun: false }

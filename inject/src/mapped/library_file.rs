@@ -133,10 +133,13 @@ impl Drop for LibraryFile {
     }
 }
 
-/// Returns the file of the library with this number that process `pid` has loaded, if that file was asked for to stay.
+/// Returns the file of the library with this number (0: none) that process `pid` has loaded, if that file was asked for to stay.
 /// Whoever drops it when the recording has ended removes it, though the process has ended, too.
 #[must_use]
 pub fn kept_library(pid: Pid, number: u64) -> Option<LibraryFile> {
+    if number == 0 {
+        return None;
+    }
     let mut files = FOLDERS.iter().filter_map(|folder| LibraryFile::at(pid, folder, number).ok());
     files.find(LibraryFile::is_there)
 }

@@ -1,4 +1,4 @@
-//! What unreachable blocks are: their C++ classes, and how they begin.
+//! Looks into unreachable blocks: names their C++ classes, and shows their first bytes.
 
 use super::before::BEFORE;
 use crate::classes::{self, ClassData};

@@ -22,7 +22,7 @@ pub(super) struct Reading {
     born: usize,
 }
 
-/// What a pass has come to.
+/// Outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// Nothing was read: the recording may not grow until the fold that is under way has ended.
