@@ -88,9 +88,7 @@ fn put_in_by(target: &Target, options: &Options, by_linker: bool) -> Result<Inst
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = HookImage::new()?;
     crate::inherited::check(pid, &mem, &maps, &found)?;
-    if by_linker {
-        library::check(pid, &mem, &modules, gadgets)?;
-    }
+    let by_linker = by_linker.then(|| library::check(pid, &mem, &modules, gadgets)).transpose()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
     plan::any_left(target, &planned, &not_hooked)?;
     let mut notes = plan::notes(&planned);
@@ -118,7 +116,7 @@ fn put_in_by(target: &Target, options: &Options, by_linker: bool) -> Result<Inst
         site.unmap_all(&mut mapped);
         return Err(e);
     }
-    if site.by_linker {
+    if site.by_linker.is_some() {
         notes.push(format!(
             "the hook is a library that the process's dynamic linker has loaded, at {:#x}",
             mapped.hook.addr

@@ -111,7 +111,7 @@ fn leads_to(
         // first.
         let executable = program.modules.first().is_some_and(|e| e.start == m.start);
         executable
-            && m.exports(program.mem, &operator.name)
+            && m.exports(program.mem, &[&operator.name])
             && owner.slot_symbol(program.mem, slot).as_deref() == Some(operator.name.as_str())
     };
     let direct = calls(&code, form.addr.0).into_iter().any(|to| {

@@ -9,11 +9,13 @@ use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile};
 use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
 use crate::process::elf::{self, Module};
+use crate::process::glibc::Glibc;
 use crate::process::link_map::MOST;
 use crate::stopped::function_call::RemoteFunction;
 use crate::stopped::gadgets::Gadgets;
 use crate::stopped::memory::WORD;
-use crate::stopped::safe_thread::{Modules, Search};
+use crate::stopped::modules::{self, Modules};
+use crate::stopped::safe_thread::Search;
 use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, sandbox};
 use nix::errno::Errno;
@@ -23,6 +25,7 @@ use prof_arch::native::jump::breakpoint;
 use prof_arch::native::syscall::nr;
 use prof_os::{Pid, maps, process, task};
 use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -34,31 +37,42 @@ pub(crate) const LINKER_STACK: u64 = 128 << 10;
 const MESSAGE: usize = 512;
 
 /// Functions of libc.
-#[derive(Clone, Copy, Debug)]
-struct Functions {
+#[derive(Clone, Debug)]
+pub(crate) struct Functions {
     open: RemoteFunction,
     close: RemoteFunction,
     error: RemoteFunction,
+    /// Those by which stacks are judged, among others.
+    glibc: Glibc,
 }
 
 impl Functions {
-    fn of(pid: Pid, mem: &RemoteMemory, libc: &Module) -> Option<Self> {
+    const OPEN: &str = "dlopen";
+    const CLOSE: &str = "dlclose";
+    const ERROR: &str = "dlerror";
+
+    /// Returns the names of all functions that have to be found.
+    fn names() -> HashSet<&'static str> {
+        let called = [Self::OPEN, Self::CLOSE, Self::ERROR];
+        modules::names().into_iter().chain(called).chain(UserRegs::KEEPER.map(|k| k.name)).collect()
+    }
+
+    fn of(mem: &RemoteMemory, glibc: Glibc) -> Option<Self> {
         let keeper = UserRegs::KEEPER.and_then(|k| {
-            let all = libc.symbols(pid, mem, |name| name == k.name);
-            let at = all.first()?.addr;
+            let at = glibc.functions(&[k.name]).next()?.addr;
             let is = |code: &&[u8]| mem.read_some(at, code.len()) == **code;
             k.code.iter().any(is).then_some(at)
         });
         let find = |what: &'static str| {
-            let all = libc.symbols(pid, mem, |name| name == what);
-            let s = all.iter().find(|s| !s.indirect && s.size > 0)?;
+            let s = glibc.functions(&[what]).find(|s| !s.indirect && s.size > 0)?;
             Some(RemoteFunction { what, at: s.addr, keeper })
         };
-        Some(Self { open: find("dlopen")?, close: find("dlclose")?, error: find("dlerror")? })
+        let [open, close, error] = [Self::OPEN, Self::CLOSE, Self::ERROR].map(find);
+        Some(Self { open: open?, close: close?, error: error?, glibc })
     }
 }
 
-/// Looks whether a process's dynamic linker can load the hook.
+/// Looks whether a process's dynamic linker can load the hook. Returns the functions that this takes.
 ///
 /// # Errors
 /// If it can't, with the reason.
@@ -67,12 +81,12 @@ pub(crate) fn check(
     mem: &RemoteMemory,
     modules: &[Module],
     gadgets: Gadgets,
-) -> Result<()> {
-    functions(pid, mem, modules)?;
+) -> Result<Functions> {
+    let functions = functions(pid, mem, modules)?;
     if sandbox::is_filtered(pid) {
         linker_calls::look(pid, gadgets)?.map_err(|why| refused(pid, why))?;
     }
-    Ok(())
+    Ok(functions)
 }
 
 fn refused(pid: Pid, why: String) -> Error {
@@ -86,12 +100,13 @@ fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functio
     if !tried || UserRegs::default().calling(0, 0, [0; 2], 0).is_none() {
         return Err(refused("prof can do that on AMD64 and AArch64 only"));
     }
-    let known = Modules::of(pid, mem, &maps::of(pid)?, modules).map_err(|why| refused(&why))?;
+    let glibc = Glibc::of(mem, &maps::of(pid)?, modules, &Functions::names());
+    let glibc = glibc.map_err(|why| refused(&why))?;
+    Modules::of(mem, modules, &glibc).map_err(|why| refused(&why))?;
     if elf::r_debug(mem, modules) == 0 {
         return Err(refused("its dynamic linker has no list of modules"));
     }
-    let libc = &modules[known.libc()];
-    Functions::of(pid, mem, libc).ok_or_else(|| {
+    Functions::of(mem, glibc).ok_or_else(|| {
         refused("its libc has no dlopen (glibc has one since 2.34; before, it was in a library of its own)")
     })
 }
@@ -145,23 +160,27 @@ pub(crate) fn is_mapped(pid: Pid, number: u64) -> bool {
 }
 
 impl<'a> Site<'a> {
-    fn search(&self, deed: Deed) -> Search<'a> {
-        Search { pid: self.pid, mem: self.mem, gadgets: self.gadgets, timeout: self.timeout, deed }
+    fn search<'f>(&self, deed: Deed, glibc: &'f Glibc) -> Search<'f>
+    where
+        'a: 'f,
+    {
+        let (pid, mem, gadgets, timeout) = (self.pid, self.mem, self.gadgets, self.timeout);
+        Search { pid, mem, gadgets, timeout, deed, glibc }
     }
 
-    /// Has the target's dynamic linker load the hook. The linker stack must be mapped.
+    /// Has the target's dynamic linker load the hook, by these functions. The linker stack must be mapped.
     ///
     /// # Errors
     /// If that is not possible. The library may be loaded then, and [`Site::unload`] unloads it.
     pub(crate) fn load(
         &mut self,
+        functions: &Functions,
         image: &HookImage,
         control: &mut Control,
         m: &mut Mapped,
     ) -> Result<()> {
         let (pid, mem) = (self.pid, self.mem);
         let modules = elf::modules(mem, &maps::of(pid)?);
-        let functions = functions(pid, mem, &modules)?;
         let stack = control.linker_stack.get();
         let number = library_file::new_number();
         control.needs = control.needs.max(NEEDS_FOR_LIBRARY);
@@ -177,7 +196,7 @@ impl<'a> Site<'a> {
                 }
             };
             let path = format!("{}\0", file.path);
-            let search = self.search(Deed::Load);
+            let search = self.search(Deed::Load, &functions.glibc);
             let done = search.run(self.stops, |c, late| {
                 mem.write_data(RemoteAddr(stack.addr), path.as_bytes())?;
                 let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
@@ -333,8 +352,11 @@ impl<'a> Site<'a> {
     fn close(&mut self, number: u64, stack: Area) -> Result<std::result::Result<bool, String>> {
         let (pid, mem, hooked) = (self.pid, self.mem, self.hooked);
         let modules = elf::modules(mem, &maps::of(pid)?);
-        let functions = functions(pid, mem, &modules)?;
-        let search = self.search(Deed::Unload);
+        let functions = match self.by_linker.clone() {
+            Some(functions) => functions,
+            None => functions(pid, mem, &modules)?,
+        };
+        let search = self.search(Deed::Unload, &functions.glibc);
         search.run(self.stops, |c, late| {
             let loaded = match find(mem, &modules, number) {
                 Listed::Yes(loaded) => loaded,

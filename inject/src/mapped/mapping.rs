@@ -12,7 +12,7 @@
 use crate::hooked::places::remote_place;
 use crate::mapped::bits;
 use crate::mapped::image::HookImage;
-use crate::mapped::library::LINKER_STACK;
+use crate::mapped::library::{Functions, LINKER_STACK};
 use crate::mapped::ours::{Kind, left_of, parts_around};
 use crate::mapped::ring::{Ring, grow};
 use crate::process::rings::has_parts;
@@ -111,8 +111,8 @@ pub(crate) struct Site<'a> {
     pub stops: &'a mut StopTimes,
     /// The functions whose jumps must be out of the code before anything is unmapped.
     pub hooked: &'a [Patched],
-    /// Whether the target's dynamic linker loads the hook.
-    pub by_linker: bool,
+    /// The functions by which the target's dynamic linker loads the hook; `None`: prof maps it.
+    pub by_linker: Option<Functions>,
     /// Whether the file of the library that it loads stays.
     pub keeps_library: bool,
     /// The error of the last mapping that could not be unmapped.
@@ -134,7 +134,7 @@ impl<'a> Site<'a> {
             timeout,
             stops,
             hooked: &[],
-            by_linker: false,
+            by_linker: None,
             keeps_library: false,
             failed: None,
         }
@@ -192,8 +192,8 @@ impl<'a> Site<'a> {
             self.map_at(Area { addr, len: page }, bits::NONE, note)?;
         }
         self.map_hook(image, control, m)?;
-        if self.by_linker {
-            self.load(image, control, m)?;
+        if let Some(functions) = self.by_linker.clone() {
+            self.load(&functions, image, control, m)?;
         }
         self.map_stubs(place, image, control, m)
     }
@@ -241,7 +241,7 @@ impl<'a> Site<'a> {
                 to.set(a);
                 *done = a;
             };
-            if self.by_linker && self.map_of_library(*a, image, m.hook, &mut note)? {
+            if self.by_linker.is_some() && self.map_of_library(*a, image, m.hook, &mut note)? {
                 continue;
             }
             self.map_at(*a, READ | EXEC, note).map_err(forbidden)?;
@@ -255,11 +255,11 @@ impl<'a> Site<'a> {
     fn map_hook(&mut self, image: &HookImage, control: &mut Control, m: &mut Mapped) -> Result<()> {
         use bits::{EXEC, READ, WRITE};
         let page = prof_os::page_size();
+        let by_linker = self.by_linker.is_some();
         // The note for forked children lies behind the hook or the stack.
-        let first = if self.by_linker { LINKER_STACK } else { image.len() as u64 };
+        let first = if by_linker { LINKER_STACK } else { image.len() as u64 };
         let hook_len = first + inherited::room();
         let all = hook_len + GUARDS_AND_FLAG * page;
-        let by_linker = self.by_linker;
         let mut tried = 0;
         loop {
             let Some(addr) = remote_place(&maps::of(self.pid)?, all, page) else {
@@ -268,7 +268,7 @@ impl<'a> Site<'a> {
             tried += 1;
             // The area is made executable first and restricted afterwards: where memory can't become executable later
             // (PR_SET_MDWE), it can still be mapped so.
-            let access = if self.by_linker { READ } else { READ | EXEC };
+            let access = if by_linker { READ } else { READ | EXEC };
             let note = |place| note_place(by_linker, place, page, control, m);
             match self.map_at(Area { addr, len: all }, access, note) {
                 Ok(()) => break,
@@ -278,7 +278,7 @@ impl<'a> Site<'a> {
         }
         let start = m.place.addr + page;
         let behind = start + hook_len;
-        let writable = match self.by_linker {
+        let writable = match by_linker {
             true => 0,
             false => image.data.0 as u64,
         };
@@ -289,7 +289,7 @@ impl<'a> Site<'a> {
             protect(m.flag.addr, page, READ | WRITE),
             ("madvise", nr::MADVISE, [m.flag.addr, page, libc::MADV_WIPEONFORK as u64, 0, 0, 0]),
         ];
-        if !self.by_linker {
+        if !by_linker {
             calls.insert(2, protect(start, image.code.0 as u64, READ));
         }
         self.calls(&calls)

@@ -47,7 +47,7 @@ impl Site<'_> {
         let len = geometry.size() as u64;
         let maps = maps::of(pid)?;
         let places = places::ring_places(&maps, process::start_brk(pid), windows, len);
-        let needs_code = !self.by_linker;
+        let needs_code = self.by_linker.is_none();
         let ring = self.alone(|c| {
             if needs_code {
                 c.may_map_code()?;

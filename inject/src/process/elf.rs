@@ -231,11 +231,13 @@ impl Module {
         name == file || name == stem || self.path.as_os_str() == name
     }
 
-    /// Returns whether the module defines a symbol for other modules.
-    pub(crate) fn exports(&self, mem: &RemoteMemory, name: &str) -> bool {
-        let Some((symbols, names, ctx)) = self.loaded_symbols(mem) else { return false };
+    /// Returns whether the module defines a symbol with one of these names for other modules.
+    pub(crate) fn exports(&self, mem: &RemoteMemory, names: &[&str]) -> bool {
+        let Some((symbols, strings, ctx)) = self.loaded_symbols(mem) else { return false };
         let mut found = false;
-        each(&symbols, &names, ctx, &mut |s, n| found |= n == name && s.st_visibility() == 0);
+        each(&symbols, &strings, ctx, &mut |s, n| {
+            found |= s.st_visibility() == 0 && names.contains(&n);
+        });
         found
     }
 

@@ -9,6 +9,7 @@ pub mod elf_file;
 pub(crate) mod filter;
 pub(crate) mod foreign;
 pub(crate) mod frozen;
+pub(crate) mod glibc;
 pub(crate) mod link_map;
 pub(crate) mod linked;
 pub(crate) mod mips_got;

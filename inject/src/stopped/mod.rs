@@ -11,6 +11,7 @@ pub(crate) mod frame_place;
 pub(crate) mod function_call;
 pub mod gadgets;
 pub(crate) mod memory;
+pub(crate) mod modules;
 pub(crate) mod options;
 pub(crate) mod patience;
 pub(crate) mod pending_calls;

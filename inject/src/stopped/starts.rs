@@ -4,16 +4,16 @@
 //! seen.
 
 use crate::process::elf::Module;
+use crate::process::glibc::Glibc;
 use crate::stopped::walk::Frame;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::jump::code_at;
-use prof_os::Pid;
 use std::ops::Range;
 
 /// Functions of libc's that make threads. The code that a new thread runs first is at their end.
-const MAKERS: [&str; 4] = ["clone", "__clone", "clone3", "__clone3"];
+pub(crate) const MAKERS: [&str; 4] = ["clone", "__clone", "clone3", "__clone3"];
 /// Length of a program's first function, `_start` of the C library, at most.
 const FIRST: u64 = 128;
 /// Bytes behind [`MAKERS`] that the new thread runs.
@@ -24,12 +24,12 @@ const BEHIND: u64 = 16;
 pub(crate) struct Starts(Option<Vec<Range<u64>>>);
 
 impl Starts {
-    /// Finds the code in which threads of a process with these modules begin, whose libc is `libc`.
-    pub(crate) fn of(pid: Pid, mem: &RemoteMemory, modules: &[Module], libc: &Module) -> Self {
+    /// Finds the code in which threads of a process with these modules begin.
+    pub(crate) fn of(mem: &RemoteMemory, modules: &[Module], glibc: &Glibc) -> Self {
         Self(UserRegs::COARSE_TABLES.then(|| {
             let entry = modules.first().and_then(|m| m.entry(mem));
-            let makers = libc.symbols(pid, mem, |name| MAKERS.contains(&name));
-            let makers = makers.into_iter().map(|s| (s.addr, s.size.saturating_add(BEHIND)));
+            let makers = glibc.functions(&MAKERS);
+            let makers = makers.map(|s| (s.addr, s.size.saturating_add(BEHIND)));
             entry.map(|at| (at, FIRST)).into_iter().chain(makers).map(range).collect()
         }))
     }
