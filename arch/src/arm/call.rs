@@ -263,6 +263,16 @@ impl StoppedRegs for UserRegs {
         (self.orig_r0 != u32::MAX).then_some(self.orig_r0.into())
     }
 
+    /// The kernel puts a thread whose call it is going to continue or to make again back to the instruction, and the first
+    /// argument back into `r0`. Where no call was interrupted, `orig_r0` is -1; behind a call, `r0` is its result. A kernel
+    /// of AArch64 keeps an old `orig_r0`.
+    fn continues_unseen(&self) -> Option<Blocked> {
+        let unseen = !self.is_in_call() && self.orig_r0 == self.r[0] && self.orig_r0 != u32::MAX;
+        let args = [0, 1, 2, 3, 4, 5].map(|n| self.get(n));
+        let (sp, pc) = (self.sp(), self.behind());
+        unseen.then(|| Blocked { number: self.r[7].into(), args, sp, pc })
+    }
+
     fn is_behind_call(&self, before: &[u8]) -> bool {
         if self.svc_len() == 4 {
             before.ends_with(&[0, 0, 0, 0xef])

@@ -57,6 +57,26 @@ fn calls_with_a_timeout_go_on() {
     }
 }
 
+/// A thread that is stopped again before it sleeps again goes on with the rest of its time.
+#[test]
+fn calls_that_go_on_are_known_by_the_registers() {
+    let mut regs = at(0x1000, 7, nr::CLOCK_NANOSLEEP_TIME64, nr::CLOCK_NANOSLEEP_TIME64);
+    regs.orig_r0 = 7;
+    assert_eq!(regs.continues_unseen(), None, "it was seen asleep");
+    let seen = regs.blocked.take();
+    assert_eq!(regs.continues_unseen(), seen);
+    regs.set_blocked(regs.continues_unseen());
+    assert!(regs.is_in_call());
+    assert_eq!(regs.restored_behind_call().r[0] as i32, -516);
+    let svc = [0x00, 0xbf, 0x00, 0xdf]; // nop; svc #0
+    assert!(regs.is_behind_call(&svc) && !regs.is_behind_call(&[0x00, 0xdf, 0x00, 0xbf]));
+    let unseen = |orig_r0| UserRegs { orig_r0, blocked: None, ..regs };
+    assert_eq!(unseen(u32::MAX).continues_unseen(), None, "in no call");
+    assert_eq!(unseen(8).continues_unseen(), None, "behind a call, or with other registers");
+    let minus_one = at(0x1000, -1, nr::POLL, nr::POLL);
+    assert_eq!(UserRegs { blocked: None, ..minus_one }.continues_unseen(), None);
+}
+
 #[test]
 fn calls_that_are_never_restarted() {
     let epoll = at(0x1002, -4, 252, 252);

@@ -100,8 +100,17 @@ pub trait StoppedRegs: Copy + Eq + Default {
         None
     }
 
-    /// Returns whether `before`, the code in front of the program counter, ends with a system call instruction. Asked
-    /// after [`ended_unseen`](Self::ended_unseen) only.
+    /// Returns the call that the kernel is about to continue for the thread, if the thread was not seen asleep in it and if
+    /// there is a system call instruction in front of the address in the result. Only a thread that has not got back to
+    /// sleep since an earlier stop loses by it if that is not known: its call would begin anew.
+    #[must_use]
+    fn continues_unseen(&self) -> Option<Blocked> {
+        None
+    }
+
+    /// Returns whether `before`, the code in front of an address, ends with a system call instruction. Asked after
+    /// [`ended_unseen`](Self::ended_unseen), for the program counter, and after
+    /// [`continues_unseen`](Self::continues_unseen).
     #[must_use]
     fn is_behind_call(&self, _before: &[u8]) -> bool {
         false

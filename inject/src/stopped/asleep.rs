@@ -9,6 +9,10 @@
 //! * A handler may have run on another stack. The first argument that the kernel has noted is then that of the
 //!   handler's return. So the note is believed only if it names a descriptor of a kind for which such calls wait.
 //! * If the program has no handlers, or only for signals that a thread's own instructions cause, none has run.
+//!
+//! A thread that is stopped again before it has got back to sleep was not seen asleep, either. A kernel of 32-bit ARM leaves
+//! the number of its call in place, so it looks like one that is going to make the call, and a sleep would begin anew. What
+//! the kernel has noted of the call's first argument tells the two apart.
 
 use crate::{RemoteAddr, RemoteMemory};
 use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
@@ -57,6 +61,18 @@ pub(crate) fn ended(
     let mut args = [first, 0, 0, 0, 0, 0];
     (1..6).for_each(|n| args[n] = regs.argument(n));
     Some(Blocked { number, args, sp: regs.sp(), pc: regs.pc() })
+}
+
+/// Returns the call that the kernel is about to continue for a thread that was not seen asleep in it, or `None` if that is
+/// not certain.
+pub(crate) fn continued(pid: Pid, tid: Pid, regs: &UserRegs) -> Option<Blocked> {
+    let call = regs.continues_unseen().filter(|_| !prof_os::is_wider_than_arm())?;
+    let mem = RemoteMemory::open(pid).ok()?;
+    let code = mem.read_some(RemoteAddr(call.pc.checked_sub(4)?), 4);
+    regs.is_behind_call(&code).then(|| {
+        log::debug!("thread {tid} was about to go on in call {}", call.number);
+        call
+    })
 }
 
 fn caused() -> u128 {

@@ -485,11 +485,12 @@ impl Tracee {
     }
 
     /// Issues a call again that the stop has ended with EINTR and that the kernel never restarts by itself. This
-    /// happens at once, since a tracer that dies could not do it any more.
+    /// happens at once, since a tracer that dies could not do it any more. Notes a call that the kernel restarts.
     fn reissue(&mut self) {
         let Ok(mut was) = self.regs() else { return };
         let (pid, tid) = (self.pid, self.tid);
-        if let Some(call) = asleep::ended(pid, tid, &was, |number| self.asked(number)) {
+        let ended = asleep::ended(pid, tid, &was, |number| self.asked(number));
+        if let Some(call) = ended.or_else(|| asleep::continued(pid, tid, &was)) {
             self.blocked = Some(call);
             was.set_blocked(self.blocked);
         }
