@@ -26,9 +26,10 @@ pub(crate) fn attach(
         return Ok(None);
     };
     record.check().map_err(usage)?;
+    prof_inject::may_name_processes().map_err(|e| failed(pid, e))?;
     prof_inject::wait_until_idle(pid);
     let exists = || usage(format!("{} exists; give another file with -o", path.display()));
-    let orphan = || match Peek::of(pid).ok().flatten() {
+    let orphan = || match Peek::settled(pid).ok().flatten() {
         None => Ok(None),
         Some(peek) if session::is_recorded(&peek) => Err(session::already_recorded(&peek, record)),
         Some(peek) if is_same(path, &peek.path) && !peek.collector_alive => Ok(Some(peek)),

@@ -33,6 +33,7 @@ mod reporter;
 mod reports;
 mod session;
 mod signals;
+mod target_record;
 mod term;
 
 use std::process::ExitCode;

@@ -15,21 +15,21 @@ use crate::new_file::create;
 use crate::notes;
 use crate::recorder::{self, Started};
 use crate::reports::Reports;
+use crate::target_record;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
-use prof_collect::{Clock, Peek, drain_orphan, open_ring, write_prologue, write_runtimes};
+use prof_collect::{Peek, drain_orphan, open_ring, write_prologue, write_runtimes};
 use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target, WayIn};
 use prof_os::Pid;
-use prof_trace::capture::Capture;
-use prof_trace::records::{Hooks, Target as TargetRecord};
+use prof_trace::records::Hooks;
 use prof_trace::runtimes::Runtime;
-use prof_trace::shared::{Shared, state};
+use prof_trace::shared::state;
 use prof_trace::values::text;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Time that a detach waits for threads to leave the hook.
 pub(crate) const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,11 +37,6 @@ pub(crate) const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 const CLEANING: Duration = Duration::from_millis(50);
 /// Time that a thread waits for a free segment.
 const WAIT: Duration = Duration::from_millis(100);
-const ARCH: &str = if cfg!(all(target_arch = "mips64", target_endian = "little")) {
-    "mips64el"
-} else {
-    std::env::consts::ARCH
-};
 
 /// Settings of a recording, besides [`RecordArgs`].
 #[derive(Clone, Debug)]
@@ -271,7 +266,8 @@ pub(crate) fn activate(
     // The hook can do without these.
     let watched = |n: &str| prof_inject::hooked::watched::FUNCTIONS.contains(&n);
     installed.not_hooked.retain(|n| !watched(&n.function) && n.function != LOADER);
-    let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
+    let target =
+        target_record::of(&installed.target, &installed.shared, &installed.options.capture);
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
     let runtimes = prof_inject::process::runtimes::of(&installed);
@@ -330,6 +326,7 @@ pub(crate) fn leave(pid: Pid, timeout: Duration, children: bool, audit: Audit) -
 
 fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> {
     let DetachOptions { timeout, children, .. } = options;
+    prof_inject::may_name_processes().map_err(|e| failed(pid, e))?;
     prof_inject::follow::ask_to_let_go(pid);
     let program = Program::of(pid);
     let peek = match peek(pid) {
@@ -480,9 +477,9 @@ pub(crate) fn peek(pid: Pid) -> Result<Peek> {
         // A cleaner may be removing what a killed prof has left.
         std::thread::sleep(CLEANING);
         prof_inject::wait_until_idle(pid);
-        Peek::of(pid)
+        Peek::settled(pid)
     };
-    match Peek::of(pid).or_else(again) {
+    match Peek::settled(pid).or_else(again) {
         Ok(Some(p)) => Ok(p),
         Ok(None) if prof_os::process::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
@@ -525,7 +522,7 @@ pub(crate) fn already_recorded(peek: &Peek, record: &RecordArgs) -> anyhow::Erro
 
 /// Refuses a process that is being recorded. If its collector has died, that recording is finished first instead.
 fn adopt(pid: Pid, record: &RecordArgs) -> Result<()> {
-    let Ok(Some(peek)) = Peek::of(pid) else { return Ok(()) };
+    let Ok(Some(peek)) = Peek::settled(pid) else { return Ok(()) };
     // An attach that was killed in the middle leaves a collector without anything to collect; so may a detach that
     // could not remove everything. If one is in progress, it holds the lock, and detaching reports that.
     if is_recorded(&peek) {
@@ -555,30 +552,6 @@ fn adopt(pid: Pid, record: &RecordArgs) -> Result<()> {
             old.left.join(", ")
         ),
     }))
-}
-
-fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetRecord {
-    let clock = Clock::of(shared);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    TargetRecord {
-        pid: target.pid.as_u32(),
-        exe: target.exe.display().to_string(),
-        cmdline: target.cmdline.clone(),
-        comm: target.name.clone(),
-        arch: ARCH.into(),
-        pointer_size: size_of::<usize>() as u32,
-        page_size: prof_os::page_size() as u32,
-        wall_ns: now.as_nanos() as u64,
-        start_ticks: clock.now(),
-        ticks_per_sec: clock.ticks_per_sec(),
-        prof_version: env!("CARGO_PKG_VERSION").into(),
-        sample_bytes: capture.sample_bytes,
-        adapts: capture.adapts.into(),
-        sample_every: capture.sample_every,
-        min_size: capture.min_size,
-        max_size: capture.max_size,
-        early: clock.early(),
-    }
 }
 
 /// Converts the error: another tracer may have come since the preflight, and is then the reason.

@@ -15,6 +15,9 @@ pub enum Refusal {
         "no such process: {0}; it has ended, or is in another container and has another number here"
     )]
     NoSuchProcess(Pid),
+    /// `/proc` shows the numbers of another pid namespace than prof's.
+    #[error("/proc is not that of prof's own pid namespace: {0}")]
+    OtherProc(String),
     /// The id is that of a thread.
     #[error("{tid} is a thread of process {pid}; record that: `prof attach {pid}`")]
     IsThread {

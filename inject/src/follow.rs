@@ -8,6 +8,7 @@
 mod at_end;
 
 use crate::launch::{hold, run_to_start};
+use crate::permission::may_name_processes;
 use crate::process::program::Program;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Installed, Options, Result, install, preflight};
@@ -354,7 +355,8 @@ pub fn ask_to_let_go(pid: Pid) {
         let status = Status::of(pid).ok()?;
         status.pid("TracerPid").filter(|t| *t != Pid::NONE)
     };
-    let Some(by) = tracer() else { return };
+    // In the /proc of another pid namespace, the tracer's number is another process's.
+    let Some(by) = tracer().filter(|_| may_name_processes().is_ok()) else { return };
     let is_run = process::comm(by) == "prof" && process::cmdline(by).iter().any(|a| a == "run");
     if !is_run {
         return;

@@ -3,6 +3,7 @@
 use crate::process::cgroup::{Level, levels};
 use crate::process::rings::ring_in;
 use crate::recorded::Recorded;
+use prof_os::pid_namespace::Place;
 use prof_os::process::folder;
 use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Control, STATE_SIZE, SharedArea};
@@ -11,7 +12,6 @@ use std::fs::{self, File};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Upper bound on the length of a private mapping of prof's; those of the hook and of stubs are smaller.
 const MOST_PRIVATE: u64 = 4 << 20;
@@ -66,7 +66,11 @@ impl Added {
             Some(all) => all.saturating_sub(in_ring),
             None => made()?,
         };
-        let mut levels = levels(pid, Pid::from_u32(c.collector_pid.load(Relaxed)));
+        let collector = match r.collector() {
+            Place::Here(collector) => collector,
+            Place::Gone | Place::OutOfSight => Pid::NONE,
+        };
+        let mut levels = levels(pid, collector);
         // The pages stay charged to the cgroup of a collector that has ended.
         if let Some(l) = levels.first_mut().filter(|_| !r.collector_lives()) {
             l.shared = field(offset_of!(Control, ring_beside))? != 0;

@@ -5,6 +5,7 @@
 //! then left stopped by SIGSTOP, and prof attaches to it as to any other process. The caller of
 //! [`Installed::activate`] lets it run by [`Launched::go`].
 
+use crate::permission::may_name_processes;
 use crate::process::elf::{self, Module};
 use crate::process::link_map::{R_STATE, RT_ADD, RT_CONSISTENT};
 use crate::stopped::tracee::{Stop, Tracee};
@@ -51,6 +52,7 @@ impl Launched {
 /// # Errors
 /// If the program can't be started, or can't be recorded. It is then killed.
 pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
+    may_name_processes()?;
     let pid = start(command)?;
     let held = hold(pid).and_then(|()| {
         let target = preflight(pid)?;

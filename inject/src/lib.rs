@@ -56,7 +56,7 @@ pub use launch::{Launched, launch};
 pub use lock::{Lock, idle, lock, wait_until_idle};
 pub use mapped::library_file::{LibraryFile, kept_library};
 pub use moment::Begun;
-pub use permission::has_memory;
+pub use permission::{has_memory, may_name_processes};
 pub use preflight::preflight;
 pub use prof_arch::native::insn::uprobe;
 pub use prof_arch::patch::Probed;

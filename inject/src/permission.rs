@@ -3,6 +3,7 @@
 use crate::process::frozen;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
+use prof_os::pid_namespace::Proc;
 use prof_os::process::folder;
 use prof_os::status::Status;
 use prof_os::{Pid, process};
@@ -15,6 +16,7 @@ use std::path::Path;
 /// # Errors
 /// A [`Refusal`] with the reason.
 pub(crate) fn may_attach(pid: Pid) -> Result<(Status, String)> {
+    may_name_processes()?;
     let Ok(status) = Status::of(pid) else { return Err(Refusal::NoSuchProcess(pid).into()) };
     let comm = process::comm(pid);
     let tgid = status.pid("Tgid").unwrap_or(pid);
@@ -34,11 +36,33 @@ pub(crate) fn may_attach(pid: Pid) -> Result<(Status, String)> {
     Ok((status, comm))
 }
 
+/// Checks that the numbers of processes in `/proc` are those that this process's system calls take. Otherwise a number names
+/// one process in `/proc` and another, or none, for ptrace and kill.
+///
+/// # Errors
+/// If they are those of another pid namespace.
+pub fn may_name_processes() -> Result<()> {
+    let why = match Proc::of_this_process() {
+        Proc::Own => return Ok(()),
+        Proc::Above(shown) => format!(
+            "prof is process {}, and {shown} there, so system calls do not take its numbers; run prof outside of its \
+             namespace, from where it reaches all processes in it, or with the namespace's own /proc (`unshare --pid \
+             --fork --mount-proc`, `nsenter --pid --mount`)",
+            Pid::this()
+        ),
+        Proc::Other => "it does not show prof, if it is mounted at all; run prof where /proc/self exists (with `nsenter \
+                        --mount` that takes `--pid`, too)"
+            .into(),
+    };
+    Err(Refusal::OtherProc(why).into())
+}
+
 /// Checks that a process has memory to look at.
 ///
 /// # Errors
-/// If there is none with this id, or it has ended, or is a kernel thread.
+/// If `/proc` is that of another pid namespace, there is none with this id, or it has ended, or is a kernel thread.
 pub fn has_memory(pid: Pid) -> Result<()> {
+    may_name_processes()?;
     is_program(pid, &Status::of(pid).map_err(|_| Refusal::NoSuchProcess(pid))?)
 }
 
@@ -68,6 +92,7 @@ pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
 /// # Errors
 /// With the reason, and what to do.
 pub(crate) fn may_trace(pid: Pid) -> Result<()> {
+    may_name_processes()?;
     match RemoteMemory::open(pid) {
         Ok(_) => {}
         Err(Error::Gone(_)) => {

@@ -6,6 +6,7 @@ use crate::permission::may_trace;
 use crate::process::foreign;
 use crate::process::rings::{ring_in, ring_len, with_ring};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
+use prof_os::pid_namespace::{self, PidNamespace, Place};
 use prof_os::{Pid, maps, process};
 use prof_trace::foreign::Foreign;
 use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
@@ -92,11 +93,33 @@ impl Recorded {
         PathBuf::from(std::ffi::OsString::from_vec(self.page().path()))
     }
 
-    /// Returns whether the process's collector lives.
+    /// Returns whether the process's collector lives. If the collector's pid namespace is out of sight, its heartbeat tells.
     #[must_use]
     pub fn collector_lives(&self) -> bool {
-        let pid = Pid::from_u32(self.control.collector_pid.load(Relaxed));
-        process::is_at_work(pid, self.control.collector_start.load(Relaxed))
+        match self.collector() {
+            Place::Here(pid) => {
+                process::is_at_work(pid, self.control.collector_start.load(Relaxed))
+            }
+            Place::Gone => false,
+            Place::OutOfSight => {
+                let begun = self.control.collector_pid.load(Relaxed) != 0;
+                begun && self.heartbeat().is_ok_and(|beat| !self.is_silent(beat))
+            }
+        }
+    }
+
+    /// Finds the process that is the collector, or was.
+    pub(crate) fn collector(&self) -> Place {
+        let c = &self.control;
+        let id = Pid::from_u32(c.collector_pid.load(Relaxed));
+        let space = PidNamespace::from_raw(c.collector_ns.load(Relaxed));
+        pid_namespace::find(id, c.collector_start.load(Relaxed), space, self.pid)
+    }
+
+    /// Returns whether a collector whose last sign of life this is gives none any more.
+    fn is_silent(&self, heartbeat: u64) -> bool {
+        let late = self.control.ticks_per_sec.load(Relaxed).saturating_mul(HEARTBEAT_S);
+        self.now().wrapping_since(Ticks(heartbeat)).cast_signed() > late.cast_signed()
     }
 
     /// Returns whether an attach was completed, and its collector is at work.
@@ -154,9 +177,7 @@ impl Recorded {
         let at = |field: usize| self.ring.plus(field as u64);
         let (asked, done) =
             (at(offset_of!(Control, looks_asked)), at(offset_of!(Control, looks_done)));
-        let beat = Ticks(self.control.heartbeat.load(Relaxed));
-        let late = self.control.ticks_per_sec.load(Relaxed).saturating_mul(HEARTBEAT_S);
-        let silent = self.now().wrapping_since(beat).cast_signed() > late.cast_signed();
+        let silent = self.is_silent(self.control.heartbeat.load(Relaxed));
         if self.control.layout != LAYOUT || silent || !self.collector_lives() {
             return;
         }

@@ -129,6 +129,7 @@ fn of_all(all: &[(&Path, Target)], options: &JoinOptions) -> Target {
     Target {
         // There is no process that all is known of.
         pid: 0,
+        pid_namespace: 0,
         exe: options.path.display().to_string(),
         cmdline: all.iter().map(|(_, t)| named(t)).collect(),
         comm: format!("{}, {processes}", options.name),

@@ -21,6 +21,7 @@ use crate::threads::Threads;
 use crate::tree::Tree;
 use crate::watch::Watch;
 use prof_os::Pid;
+use prof_os::pid_namespace::PidNamespace;
 use prof_os::process::start_time;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
@@ -248,7 +249,7 @@ impl<'a> Collector<'a> {
         let c = shared.control();
         let me = Pid::this();
         c.collector_start.store(start_time(me).unwrap_or(0), Release);
-        c.collector_ns.store(crate::peek::pid_namespace(), Release);
+        c.collector_ns.store(PidNamespace::own().as_raw(), Release);
         c.collector_pid.store(me.as_u32(), Release);
         Ok(all)
     }

@@ -1,6 +1,6 @@
 //! Reads the state of a recording by another build of prof: the fields that all builds have in common.
 
-use crate::peek::{alive, heartbeat_age, name_and_module};
+use crate::peek::{collector, heartbeat_age, name_and_module};
 use crate::ring_copy::unreadable;
 use crate::{Clock, Error, Peek};
 use prof_os::Pid;
@@ -43,8 +43,7 @@ pub(crate) fn peek(pid: Pid, addr: u64) -> Result<Option<Peek>, Error> {
         return Ok(None);
     }
     let clock = Clock::new(header.clock, header.ticks_per_sec.load(Relaxed));
-    let pid_of_collector = Pid::from_u32(header.collector_pid.load(Acquire));
-    let collector = (pid_of_collector, header.collector_start.load(Acquire));
+    let collector = collector(pid, &header, clock);
     let mut flag = [0u8; 4];
     let flag_addr = header.flag_addr.load(Relaxed);
     let read = flag_addr != 0 && mem.read(flag_addr, &mut flag).is_ok();
@@ -63,8 +62,9 @@ pub(crate) fn peek(pid: Pid, addr: u64) -> Result<Option<Peek>, Error> {
         state: header.state.load(Acquire),
         recording: read && u32::from_ne_bytes(flag) == 1,
         path: OsString::from_vec(page.path()).into(),
-        collector,
-        collector_alive: alive(&header, clock, collector),
+        collector: collector.id,
+        collector_alive: collector.lives,
+        is_out_of_sight: collector.by_heartbeat,
         heartbeat_age: heartbeat_age(&header, clock),
         orphaned: header.orphaned.load(Relaxed) != 0,
         capture: Capture::default(),

@@ -8,6 +8,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
+/// Time between two heartbeats.
+pub(crate) const BEAT: Duration = Duration::from_millis(500);
+
 /// Updates the heartbeat that tells the hook that the collector is alive, even while a write to a slow disk blocks it.
 #[derive(Debug)]
 pub(crate) struct Heart {
@@ -24,7 +27,7 @@ impl Heart {
         let beat = move || {
             while !stopped.load(Relaxed) {
                 set(&shared.control().heartbeat, clock.now());
-                std::thread::park_timeout(Duration::from_millis(500));
+                std::thread::park_timeout(BEAT);
             }
         };
         let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();

@@ -93,6 +93,12 @@ pub enum Error {
     /// The file to continue is a recording of another process, or belongs to another user.
     #[error("{0} is not a recording of process {1} that may be continued; it is left as it is")]
     NotItsRecording(std::path::PathBuf, prof_os::Pid),
+    /// The recording to continue names its process by a number that can't be seen from here.
+    #[error(
+        "{0} was begun outside of this pid namespace (container), and which process it is of can only be seen there; run \
+         prof there"
+    )]
+    OtherNamespace(std::path::PathBuf),
     /// The recording to continue is finished.
     #[error("{0} is finished")]
     Finished(std::path::PathBuf),

@@ -8,6 +8,7 @@ use crate::ring_map::map_ring;
 use crate::target::switch_off;
 use crate::tree::Tree;
 use crate::{Collector, Error};
+use prof_os::pid_namespace::{PidNamespace, number_in};
 use prof_os::process::{effective_uid, folder, start_time};
 use prof_os::{Pid, clock_ticks};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
@@ -252,7 +253,11 @@ impl Left {
         let left = Self::read(file)
             .map_err(Error::io(format!("cannot read {}", path.display())))?
             .ok_or_else(|| Error::NotARecording(path.into()))?;
-        if left.is_of(pid) { Ok(left) } else { Err(Error::NotItsRecording(path.into(), pid)) }
+        match left.is_of(pid) {
+            Some(true) => Ok(left),
+            Some(false) => Err(Error::NotItsRecording(path.into(), pid)),
+            None => Err(Error::OtherNamespace(path.into())),
+        }
     }
 
     /// Checks whether a recording may be continued as it was begun.
@@ -364,11 +369,18 @@ impl Left {
         }
     }
 
-    /// Returns whether the recording is of this very process, and not of an earlier one with the same PID.
-    fn is_of(&self, pid: Pid) -> bool {
+    /// Returns whether the recording is of this very process, and not of an earlier one with the same PID. `None`: its PID is
+    /// that of a namespace which can't be seen from here. What the process itself says of its PID is not trusted.
+    fn is_of(&self, pid: Pid) -> Option<bool> {
+        let space = PidNamespace::from_raw(self.target.pid_namespace);
+        // Earlier builds did not say which namespace it is.
+        let is_own = [PidNamespace::UNKNOWN, PidNamespace::own()].contains(&space);
+        let number = if is_own { pid } else { number_in(pid, space)? };
         let wall = self.target.wall_ns;
-        self.target.pid == pid.as_u32()
-            && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b)
+        Some(
+            self.target.pid == number.as_u32()
+                && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b),
+        )
     }
 
     fn note_nodes(&mut self, nodes: Option<Nodes>) {

@@ -1,9 +1,11 @@
 //! Reads the state of a process's recording from outside.
 
 use crate::budget;
+use crate::heart::BEAT;
 use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
 use prof_os::Pid;
+use prof_os::pid_namespace::{self, PidNamespace, Place};
 use prof_os::process::{self, is_at_work};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
@@ -17,6 +19,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
+/// Age of a heartbeat from which on a collector that is out of sight counts as dead.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// The state of a recorded process at a moment.
 #[derive(Clone, Debug)]
 pub struct Peek {
@@ -28,10 +33,13 @@ pub struct Peek {
     pub recording: bool,
     /// The recording, as an absolute path in the namespace of `prof attach`.
     pub path: PathBuf,
-    /// The collector's process ID and start time.
+    /// The collector's process ID and start time. The ID is that of another pid namespace if the collector is out of sight.
     pub collector: (Pid, u64),
     /// Whether the collector's process exists.
     pub collector_alive: bool,
+    /// Whether the collector runs in a pid namespace that can't be seen from here, so that only its heartbeat tells whether
+    /// it lives. That may be older than it takes the collector to die.
+    pub is_out_of_sight: bool,
     /// Time since the collector's last heartbeat: at most half a second, if it gets a processor.
     pub heartbeat_age: Duration,
     /// The hook has switched recording off, as there was no collector.
@@ -100,8 +108,7 @@ impl Peek {
         let flag_addr = c.flag_addr.load(Relaxed);
         let read = flag_addr != 0 && ring.mem().read_exact_at(&mut flag, flag_addr).is_ok();
         let clock = Clock::of(&shared);
-        let pid_of_collector = Pid::from_u32(c.collector_pid.load(Acquire));
-        let collector = (pid_of_collector, c.collector_start.load(Acquire));
+        let collector = collector(pid, c, clock);
         let mut counters = totals(&shared);
         let (functions, calls) = functions(&shared, &counters.calls);
         counters.calls = calls;
@@ -112,8 +119,9 @@ impl Peek {
             state: c.state.load(Acquire),
             recording: read && u32::from_ne_bytes(flag) == 1,
             path: path_of(c),
-            collector,
-            collector_alive: alive(c, clock, collector),
+            collector: collector.id,
+            collector_alive: collector.lives,
+            is_out_of_sight: collector.by_heartbeat,
             heartbeat_age: heartbeat_age(c, clock),
             foreign: None,
             orphaned: c.orphaned.load(Relaxed) != 0,
@@ -137,19 +145,64 @@ impl Peek {
         }))
     }
 
+    /// Reads the state, as [`Peek::of`] does. If only the heartbeat tells whether the collector lives, this waits for the next
+    /// one, or until it stays away.
+    ///
+    /// # Errors
+    /// If its memory can't be read.
+    pub fn settled(pid: Pid) -> Result<Option<Self>, Error> {
+        let mut last = match Self::of(pid)? {
+            Some(first) if first.is_out_of_sight && first.collector_alive => first,
+            settled => return Ok(settled),
+        };
+        loop {
+            std::thread::sleep(BEAT / 10);
+            match Self::of(pid)? {
+                Some(now) if is_undecided(&last, &now) => last = now,
+                settled => return Ok(settled),
+            }
+        }
+    }
+
     /// Returns whether the hooks are in the target, or being removed.
     pub fn is_attached(&self) -> bool {
         self.state != state::DETACHED
     }
 }
 
-/// Returns whether the collector is alive: by its PID if that is of this PID namespace, otherwise by a recent
-/// heartbeat.
-pub(crate) fn alive(c: &Stable, clock: Clock, collector: (Pid, u64)) -> bool {
-    if c.collector_ns.load(Acquire) == pid_namespace() {
-        return is_at_work(collector.0, collector.1);
+/// What is known of a collector from here.
+pub(crate) struct Seen {
+    /// Its process id and start time. The id is this process's for it, if it has one here.
+    pub id: (Pid, u64),
+    pub lives: bool,
+    /// Whether that is known only by its heartbeat.
+    pub by_heartbeat: bool,
+}
+
+/// Finds the collector of process `pid`: by its number and its pid namespace, or by its heartbeat if that namespace is out of
+/// sight.
+pub(crate) fn collector(pid: Pid, c: &Stable, clock: Clock) -> Seen {
+    let (id, start) =
+        (Pid::from_u32(c.collector_pid.load(Acquire)), c.collector_start.load(Acquire));
+    let space = PidNamespace::from_raw(c.collector_ns.load(Acquire));
+    match pid_namespace::find(id, start, space, pid) {
+        Place::Here(id) => {
+            Seen { id: (id, start), lives: is_at_work(id, start), by_heartbeat: false }
+        }
+        Place::Gone => Seen { id: (id, start), lives: false, by_heartbeat: false },
+        Place::OutOfSight => {
+            let lives = id != Pid::NONE && heartbeat_age(c, clock) < SILENCE;
+            Seen { id: (id, start), lives, by_heartbeat: true }
+        }
     }
-    collector.0 != Pid::NONE && heartbeat_age(c, clock) < Duration::from_secs(3)
+}
+
+/// Returns whether a collector that is out of sight has given no sign between two looks, and may yet.
+fn is_undecided(last: &Peek, now: &Peek) -> bool {
+    now.is_out_of_sight
+        && now.collector_alive
+        && now.collector == last.collector
+        && now.heartbeat_age >= last.heartbeat_age
 }
 
 /// Returns the time since the collector's last heartbeat.
@@ -157,12 +210,6 @@ pub(crate) fn heartbeat_age(c: &Stable, clock: Clock) -> Duration {
     // The heartbeat may be newer than the reading of the clock.
     let age = clock.now().wrapping_since(Ticks(c.heartbeat.load(Acquire))) as i64;
     Duration::from_secs_f64(age.max(0) as f64 / clock.ticks_per_sec() as f64)
-}
-
-/// Returns this process's PID namespace; 0 if it is not known.
-pub(crate) fn pid_namespace() -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
 /// Returns the recorded processes that can be read from here.

@@ -5,6 +5,7 @@
 //!
 //! * [`maps`], [`stat`], [`status`], [`limits`], [`task`]: the files of `/proc/PID` with these names, parsed;
 //! * [`process`]: questions about one process: its folder in `/proc`, its threads, name, program, and whether it lives;
+//! * [`pid_namespace`]: which numbers a process has in other pid namespaces, and whether those of `/proc` are this process's;
 //! * [`sharers`]: the processes that share an address space; [`workers`]: the descendants that run the same program;
 //! * [`memory`]: the contents of a process's memory, and which of its pages it has touched; [`pagemap`]: ranges of pages by
 //!   their state;
@@ -27,6 +28,7 @@ pub mod maps;
 pub mod memory;
 pub mod pagemap;
 mod pid;
+pub mod pid_namespace;
 pub mod process;
 pub mod sharers;
 pub mod signals;

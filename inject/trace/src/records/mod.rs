@@ -72,8 +72,8 @@ mod tests {
         };
         let bytes = t.encode();
         assert_eq!(Target::decode(&bytes), Some(t));
-        // The last six fields, one byte each here, may be missing.
-        let old = bytes.len() - 6;
+        // The last seven fields, one byte each here, may be missing.
+        let old = bytes.len() - 7;
         for cut in 0..old {
             assert_eq!(Target::decode(&bytes[..cut]), None);
         }
@@ -82,7 +82,7 @@ mod tests {
         let sampled = Target { sample_bytes: 1 << 19, max_size: u64::MAX, ..from_old };
         let bytes = sampled.encode();
         assert_eq!(Target::decode(&bytes), Some(sampled));
-        assert_eq!(Target::decode(&bytes[..bytes.len() - 3]), None);
+        assert_eq!(Target::decode(&bytes[..bytes.len() - 4]), None);
         let h = Hooks {
             hooked: vec![Hook { index: 1, function: "malloc".into(), ..Default::default() }],
             not_hooked: vec![NotHooked { reason: "too short".into(), ..Default::default() }],

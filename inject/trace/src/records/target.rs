@@ -44,6 +44,8 @@ record! {
         early: later,
         /// 1: see [`Capture::adapts`].
         adapts: later,
+        /// The pid namespace that `pid` belongs to (inode of `/proc/self/ns/pid`); 0: not known.
+        pid_namespace: later,
     }
 }
 
