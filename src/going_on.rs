@@ -56,9 +56,7 @@ pub(crate) fn attach(
     let ring = open_ring(pid).map_err(|e| {
         cannot(&format!("{e} (that takes root's rights, or CAP_CHECKPOINT_RESTORE)"))
     })?;
-    if let Some(why) = record.bounds.limits().is_full(&file) {
-        return Err(cannot(&format!("there is no room for it: {why}")));
-    }
+    let too_long = no_room(&file, record).map_err(|why| cannot(&why))?;
     let name = prof_os::process::comm(pid);
     let how = recorder::How {
         path: peek.path.clone(),
@@ -73,9 +71,33 @@ pub(crate) fn attach(
     let begun = recorder::start(pid, ring, file, &how);
     let collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     drop(lock);
-    let messages = switch(&peek, settings.on)?;
+    let mut messages = switch(&peek, settings.on)?;
+    messages.extend(too_long);
     let path = path.to_owned();
     Ok(Some(Attached { pid, path, collector, messages, runtimes: Vec::new() }))
+}
+
+/// Returns what is to be said of a recording that is longer than these bounds, where it is made to fit.
+///
+/// # Errors
+/// Why it would end at once.
+fn no_room(file: &fs::File, record: &RecordArgs) -> Result<Option<String>, String> {
+    let limits = record.bounds.limits();
+    if let Some(why) = limits.is_full(file) {
+        return Err(format!("there is no room for it: {why}"));
+    }
+    let len = file.metadata().map_or(0, |m| m.len());
+    let Some(most) = limits.max_disk.filter(|_| !limits.lets_grow(len)) else { return Ok(None) };
+    let (len, most) = (text::bytes(len), text::bytes(most));
+    if record.bounds.folds() {
+        return Ok(Some(format!(
+            "it has {len}, and --max-disk is {most}: its oldest part is dropped first, and until then it is longer"
+        )));
+    }
+    Err(format!(
+        "it has {len}, and would end at once with --max-disk {most}; go on with a larger --max-disk or without, or with \
+         --on-limit drop-oldest, which makes it fit"
+    ))
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {

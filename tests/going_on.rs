@@ -101,7 +101,8 @@ fn a_recording_goes_on_after_its_collector_was_killed() {
                 common::skip("going_on", "only root may open another process's memory");
                 return;
             }
-            assert!(out.ok("attach again").stderr.contains("r.prof goes on"), "round {round}");
+            let out = out.ok("attach again");
+            assert!(out.stderr.contains("r.prof goes on"), "round {round}: {out:?}");
             calm(&file);
         }
         let last = said(&target.ask("batch"));
@@ -167,6 +168,55 @@ fn a_ring_that_holds_more_than_the_bound_does_not_end_the_recording() {
         target.quit();
         std::fs::remove_file(&file).expect("the recording");
     }
+}
+
+/// A recording that is too long for the bound of the second attach: it would end at once, or its oldest part goes first.
+#[test]
+fn a_recording_that_is_longer_than_the_bound_is_refused_or_folded() {
+    const MOST: u64 = 4 << 20;
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("going-on-longer");
+    let mut target = Target::start(&program("folds.c"), &[]);
+    let pid = target.pid.to_string();
+    target.ask("waits");
+    let attach = ["attach", &pid, "-o", "r.prof", "--compress", "none", "--max-disk"];
+    scene.prof(&[&attach[..], &["64MiB"]].concat()).ok("attach");
+    let file = scene.path("r.prof");
+    let length = || std::fs::metadata(&file).map_or(0, |m| m.len());
+    let first = said(&target.ask("counts"));
+    while length() < 5 * MOST / 2 {
+        target.ask("batch");
+        calm(&file);
+    }
+    kill_collector(&file);
+    let before = std::fs::read(&file).expect("the recording");
+    let out = scene.prof(&[&attach[..], &["4MiB"]].concat());
+    let size = format!("it has {}, and would end", prof_trace::values::text::bytes(length()));
+    assert!(out.code == 3 && out.stderr.contains(&size), "{size}: {out:?}");
+    assert!(out.stderr.contains("--max-disk 4.0 MiB; go on with a larger"), "{out:?}");
+    assert_eq!(std::fs::read(&file).expect("the recording"), before, "it was touched");
+    target.ask("batch");
+    let out = scene.prof(&[&attach[..], &["4MiB", "--on-limit", "drop-oldest"]].concat());
+    let out = out.ok("attach again");
+    assert!(out.stderr.contains("its oldest part is dropped first"), "{out:?}");
+    until("it fits", || length() <= MOST / 2);
+    for _ in 0..40 {
+        target.ask("batch");
+        calm(&file);
+        assert!(length() <= MOST, "{} bytes", length());
+    }
+    let last = said(&target.ask("counts"));
+    scene.detach(&target);
+    let r = scene.finished(&file);
+    assert!(length() <= MOST, "{} bytes", length());
+    let [a, f, re] = [0, 1, 2].map(|i| last[i] - first[i]);
+    assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
+    assert_eq!(r.total("reallocations"), re, "{:#}", r.brief());
+    assert!((a..a + 200).contains(&r.total("allocations")), "{:#}", r.brief());
+    assert!((f..f + 200).contains(&r.total("frees")), "{:#}", r.brief());
+    target.quit();
 }
 
 #[test]

@@ -128,6 +128,8 @@ pub struct Collector<'a> {
     guard: Guard,
     /// Drops the oldest part of the recording, if that is wanted.
     folding: Option<Folding>,
+    /// The bounds that are wanted, and the length of the recording, while it is folded to fit them.
+    eased: Option<(Limits, u64)>,
     /// Number of marks that were written.
     marks: usize,
     on_failure: Option<Callback>,
@@ -230,6 +232,7 @@ impl<'a> Collector<'a> {
             failed: false,
             guard: Guard::new(Limits::NONE),
             folding: None,
+            eased: None,
             marks: 0,
             on_failure: None,
             dumps: 0,

@@ -42,6 +42,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 const STEP: u64 = 256 << 10;
 /// Shortest and longest time after which a fold that has failed is tried again.
 const WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(300)];
+/// Number of folds that may fail before a recording that is longer than its bounds ends.
+const TRIES: u64 = 3;
 /// Least and greatest number of bytes of events that a pass reads, and the part of the bound that it is: a fold may begin
 /// behind each.
 const PASS: [u64; 2] = [32 << 10, 1 << 20];
@@ -228,6 +230,34 @@ impl Folding {
     /// Has figures by stack made of all events at the first bound.
     pub(crate) fn go_over_first(&mut self, make: MakeSieve) {
         self.over = Some(Maker(make));
+    }
+
+    /// Begins a fold at the next step, whatever the bounds are.
+    pub(crate) fn begin_at_once(&mut self, out: &Output) {
+        (self.next, self.folded) = (out.len(), None);
+    }
+
+    /// Goes on within other bounds after the fold of [`Self::begin_at_once`]. If the recording is too long for these, it says
+    /// so as of the present time that `now` returns.
+    pub(crate) fn keep_to(&mut self, limits: &Limits, out: &mut Output, now: impl Fn() -> Ticks) {
+        if self.failed.is_none()
+            && let Err(failure) = self.plan(out.len(), limits)
+        {
+            let record = self.fail(failure, out.len(), limits);
+            out.put(kind::FOLD_FAILED, &FoldFailed { ticks: now(), ..record }.encode());
+        }
+    }
+
+    /// Returns what came of the fold of [`Self::begin_at_once`] when that is known: the length of the recording, or that it has
+    /// failed, again and again if that may be otherwise the next time.
+    pub(crate) fn outcome(&self) -> Option<Result<u64, ()>> {
+        match (&self.state, &self.failed, self.folded) {
+            (State::Idle, None, Some(len)) => Some(Ok(len)),
+            (State::Idle, Some(f), _) if f.wait.is_none() || self.failures >= TRIES => {
+                Some(Err(()))
+            }
+            _ => None,
+        }
     }
 
     /// Does the next step. Returns whether there is more to do at once. If a fold has failed, the recording says so as of

@@ -111,6 +111,28 @@ impl Limits {
         self.hard().min(len.saturating_add(room))
     }
 
+    /// Returns whether a recording of this length may grow; otherwise it ends at once.
+    #[must_use]
+    pub fn lets_grow(&self, len: u64) -> bool {
+        len < self.soft()
+    }
+
+    /// Returns whether a recording of this length and what a fold makes of it fit, so that its oldest part can be dropped
+    /// without more room than `max_disk`.
+    pub(crate) fn has_room_for_fold(&self, len: u64) -> bool {
+        self.max_disk.is_none_or(|most| len <= most - most / 3)
+    }
+
+    /// Returns whether a recording that was folded to this length may grow until it is folded again.
+    pub(crate) fn has_room_after_fold(&self, len: u64) -> bool {
+        self.max_disk.is_none_or(|most| len.saturating_mul(2) <= most - most / 8)
+    }
+
+    /// Returns the bounds under which a recording of this length is folded at once, as it is longer than these allow.
+    pub(crate) fn eased(&self, len: u64) -> Self {
+        Self { max_disk: self.max_disk.map(|most| most.max(len.saturating_mul(3))), ..*self }
+    }
+
     /// Returns the length at which recording is switched off.
     fn soft(&self) -> u64 {
         self.max_disk.map_or(u64::MAX, |most| most - RESERVE.min(most / 8))
@@ -246,6 +268,11 @@ mod tests {
         assert!(most.reached(&file, (14 << 20) + 1).is_err_and(|why| why.contains("16.0 MiB")));
         assert!(most.soft() < most.hard() && most.hard() < 16 << 20);
         assert_eq!(most.with_rest(&file, 1 << 20), most.hard());
+        assert!(most.lets_grow(13 << 20) && !most.lets_grow(14 << 20));
+        assert!(most.has_room_for_fold(10 << 20) && !most.has_room_for_fold(11 << 20));
+        assert!(most.has_room_after_fold(7 << 20) && !most.has_room_after_fold((7 << 20) + 1));
+        assert_eq!(most.eased(40 << 20).max_disk, Some(120 << 20));
+        assert!(Limits::NONE.lets_grow(u64::MAX - 1) && Limits::NONE.has_room_for_fold(u64::MAX));
         let all = Limits { keep_free: Room::Share(1_000_000), ..Limits::NONE };
         assert_eq!(all.with_rest(&file, 1 << 20), 1 << 20);
         assert!(all.reached(&file, 0).is_err_and(|why| why.contains("100%")));

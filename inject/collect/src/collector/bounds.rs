@@ -33,11 +33,51 @@ impl Collector<'_> {
         self.out.set_most(limits.with_rest(self.out.file(), self.out.len()));
     }
 
-    /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already.
+    /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already. A recording that is
+    /// too long for them, as another collector has begun it with wider ones, is folded at once, and keeps to them from then on.
     pub fn set_folder(&mut self, folder: Box<dyn Folder>) {
+        let limits = self.guard.limits;
         self.tree.remember_all(NODES);
-        self.drain.read_in_parts(Folding::pass(&self.guard.limits));
-        self.folding = Some(Folding::new(folder, &self.guard.limits));
+        self.drain.read_in_parts(Folding::pass(&limits));
+        self.folding = Some(Folding::new(folder, &limits));
+        if !limits.has_room_for_fold(self.out.len()) {
+            self.ease(limits);
+        }
+    }
+
+    /// Lets the recording be longer than wanted until it is folded, which begins at once.
+    fn ease(&mut self, wanted: Limits) {
+        let len = self.out.len();
+        self.eased = Some((wanted, len));
+        self.keep_to(wanted.eased(len));
+        if let Some(folding) = &mut self.folding {
+            folding.begin_at_once(&self.out);
+        }
+    }
+
+    fn keep_to(&mut self, limits: Limits) {
+        self.guard = Guard::new(limits);
+        self.out.set_most(limits.hard());
+    }
+
+    /// Keeps to the bounds that are wanted when the recording was folded to fit them, or can't be.
+    fn keep_to_wanted(&mut self) {
+        let Some((wanted, before)) = self.eased else { return };
+        match self.folding.as_ref().and_then(Folding::outcome) {
+            None => {}
+            // It became shorter, and may again.
+            Some(Ok(len)) if !wanted.has_room_after_fold(len) && len < before - before / 4 => {
+                self.ease(wanted);
+            }
+            Some(_) => {
+                self.eased = None;
+                self.keep_to(wanted);
+                let clock = self.epochs.clock();
+                if let Some(folding) = &mut self.folding {
+                    folding.keep_to(&wanted, &mut self.out, || clock.now());
+                }
+            }
+        }
     }
 
     /// Has all events of the recording made figures by stack as it meets its bounds, which must be set already: from there on
@@ -83,6 +123,9 @@ impl Collector<'_> {
     /// at once.
     pub(super) fn fold(&mut self) -> bool {
         let (limits, clock) = (&self.guard.limits, self.epochs.clock());
-        self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, limits, || clock.now()))
+        let busy =
+            self.folding.as_mut().is_some_and(|f| f.step(&mut self.out, limits, || clock.now()));
+        self.keep_to_wanted();
+        busy
     }
 }
