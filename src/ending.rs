@@ -160,13 +160,25 @@ pub(crate) fn saved(d: &Drained) -> String {
         "the collector had died; saved what it had left: {} events",
         text::number(d.events)
     );
-    match d.lost {
-        0 => saved,
+    let lost = match d.lost {
+        0 => String::new(),
         n => format!(
-            "{saved}; {} more are lost, as the recording's bounds have no room for them (--max-disk, --keep-free)",
+            "; {} more are lost, as the recording's bounds have no room for them (--max-disk, --keep-free)",
             text::number(n)
         ),
-    }
+    };
+    let cut = cut_off(d.missing).map_or(String::new(), |what| format!("; {what}"));
+    format!("{saved}{lost}{cut}")
+}
+
+/// Returns the message that a recording has lost this many of its events.
+pub(crate) fn cut_off(missing: u64) -> Option<String> {
+    (missing > 0).then(|| {
+        format!(
+            "{} events that were recorded are not in it any more, as it was cut off or damaged since its collector died",
+            text::number(missing)
+        )
+    })
 }
 
 /// Returns the message that the last events of a recording can't be saved.

@@ -3,10 +3,11 @@
 use crate::audit::Audit;
 use crate::commands::collect::Writing;
 use crate::commands::record::RecordArgs;
+use crate::ending::cut_off;
 use crate::failure::{failed, refused, usage};
 use crate::session::{self, Attached, Settings};
 use crate::{attach_messages, notes, recorder};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use prof_collect::{Peek, open_orphan, open_ring};
 use prof_os::Pid;
 use prof_trace::shared::state;
@@ -52,11 +53,11 @@ pub(crate) fn attach(
     if let Some(why) = hindrance(&peek, record, settings) {
         return Err(cannot(&why));
     }
-    let file = open_orphan(pid, &peek.path).map_err(|e| cannot(&e.to_string()))?;
+    let orphan = open_orphan(pid, &peek.path).map_err(|e| cannot(&e.to_string()))?;
     let ring = open_ring(pid).map_err(|e| {
         cannot(&format!("{e} (that takes root's rights, or CAP_CHECKPOINT_RESTORE)"))
     })?;
-    let too_long = no_room(&file, record).map_err(|why| cannot(&why))?;
+    let too_long = no_room(&orphan.file, record).map_err(|why| cannot(&why))?;
     let name = prof_os::process::comm(pid);
     let how = recorder::How {
         path: peek.path.clone(),
@@ -68,11 +69,13 @@ pub(crate) fn attach(
         census: false,
         goes_on: true,
     };
-    let begun = recorder::start(pid, ring, file, &how);
+    let again = ring.try_clone().context("prof has no descriptor left (`ulimit -n`)")?;
+    let missing = orphan.missing(again).unwrap_or_default();
+    let begun = recorder::start(pid, ring, orphan.file, &how);
     let collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     drop(lock);
     let mut messages = switch(&peek, settings.on)?;
-    messages.extend(too_long);
+    messages.extend(cut_off(missing).into_iter().chain(too_long));
     let path = path.to_owned();
     Ok(Some(Attached { pid, path, collector, messages, runtimes: Vec::new() }))
 }

@@ -103,6 +103,7 @@ fn a_recording_goes_on_after_its_collector_was_killed() {
             }
             let out = out.ok("attach again");
             assert!(out.stderr.contains("r.prof goes on"), "round {round}: {out:?}");
+            assert!(!out.stderr.contains("cut off"), "nothing is missing: {out:?}");
             calm(&file);
         }
         let last = said(&target.ask("batch"));
@@ -216,6 +217,93 @@ fn a_recording_that_is_longer_than_the_bound_is_refused_or_folded() {
     assert_eq!(r.total("reallocations"), re, "{:#}", r.brief());
     assert!((a..a + 200).contains(&r.total("allocations")), "{:#}", r.brief());
     assert!((f..f + 200).contains(&r.total("frees")), "{:#}", r.brief());
+    target.quit();
+}
+
+/// Cuts the last part off a file: a tenth, and so in the midst of a chunk.
+fn cut(file: &Path) {
+    let open = std::fs::File::options().write(true).open(file).expect("the recording");
+    let len = open.metadata().expect("its length").len();
+    open.set_len(len - len / 10).expect("cut");
+}
+
+/// Returns the number of events that prof says were cut off.
+fn said_cut(stderr: &str) -> u64 {
+    let line =
+        stderr.lines().find(|l| l.contains("it was cut off")).unwrap_or_else(|| panic!("{stderr}"));
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.windows(3).position(|w| w[1..] == ["events", "that"]).expect("a number");
+    words[at].replace(',', "").parse().expect("a number")
+}
+
+#[test]
+fn what_was_cut_off_a_recording_is_said_and_counted() {
+    let scene = Scene::new("going-on-cut");
+    for compress in ["none", "best"] {
+        let mut target = Target::start(&program("toggle.c"), &[]);
+        let pid = target.pid.to_string();
+        target.ask("alloc 1");
+        let attach = ["attach", &pid, "-o", "r.prof", "--compress", compress];
+        scene.prof(&attach).ok("attach");
+        let file = scene.path("r.prof");
+        for _ in 0..6 {
+            target.ask("alloc 4000");
+            calm(&file);
+        }
+        kill_collector(&file);
+        target.ask("alloc 100");
+        cut(&file);
+        let mut all = 24_100;
+        let missing = if may_open_mappings() {
+            let said = said_cut(&scene.prof(&attach).ok("attach again").stderr);
+            target.ask("alloc 10");
+            all += 10;
+            scene.detach(&target);
+            said
+        } else {
+            said_cut(&scene.prof(&["detach", &pid]).ok("detach").stderr)
+        };
+        let r = scene.finished(&file);
+        let there = r.marked("toggle.c", "toggled_block").number("allocations");
+        assert!(missing > 100 && there >= 100, "{missing} {there}");
+        assert_eq!(r.number("/recording/lost_events"), missing, "{:#}", r.brief());
+        // Calls by which the heap grew are events, too.
+        let sum = there + missing;
+        assert!((all..all + 100).contains(&sum), "{sum} for {all}: {:#}", r.brief());
+        target.quit();
+        std::fs::remove_file(&file).expect("the recording");
+    }
+}
+
+#[test]
+fn what_was_cut_off_a_folded_recording_is_said_by_a_detach() {
+    let scene = Scene::new("going-on-cut-folded");
+    let mut target = Target::start(&program("folds.c"), &[]);
+    target.ask("waits");
+    let bounds = ["--max-disk", "4MiB", "--on-limit", "drop-oldest", "--compress", "none"];
+    let file = scene.attach_with(&target, &[&["-o", "r.prof"], &bounds[..]].concat());
+    let first = said(&target.ask("counts"));
+    (0..30).for_each(|_| {
+        target.ask("batch");
+        calm(&file);
+    });
+    kill_collector(&file);
+    cut(&file);
+    let last = said(&target.ask("counts"));
+    let pid = target.pid.to_string();
+    let missing = said_cut(&scene.prof(&["detach", &pid]).ok("detach").stderr);
+    let r = scene.finished(&file);
+    assert_eq!(std::fs::read(&file).expect("the recording")[8], 6, "it is a folded one");
+    assert_eq!(r.number("/recording/lost_events"), missing, "{:#}", r.brief());
+    let gone = [0, 1, 2].map(|i| last[i] - first[i]);
+    let there = ["allocations", "frees", "reallocations"].map(|what| r.total(what));
+    let lack: u64 = gone.iter().zip(there).map(|(all, there)| all.saturating_sub(there)).sum();
+    // A reallocation is an event or two.
+    assert!(
+        lack > 100 && (lack..=2 * lack + 400).contains(&missing),
+        "{lack} {missing}: {:#}",
+        r.brief()
+    );
     target.quit();
 }
 

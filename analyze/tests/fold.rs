@@ -161,7 +161,10 @@ fn made_up_figures_do_no_harm() {
         m.put(kind::FOLDED, &record.encode());
         m.put(kind::FOLDED, &Folded { folds: 2, ..record.clone() }.encode());
         m.pass(1000).events(1, &[alloc(1001, 16, 5, 1), alloc(1002, 32, 5, 2), free(1003, 16)]);
-        m.put(kind::FOLD_END, &FoldEnd { folds: 9, cut: u64::MAX, threads: any(43) }.encode());
+        m.put(
+            kind::FOLD_END,
+            &FoldEnd { folds: 9, cut: u64::MAX, threads: any(43), events: u64::MAX }.encode(),
+        );
         m.events(1, &[free(1004, 32), alloc(1005, 48, 7, 3)]).pass(1010).end(1010);
         let file = m.file();
         let index = open(&file);

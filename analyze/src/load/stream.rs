@@ -97,6 +97,8 @@ pub struct Stream {
     packed_events: bool,
     /// Number of events in the chunks read so far.
     counted: u64,
+    /// Number of events that were recorded up to here, also of those that were folded away; `None`: not known.
+    recorded: Option<u64>,
     /// Length of an event; see [`Stream::event_bytes`].
     event_bytes: Arc<AtomicU64>,
     /// The sink need not be told of blocks that were left out, or was.
@@ -129,6 +131,7 @@ impl Stream {
             reread_failed: None,
             packed_events: false,
             counted: 0,
+            recorded: Some(0),
             event_bytes: Arc::default(),
             folded: false,
             follows: false,
@@ -348,6 +351,7 @@ impl Stream {
 
     /// Takes what the events of threads behind a fold rely on.
     fn carry(&mut self, end: &FoldEnd) {
+        self.recorded = Some(end.events).filter(|events| *events > 0);
         for [thread, usual, rate, last] in end.threads.as_chunks::<{ FoldEnd::THREAD }>().0 {
             let codes = (u32::try_from(*thread), u16::try_from(*usual), u8::try_from(*rate));
             let (Ok(thread), Ok(usual), Ok(rate @ 0..=MOST_RATE)) = codes else { continue };
@@ -359,6 +363,12 @@ impl Stream {
                 &mut reader(files, failed),
             );
         }
+    }
+
+    /// Returns the number of events that were recorded up to here, also of those that were folded away. `None`: an earlier
+    /// build has folded the recording.
+    pub(crate) fn recorded(&self) -> Option<u64> {
+        self.recorded
     }
 
     /// Returns, for each thread index, what its next events rely on (see [`Merge::carried`]).
@@ -373,6 +383,7 @@ impl Stream {
 
     fn count(&mut self, events: u64) {
         self.counted = self.counted.saturating_add(events);
+        self.recorded = self.recorded.map(|all| all.saturating_add(events));
         let units = self.file.position().saturating_mul(EVENT_UNIT);
         self.event_bytes.store(units / self.counted.max(1), Relaxed);
     }

@@ -89,7 +89,8 @@ pub fn fold(path: &Path, keep: u64, out: &mut dyn Write) -> Result<Fold, Rewrite
     }
     w.mark_others(&all, &halved, until)?;
     w.later(&mut stream, &all, &halved)?;
-    w.finish(&stream, FoldEnd { folds, cut, threads: Vec::new() }, counters)?;
+    let events = stream.recorded().unwrap_or(0);
+    w.finish(&stream, FoldEnd { folds, cut, threads: Vec::new(), events }, counters)?;
     let blocks = folded.first().map_or(0, |f| f.blocks);
     Ok(Fold { blocks, live: live.len() as u64, cut, bytes: w.to.bytes })
 }

@@ -75,6 +75,8 @@ pub struct Ended {
     pub events: u64,
     /// Number of events for which there was no room in the file.
     pub unwritten: u64,
+    /// Number of events that were to be in the file and are not: they could not be read, or were cut off.
+    pub missing: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
     /// Whether the target has ended, but another process shares its memory, which still exists.
@@ -140,6 +142,8 @@ pub struct Collector<'a> {
     counted: Checked,
     /// Whether the recording was continued, so that counts do not include its earlier events.
     continued: bool,
+    /// Number of these earlier events; `None`: not known.
+    recorded: Option<u64>,
     fineness: Chooser,
     /// End of the last look at the target's memory that a detach had asked for.
     looked: Option<Instant>,
@@ -240,6 +244,7 @@ impl<'a> Collector<'a> {
             heart: None,
             counted: Checked::default(),
             continued: false,
+            recorded: Some(0),
             fineness: Chooser::new(now),
             looked: None,
             dumped: None,
@@ -313,6 +318,11 @@ impl<'a> Collector<'a> {
         self.continued = true;
         // Whoever asked for reports of the collector before does not wait for them any more.
         self.dumps = self.shared.control().dumps_asked.load(Acquire);
+    }
+
+    /// Sets the number of events that the recording has from before it was continued, if it is known.
+    pub(crate) fn set_recorded(&mut self, events: Option<u64>) {
+        self.recorded = events;
     }
 
     pub(crate) fn drain_mut(&mut self) -> (&mut Drain, &mut Tree, &mut Output) {
@@ -451,11 +461,11 @@ impl<'a> Collector<'a> {
         self.drain.flush(&self.shared, &mut self.out);
         self.out.end_sieve();
         let mut t = self.counters();
-        if !self.continued {
-            // The hook has counted these events, but they could not be read.
-            let unread = t.events.saturating_sub(self.drain.events);
-            t.lost = t.lost.saturating_add(unread);
-        }
+        // The hook has counted these events, but they could not be read, or were cut off before the recording went on.
+        let missing = self
+            .recorded
+            .map_or(0, |before| t.events.saturating_sub(before.saturating_add(self.drain.events)));
+        t.lost = t.lost.saturating_add(missing);
         let detached = reason == "detached";
         let reason = match self.out.failure() {
             Some(e) => format!("stopped: {e}"),
@@ -474,6 +484,7 @@ impl<'a> Collector<'a> {
         let failure = self.out.take_failure();
         let (unwritten, bytes) = (self.out.lost(), self.out.len());
         let events = self.drain.events.saturating_sub(unwritten);
-        Ended { reason, detached, failure, events, unwritten, bytes, memory_lives: false }
+        let memory_lives = false;
+        Ended { reason, detached, failure, events, unwritten, missing, bytes, memory_lives }
     }
 }

@@ -1,24 +1,20 @@
 //! Finishes the recording of a collector that died, with the events that are left in the ring.
 
-use crate::drain::{Drain, Missing};
 use crate::limits::Limits;
-use crate::output::Output;
 use crate::ring_copy::RingCopy;
 use crate::ring_map::map_ring;
 use crate::target::switch_off;
-use crate::tree::Tree;
-use crate::{Collector, Error};
+use crate::{Collector, Error, totals};
 use prof_os::pid_namespace::{PidNamespace, number_in};
 use prof_os::process::{effective_uid, folder, start_time};
 use prof_os::{Pid, clock_ticks};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
-use prof_trace::event::{Codec, Entry};
+use prof_trace::event::Codec;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
     Bounds, CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Target, kind,
 };
-use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
@@ -28,10 +24,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+mod unrecorded;
 
 /// Greatest length of the chunk that ends a recording, which has a reason in words.
 const MOST_END: u64 = 64 << 10;
+
+/// Time that a thread may take to put an event that it has counted into the ring.
+const SETTLES: Duration = Duration::from_millis(300);
 
 /// Result of finishing a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Drained {
     pub events: u64,
     /// Number of those for which there is no room within the recording's bounds.
     pub lost: u64,
+    /// Number of events that were in the recording, as the hook counts them, and are not there any more.
+    pub missing: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
 }
@@ -97,7 +100,7 @@ fn is_finished(file: &File) -> io::Result<bool> {
 fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool, Drained), Error> {
     let left = Left::of(pid, &file, path)?;
     if left.ended {
-        return Ok((false, Drained { events: 0, lost: 0, bytes: left.len }));
+        return Ok((false, Drained { events: 0, lost: 0, missing: 0, bytes: left.len }));
     }
     let mut collector = left.go_on(pid, shared, file, path)?;
     if let Some(limits) = &left.limits {
@@ -108,9 +111,17 @@ fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
         None => {
             let (events, lost, bytes) = (ended.events, ended.unwritten, ended.bytes);
-            Ok((true, Drained { events, lost, bytes }))
+            Ok((true, Drained { events, lost, missing: ended.missing, bytes }))
         }
     }
+}
+
+/// A recording that another collector may go on in.
+#[derive(Debug)]
+pub struct Orphan {
+    /// The recording.
+    pub file: File,
+    left: Left,
 }
 
 /// Opens the recording that the dead collector of process `pid` has left at `path`, for another collector to go on in
@@ -118,10 +129,33 @@ fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool
 ///
 /// # Errors
 /// Why none may.
-pub fn open_orphan(pid: Pid, path: &Path) -> Result<File, Error> {
+pub fn open_orphan(pid: Pid, path: &Path) -> Result<Orphan, Error> {
     let file = open_own(pid, path)?;
-    Left::of(pid, &file, path)?.check(path)?;
-    Ok(file)
+    let left = Left::of(pid, &file, path)?;
+    left.check(path)?;
+    Ok(Orphan { file, left })
+}
+
+impl Orphan {
+    /// Returns the number of events that were written to the recording, and are not in it any more: it was cut off or damaged.
+    /// `ring` is the process's, whose threads may write to it meanwhile.
+    ///
+    /// # Errors
+    /// If the ring can't be mapped, which then stays so for as long as this process lives.
+    pub fn missing(&self, ring: OwnedFd) -> Result<u64, Error> {
+        let shared = map_ring(ring)?;
+        let Some(recorded) = self.left.counted() else { return Ok(0) };
+        // Of events that are counted here, some are not in the ring yet.
+        let written = totals(&shared).events.saturating_sub(recorded);
+        let begun = Instant::now();
+        loop {
+            let missing = written.saturating_sub(self.left.unrecorded(&shared));
+            if missing == 0 || begun.elapsed() > SETTLES {
+                return Ok(missing);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 impl Collector<'static> {
@@ -206,6 +240,10 @@ struct Left {
     last_node: u32,
     /// The highest number of a mapped file.
     last_file: u32,
+    /// Number of recorded events, also of those that were folded away; `None`: not known.
+    events: Option<u64>,
+    /// Number of recorded calls that change mappings.
+    calls: u64,
 }
 
 /// Location of a thread's last events.
@@ -288,6 +326,7 @@ impl Left {
         self.skip(&shared, drain, tree, out);
         let offset = self.offset();
         collector.continue_from(self.last_pass.as_ref(), self.toggles, offset, self.last_file);
+        collector.set_recorded(self.counted());
         Ok(collector)
     }
 
@@ -300,7 +339,7 @@ impl Left {
         if r.read_exact(&mut head).is_err() || chunk::check_header(&head).is_err() {
             return Ok(None);
         }
-        let mut left = Self { len: FILE_HEADER as u64, ..Default::default() };
+        let mut left = Self { len: FILE_HEADER as u64, events: Some(0), ..Default::default() };
         let mut bytes = Vec::new();
         loop {
             let mut head = [0u8; CHUNK_HEADER];
@@ -328,7 +367,7 @@ impl Left {
             kind::EPOCH => self.offsets.extend(Epoch::decode(payload).map(|e| e.offset)),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
-            kind::STRIPPED => self.has_figures = true,
+            kind::STRIPPED => (self.has_figures, self.events) = (true, None),
             kind::BOUNDS => self.limits = Bounds::decode(payload).map(|b| Limits::of(&b)),
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
             kind::NODE_RUN => self.note_nodes(NodeRun::decode(payload).and_then(|r| r.nodes())),
@@ -340,11 +379,13 @@ impl Left {
             }
             kind::EVENTS => {
                 if let Some(e) = Events::decode(payload) {
+                    self.count(u64::from(e.count));
                     self.last.insert(e.thread, Last::Plain(e));
                 }
             }
             kind::FOLD_END => {
-                let threads = FoldEnd::decode(payload).unwrap_or_default().threads;
+                let FoldEnd { threads, events, .. } = FoldEnd::decode(payload).unwrap_or_default();
+                self.events = Some(events).filter(|n| *n > 0);
                 for [thread, _, _, time] in threads.as_chunks::<{ FoldEnd::THREAD }>().0 {
                     let last = Last::Folded(Ticks(*time));
                     self.last.extend(u32::try_from(*thread).map(|thread| (thread, last)));
@@ -352,6 +393,7 @@ impl Left {
             }
             kind::CALLS => {
                 let calls = Calls::decode(payload).unwrap_or_default().calls;
+                self.calls = self.calls.saturating_add(calls.len() as u64);
                 self.last_call.extend(calls.into_iter().map(|(thread, call)| (thread, call.end)));
             }
             kind::CALL_FILE => {
@@ -360,6 +402,7 @@ impl Left {
             }
             kind::PACKED => {
                 let Some(packed) = Packed::read(payload) else { return };
+                self.count(packed.events() as u64);
                 let payload: Rc<[u8]> = payload.into();
                 for (i, run) in packed.runs.iter().enumerate() {
                     self.last.insert(run.thread, Last::Packed(payload.clone(), i));
@@ -383,6 +426,15 @@ impl Left {
         )
     }
 
+    fn count(&mut self, events: u64) {
+        self.events = self.events.map(|all| all.saturating_add(events));
+    }
+
+    /// Returns the number of events in the recording, as the hook counts them. `None`: it has not all that were written.
+    fn counted(&self) -> Option<u64> {
+        self.events.map(|events| events.saturating_add(self.calls))
+    }
+
     fn note_nodes(&mut self, nodes: Option<Nodes>) {
         let triples = nodes.unwrap_or_default().triples;
         let ids = triples.iter().step_by(3).filter_map(|id| u32::try_from(*id).ok());
@@ -392,76 +444,6 @@ impl Left {
     fn offset(&self) -> u64 {
         self.offsets.last().copied().unwrap_or(0)
     }
-
-    /// Makes `drain` begin behind the last recorded event in each thread's segments.
-    fn skip(&self, shared: &Shared, drain: &mut Drain, tree: &mut Tree, out: &mut Output) {
-        let mut views: Vec<View> =
-            (0..shared.geometry().segments()).filter_map(|i| ring::view(shared, i)).collect();
-        views.sort_unstable_by_key(|v| (v.serial, v.seq));
-        for group in views.chunk_by(|a, b| a.serial == b.serial) {
-            let serial = group[0].serial;
-            // Times in the ring are the counter's, of any epoch.
-            let offsets: Vec<u64> = self.offsets.iter().rev().copied().chain([0]).collect();
-            let raw = |end: Codec| {
-                let raw = |offset: &u64| Codec { time: end.time.wrapping_sub(*offset), ..end };
-                offsets.iter().map(raw).collect()
-            };
-            let ends: Vec<Codec> =
-                self.last.get(&serial).and_then(Last::end).map_or(Vec::new(), raw);
-            let last = self.last_call.get(&serial).copied();
-            let missing = Missing { after: last, offset: offsets[0] };
-            skip_to(shared, group, &ends, missing, (drain, tree, out));
-        }
-    }
-}
-
-/// Skips the segments up to the last recorded event. If that is not in the ring any more, all events older than it are
-/// recorded. Calls that change mappings are recorded up to the last one of the recording; others in front of the last
-/// event are written now.
-fn skip_to(
-    shared: &Shared,
-    group: &[View],
-    ends: &[Codec],
-    missing: Missing,
-    (drain, tree, out): (&mut Drain, &mut Tree, &mut Output),
-) {
-    let call = missing.after.map(|end| end.wrapping_sub(missing.offset));
-    let newest = ends.first().map(|end| end.time);
-    let mut exact = None;
-    let mut older = None;
-    for (i, v) in group.iter().enumerate() {
-        let bytes = segment_bytes(shared, v);
-        let (mut codec, mut at) = (Codec::default(), 0);
-        while let Some((entry, n)) = codec.get_entry(&bytes[at..]) {
-            at += n;
-            if let Entry::Call(c) = entry
-                && call.is_some_and(|last| c.time <= last)
-            {
-                // The events in front of it were recorded in the same pass.
-                (exact, older) = (exact.map(|_| (i, at)), Some((i, at)));
-            }
-            if !matches!(entry, Entry::Event(_)) {
-                continue;
-            }
-            if ends.iter().any(|end| (codec.time, codec.addr) == (end.time, end.addr)) {
-                exact = Some((i, at));
-            }
-            if newest.is_some_and(|newest| codec.time <= newest) {
-                older = Some((i, at));
-            }
-        }
-    }
-    let Some((segment, at)) = exact.or(older) else { return };
-    for (i, v) in group.iter().enumerate().take(segment + 1) {
-        let to = if i < segment { v.committed } else { at };
-        drain.begin_at(shared, tree, v, to, (missing, &mut *out));
-    }
-}
-
-fn segment_bytes(shared: &Shared, v: &View) -> Vec<u8> {
-    let mut bytes = vec![0; v.committed];
-    shared.copy_out(v.index, 0, &mut bytes);
-    bytes
 }
 
 #[cfg(test)]

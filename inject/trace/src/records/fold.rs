@@ -52,6 +52,8 @@ record! {
         /// header that its blocks have if they state none (see [`Header::code`](crate::size::Header::code)), the exponent of
         /// the sampling distance likewise, and the ticks of its last event.
         threads: ints,
+        /// Number of events that had been recorded in front of the cut, those of earlier folds among them; 0: not known.
+        events: later,
     }
 }
 
