@@ -47,6 +47,23 @@ fn the_lost_blocks_are_known_however_the_program_ends() {
     }
 }
 
+/// Nothing holds a process whose last thread ends by the system call `exit`: it has no `exit_group` to stop at.
+#[test]
+fn a_last_thread_that_ends_alone_is_named_as_the_cause_that_nothing_is_proved() {
+    let scene = Scene::new("proved_alone");
+    let program = program_with("ends.c", &flags());
+    let program = program.to_str().expect("a path");
+    for (limit, code) in [(&[][..], 0), (&["--fail-if", "unreachable > 0"], 1)] {
+        let args = [&["run", "--prove"], limit, &["--", program, "alone"]].concat();
+        let out = scene.prof(&args);
+        assert_eq!(out.code, code, "{out:?}");
+        let says = "nothing is proved of the command's memory: the command was not held at its end: it was killed, its last \
+                    thread ended by the system call exit rather than exit_group";
+        assert!(out.stderr.contains(says), "{out:?}");
+        assert!(!out.stdout.contains("unreachable #"), "{out:?}");
+    }
+}
+
 #[test]
 fn limits_and_suppressions_decide_the_exit_code() {
     let scene = Scene::new("proved_limits");

@@ -1,6 +1,7 @@
 // Loses 7 blocks and a ring of two, and ends in the way that the first argument names: "return", "exit" (4), "_exit" (3),
 // "abort", "signal" (SIGTERM), "first" (the first thread ends before the others), "thread" (another thread calls exit, 5),
-// "exec" (another thread runs the program anew, which then returns). With a second argument, two threads are there until
+// "exec" (another thread runs the program anew, which then returns), "alone" (its only thread ends by the system call exit,
+// which ends the process without an exit_group). With a second argument, two threads are there until
 // the end: each has a block on its stack, and another in a register alone.
 #define _GNU_SOURCE
 #include "common.h"
@@ -8,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 void *kept;
@@ -85,6 +87,7 @@ int main(int argc, char **argv) {
     KEEP(held_local);
     if (!strcmp(how, "exit")) exit(4);
     if (!strcmp(how, "_exit")) _exit(3);
+    if (!strcmp(how, "alone")) syscall(SYS_exit, 0);
     if (!strcmp(how, "abort")) abort();
     if (!strcmp(how, "signal")) raise(SIGTERM);
     if (!strcmp(how, "return")) {
