@@ -71,6 +71,8 @@ fn all_of_a_tree_are_recorded_and_one_that_cannot_be_keeps_no_other_out() {
     assert_eq!(out.stderr.matches("the process is as it was before").count(), 3, "{out:#?}");
     assert!(!out.stderr.contains("keep"), "those children are recorded themselves: {out:#?}");
     assert_eq!(scene.prof(&["detach", "all"]).code, 3);
+    let again = scene.prof(&["attach", "--tree", &root, "-o", "all"]);
+    assert!(again.code == 2 && again.stderr.contains("-o all/NAME.PID.prof"), "{again:?}");
     for (_, path) in recordings(&folder) {
         scene.finished(&path).assert_sound();
     }

@@ -37,7 +37,7 @@ impl Folder {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists && wanted.is_none() => {}
                 Err(e) => {
                     let why = match e.kind() {
-                        ErrorKind::AlreadyExists => "it exists".into(),
+                        ErrorKind::AlreadyExists => exists(&path),
                         _ => e.to_string(),
                     };
                     let path = path.display();
@@ -88,6 +88,18 @@ impl Folder {
     pub(crate) fn remove(&self) {
         let _ = fs::remove_file(self.path.join(journal::NAME));
         let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Says that a folder exists, and how the recordings of a family in it go on.
+fn exists(path: &Path) -> String {
+    let at = path.display();
+    match Folder::open(path) {
+        Some(_) => format!(
+            "it exists; a recording in it whose collector has died goes on with `prof attach PID -o \
+             {at}/NAME.PID.prof`"
+        ),
+        None => "it exists".into(),
     }
 }
 
