@@ -8,9 +8,10 @@ use prof_census::{Lost, Placed, Taken, Walk};
 use prof_collect::list_allocators;
 use prof_inject::{Begun, Installed, ScanAnswer, add_scan};
 use prof_os::Pid;
+use prof_scan::Classes;
 use prof_trace::chunk;
 use prof_trace::derived::Zipper;
-use prof_trace::records::{Census, CensusBlock, allocator, kind};
+use prof_trace::records::{Census, CensusAt, CensusBlock, CensusClasses, allocator, kind};
 use prof_trace::size::Header;
 use prof_trace::values::text::{bytes, count, time};
 use std::fs::File;
@@ -162,7 +163,8 @@ impl Prepared {
         };
         let blocks = taken.blocks();
         let sum = blocks.iter().map(|b| b.size).sum();
-        let file = encode(&blocks, &begun).context("cannot keep the census in memory")?;
+        let classes = Classes::open(pid);
+        let file = encode(&blocks, &begun, classes).context("cannot keep the census in memory")?;
         drop(taken);
         let n = count(blocks.len() as u64, "block", "blocks");
         match add_scan(pid, &file, Instant::now() + HANDOVER)? {
@@ -214,8 +216,9 @@ impl Prepared {
     }
 }
 
-/// Returns a file in memory with the census, as chunks of a recording.
-fn encode(blocks: &[Placed], begun: &Begun) -> Result<File> {
+/// Returns a file in memory with the census, as chunks of a recording. The classes of blocks are read now, while the program
+/// runs on.
+fn encode(blocks: &[Placed], begun: &Begun, mut classes: Option<Classes>) -> Result<File> {
     let fd = memfd_create(c"prof-census", MFdFlags::MFD_CLOEXEC)?;
     let mut out = BufWriter::new(File::from(fd));
     let (mut zipper, mut chunks) = (Zipper::default(), Vec::new());
@@ -223,25 +226,39 @@ fn encode(blocks: &[Placed], begun: &Begun) -> Result<File> {
     // A census of no blocks says that there were none.
     let none: &[Placed] = &[];
     let parts = blocks.chunks(Census::PART).chain(blocks.is_empty().then_some(none));
+    let mut named = 0;
     for part in parts {
+        let addresses: Vec<u64> = part.iter().map(|b| b.address).collect();
+        let numbers = classes.as_mut().map_or_else(Vec::new, |c| c.numbers(&addresses));
+        let names = classes.as_ref().map_or(&[][..], |c| &c.names()[named..]);
+        chunks.clear();
+        if !names.is_empty() {
+            let names = CensusClasses { first: named as u64 + 1, names: names.to_vec() };
+            named += names.names.len();
+            put(&mut chunks, &mut zipper, kind::CENSUS_CLASSES, &names.encode());
+        }
         let mut census = Census { ticks: begun.ticks, stop_ns, ..Census::default() };
-        let mut end = 0;
-        for b in part {
+        let mut at = CensusAt::default();
+        for (b, class) in part.iter().zip(numbers.into_iter().chain(std::iter::repeat(0))) {
             let arena = if b.main { 1 } else { 2 };
             let in_arena = b.headed && !b.mapped;
             let header =
                 Header { arena: if in_arena { arena } else { 0 }, mapped: b.mapped, extra: 0 };
-            census.put(&mut end, &CensusBlock { address: b.address, size: b.size, header });
+            let block = CensusBlock { address: b.address, size: b.size, header, class };
+            census.put(&mut at, &block);
         }
-        let payload = census.encode();
-        chunks.clear();
-        match zipper.zip(kind::CENSUS, &payload) {
-            Some(zipped) => chunk::put(&mut chunks, kind::ZIPPED, &zipped),
-            None => chunk::put(&mut chunks, kind::CENSUS, &payload),
-        }
+        put(&mut chunks, &mut zipper, kind::CENSUS, &census.encode());
         out.write_all(&chunks)?;
     }
     Ok(out.into_inner().map_err(std::io::IntoInnerError::into_error)?)
+}
+
+/// Appends a chunk, compressed if that makes it shorter.
+fn put(chunks: &mut Vec<u8>, zipper: &mut Zipper, kind: u16, payload: &[u8]) {
+    match zipper.zip(kind, payload) {
+        Some(zipped) => chunk::put(chunks, kind::ZIPPED, &zipped),
+        None => chunk::put(chunks, kind, payload),
+    }
 }
 
 #[cfg(test)]
@@ -264,7 +281,7 @@ mod tests {
                 headed: i != 8,
             };
             let blocks: Vec<_> = (0..n).map(block).collect();
-            let file = encode(&blocks, &begun).expect("a file");
+            let file = encode(&blocks, &begun, None).expect("a file");
             let mut bytes = vec![0; file.metadata().expect("its length").len() as usize];
             file.read_exact_at(&mut bytes, 0).expect("chunks");
             let (mut at, mut parts, mut back) = (0, 0, Vec::new());

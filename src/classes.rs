@@ -1,6 +1,6 @@
 //! The C++ classes of a process's blocks, for reports.
 
-use prof_analyze::holds::demangled;
+use prof_analyze::symbols::class_name;
 use prof_scan::Classes;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub(crate) fn of(
 ) -> Vec<ClassData> {
     let sums = classes.sums(blocks).into_iter();
     let mut all: Vec<ClassData> = sums
-        .map(|(class, s)| ClassData { class: demangled(&class), bytes: s.bytes, blocks: s.blocks })
+        .map(|(class, s)| ClassData { class: class_name(&class), bytes: s.bytes, blocks: s.blocks })
         .collect();
     all.sort_by(|a, b| (b.bytes, &a.class).cmp(&(a.bytes, &b.class)));
     all

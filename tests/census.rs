@@ -183,6 +183,36 @@ fn a_quiet_heap_is_known_at_once() {
     target.quit();
 }
 
+/// Objects from before are told by class in a program without symbols, also those that are deleted later.
+#[test]
+fn objects_from_before_are_told_by_class() {
+    let scene = Scene::new("census_classes");
+    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread", "-s"]), &[]);
+    target.ask("begin");
+    let recording = scene.attach_with(&target, &["--census"]);
+    // The cart is deleted.
+    target.ask("more");
+    scene.detach(&target);
+    let report = ["report", path(&recording), "--top", "0", "--sort", "peak"];
+    let data = json(&scene, &[&report[..], &["--format", "json"]].concat());
+    let groups = data["groups"].as_array().expect("groups");
+    let of = |class: &str| {
+        let is_it = |g: &&Value| g["frames"][0]["function"] == format!("class {class}");
+        let group = groups.iter().find(is_it).unwrap_or_else(|| panic!("no {class}: {data:#}"));
+        assert_eq!(group["frames"][1]["function"], "(before the attach)", "{group}");
+        [&group["before_attach"], &group["live_count"], &group["allocations"]].map(number)
+    };
+    assert_eq!((of("Session"), of("shop::Cart")), ([40, 40, 0], [1, 0, 0]));
+    let before = &data["totals"]["before_attach"];
+    let is_before = |g: &&Value| g["before_attach"].as_u64() > Some(0);
+    let live: u64 = groups.iter().filter(is_before).map(|g| number(&g["live_count"])).sum();
+    assert!(live > 1000 && number(&before["live_count"]) == live, "{before}");
+    let text = scene.prof(&report).ok("prof report").stdout;
+    assert!(text.contains("class Session"), "{text}");
+    target.ask("end");
+    target.quit();
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_and_leaves_nothing() {
     let scene = Scene::new("census_refused");

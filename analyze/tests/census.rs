@@ -12,9 +12,10 @@ use prof_analyze::load::{BEFORE, LABEL};
 use prof_analyze::query::{Filter, Query, Span};
 use prof_analyze::report::{Report, ReportOptions, Style};
 use prof_analyze::rewrite::{Anonymize, JoinOptions, PackOptions, join, pack, strip};
+use prof_analyze::symbols::Symbolizer;
 use prof_analyze::{Analysis, Index};
 use prof_trace::derived::Zipped;
-use prof_trace::records::{Census, CensusBlock, Target, kind};
+use prof_trace::records::{Census, CensusAt, CensusBlock, CensusClasses, Target, kind};
 use prof_trace::size::Header;
 use prof_trace::ticks::Ticks;
 
@@ -25,11 +26,11 @@ fn found() -> Vec<(u64, u64)> {
 
 fn census(blocks: &[(u64, u64)]) -> Census {
     let mut c = Census { ticks: Ticks(START + 50), stop_ns: 7_000_000, ..Census::default() };
-    let mut end = 0;
+    let mut at = CensusAt::default();
     for (address, size) in blocks {
         let mapped = *address > 1 << 40;
         let header = Header { arena: u8::from(!mapped), mapped, extra: 0 };
-        c.put(&mut end, &CensusBlock { address: *address, size: *size, header });
+        c.put(&mut at, &CensusBlock { address: *address, size: *size, header, class: 0 });
     }
     c
 }
@@ -209,6 +210,88 @@ fn recordings_made_of_a_recording_have_them() {
     assert_eq!((f.allocations, both.totals().unknown_frees), (4, 0));
 }
 
+/// A recording with blocks of three classes, of which two have one name, and others; of each class one is freed.
+fn with_classes() -> Maker {
+    let (all, mut m) = (found(), Maker::new());
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x500, 0]]).thread(1, 1, "main").toggle(START + 50, 1);
+    let names = |first, names: &[&str]| CensusClasses {
+        first,
+        names: names.iter().map(|n| (*n).to_owned()).collect(),
+    };
+    m.put(kind::CENSUS_CLASSES, &names(1, &["7Session", "N4shop4CartE"]).encode());
+    m.put(kind::CENSUS_CLASSES, &names(3, &["7Session"]).encode());
+    let mut c = Census { ticks: Ticks(START + 50), ..Census::default() };
+    let mut at = CensusAt::default();
+    for (i, (address, size)) in (0..).zip(&all[..12]) {
+        // The number 4 has no name.
+        let (class, header) = (i % 5, Header::default());
+        c.put(&mut at, &CensusBlock { address: *address, size: *size, header, class });
+    }
+    m.put(kind::CENSUS, &c.encode()).pass(START + 60);
+    let frees: Vec<_> = all[..5].iter().map(|b| free(START + 100, b.0)).collect();
+    m.events(1, &frees).pass(START + 10_000).end(START + 20_000);
+    m
+}
+
+/// Returns the frames of all stacks that hold blocks, innermost first, each with the numbers of blocks that were found and
+/// are live, in order.
+fn stacks(analysis: &Analysis) -> Vec<(String, u64, u64)> {
+    let mut symbols = Symbolizer::new(analysis);
+    let mut all: Vec<_> = analysis
+        .groups()
+        .iter()
+        .map(|g| {
+            let name = |pc| symbols.frames(pc)[0].function.as_deref().unwrap_or("?").to_owned();
+            let frames: Vec<String> = analysis.meta().stack(g.node).into_iter().map(name).collect();
+            (frames.join(" < "), g.figures.found, g.figures.live_count)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn they_are_told_by_class() {
+    let file = with_classes().file();
+    let index = open(&file);
+    let row = |frames: &str, found, live| (frames.to_owned(), found, live);
+    // Blocks of no class, and of one without a name, have the same name, but not the same stack.
+    let expected = [
+        row(LABEL, 2, 1),
+        row(LABEL, 3, 2),
+        row(&format!("class Session < {LABEL}"), 5, 3),
+        row(&format!("class shop::Cart < {LABEL}"), 2, 1),
+    ];
+    assert_eq!(stacks(index.analysis()), expected);
+    assert_eq!(stacks(&with_classes().analysis()), expected);
+    let report = Report::new(index.analysis(), &ReportOptions::default()).text(Style::default());
+    assert!(report.contains("12 blocks from before the attach"), "{report}");
+    assert!(report.contains("in 7 blocks are live"), "{report}");
+    let carts = filtered(&index, "function", "class shop::Cart");
+    assert_eq!((carts.found, carts.live_count), (2, 1));
+    let mut out = Vec::new();
+    let other = with_classes().file();
+    let options = JoinOptions {
+        name: "two".into(),
+        path: "/two".into(),
+        symbols: prof_analyze::symbols::SymbolOptions::default(),
+    };
+    join(&[file.0.clone(), other.0.clone()], &options, &mut out).expect("joined");
+    let both = Temp::new(&out);
+    let twice: Vec<_> = stacks(open(&both).analysis())
+        .into_iter()
+        .filter(|(frames, ..)| frames.starts_with("class "))
+        .collect();
+    let double = expected[2..].iter().map(|(f, found, live)| (f.clone(), 2 * found, 2 * live));
+    assert_eq!(twice, double.collect::<Vec<_>>());
+    let mut out = Vec::new();
+    let options = PackOptions { anonymize: Anonymize::Full, ..PackOptions::default() };
+    pack(index.analysis(), &options, &mut out).expect("packed");
+    let packed = Temp::new(&out);
+    let names = format!("{:?}", stacks(open(&packed).analysis()));
+    assert!(names.contains("class class_") && !names.contains("Cart"), "{names}");
+}
+
 /// The census has the whole place of a block whose allocator does not note where in the place it begins.
 #[test]
 fn a_free_inside_of_a_place_ends_it() {
@@ -216,9 +299,9 @@ fn a_free_inside_of_a_place_ends_it() {
     let mut m = Maker::new();
     m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x500, 0]]).thread(1, 1, "main").toggle(START + 50, 1);
     let mut c = Census { ticks: Ticks(START + 50), ..Census::default() };
-    let mut end = 0;
+    let mut at = CensusAt::default();
     for (address, size) in places {
-        c.put(&mut end, &CensusBlock { address, size, header: Header::default() });
+        c.put(&mut at, &CensusBlock { address, size, ..CensusBlock::default() });
     }
     m.put(kind::CENSUS, &c.encode()).pass(START + 60);
     m.events(
@@ -271,4 +354,16 @@ fn a_hostile_census_does_no_harm() {
     assert!(a.notes().iter().any(|n| n.to_string().contains("damaged")), "{:?}", a.notes());
     let file = m.file();
     assert_eq!(open(&file).analysis().totals().figures, f);
+    // Classes without blocks, names without numbers, and numbers that no class can have.
+    let mut m = Maker::new();
+    for first in [0, 1, u64::from(u16::MAX), u64::MAX] {
+        let names = vec!["\u{1b}[2J".to_owned(), String::new(), "3Foo".to_owned()];
+        m.put(kind::CENSUS_CLASSES, &CensusClasses { first, names }.encode());
+    }
+    let mut c = census(&found());
+    c.classes = vec![0, u64::MAX, 0, u64::from(u32::MAX), 0, 1 << 17, 0, 1, u64::MAX, 1];
+    m.put(kind::CENSUS, &c.encode()).pass(START + 60).pass(START + 70).end(START + 200);
+    let a = m.analysis();
+    assert_eq!(a.totals().figures.found, 601);
+    assert!(stacks(&a).iter().all(|s| !s.0.contains('\u{1b}')), "{:?}", stacks(&a));
 }

@@ -24,14 +24,15 @@ use prof_trace::ticks::Ticks;
 pub use read::{HoldsError, described, find, read};
 pub use report::{
     HoldsData, HoldsOptions, NodeData, PathData, RootReport, SavedData, StackReport, StepData,
-    SumData, Wanted, demangled,
+    SumData, Wanted,
 };
 pub use roots::{RootData, RootKind};
 pub use scan::ScanData;
 pub use tree::{StackSums, Tree};
 
-pub use crate::load::{BEFORE, LABEL};
+pub use crate::load::{BEFORE, LABEL, is_before};
 
+use crate::symbols::class_name;
 use prof_os::Pid;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -101,6 +102,6 @@ impl<M: Memory> Holders<M> {
     /// Returns the name of the class of a table of virtual functions.
     #[must_use]
     pub fn class(&self, table: u64) -> Option<String> {
-        self.memory.class(table).map(|mangled| demangled(&mangled))
+        self.memory.class(table).map(|mangled| class_name(&mangled))
     }
 }

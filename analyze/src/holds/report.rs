@@ -8,8 +8,7 @@ use crate::Analysis;
 use crate::job::Job;
 use crate::live::{NamedStack, Names};
 use crate::report::{AskedData, FrameData};
-use crate::style::{Style, printable};
-use crate::symbols::demangle;
+use crate::style::Style;
 use prof_graph::{Heap, Holder, Sum};
 use prof_os::Pid;
 use prof_trace::values::text::{bytes, count, duration};
@@ -374,13 +373,6 @@ impl SavedData {
         let (n, of, at) = (self.number, self.of, duration(at_ns));
         writeln!(out, "scan #{n}{name} of {of}, {at} after the start of the recording")
     }
-}
-
-/// Returns the name of a class as people write it.
-#[must_use]
-pub fn demangled(class: &str) -> String {
-    let text = demangle(&format!("_ZTS{class}"));
-    printable(text.strip_prefix("typeinfo name for ").unwrap_or(class))
 }
 
 /// Writes what a holder holds, a line for each node, indented by its level.

@@ -6,7 +6,7 @@ use super::series::{MOMENTS, Moments, NOTHING, Series, series};
 use super::turnover::{Credit, World, assess, credits};
 use crate::Index;
 use crate::index::ScanError;
-use crate::load::BEFORE;
+use crate::load::is_before;
 use crate::query::Query;
 
 /// Number of stacks, those that hold the most, that are judged by size.
@@ -52,7 +52,7 @@ pub(super) fn rows(
         .map(|(group, series)| {
             let verdict = match index.analysis().groups()[group].node {
                 // Nothing is allocated there any more: its memory can only become less.
-                BEFORE => CANNOT_GROW,
+                node if is_before(node) => CANNOT_GROW,
                 _ => judge(&series, is_early(&series, moments)),
             };
             Judged { group, verdict, series, sizes: None, older: None, replaced: 0 }

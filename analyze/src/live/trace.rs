@@ -4,7 +4,7 @@ use super::{Names, Only};
 use crate::Error;
 use crate::analysis::{Follower, Progress, Seen};
 use crate::heap::Block;
-use crate::load::{BEFORE, OpKind};
+use crate::load::{OpKind, is_before};
 use crate::report::{AskedData, FrameData, frame_lines};
 use crate::style::{Style, base, printable};
 use prof_trace::records::Call;
@@ -256,7 +256,7 @@ fn event(seen: Seen<'_>, old_blocks: &mut OldBlocks) -> Option<(Event, Option<u3
         allocated: 0,
     };
     let size = |b: &Option<(Block, u32)>| b.map(|(b, _)| b.size());
-    let since = |(b, node): (Block, u32)| (node != BEFORE).then_some(b.time);
+    let since = |(b, node): (Block, u32)| (!is_before(node)).then_some(b.time);
     let event = match op.kind {
         OpKind::ReallocOld => {
             old_blocks.insert(op.thread_index, (op.addr, block));

@@ -4,7 +4,7 @@
 //! pass `k + 1` begins in the file, all events from before the start of pass `k` have been read, and their order is
 //! final. Later events wait.
 
-use super::before::BEFORE;
+use super::before::stack_of;
 use super::held::{Load, Pending, Source, Waiting};
 use prof_trace::event::Visit;
 use prof_trace::records::CensusBlocks;
@@ -281,12 +281,13 @@ impl<F: FnMut(Op)> Run<'_, F> {
 
     /// Gives blocks from before the recording.
     fn found(&mut self, ticks: Ticks, blocks: &mut CensusBlocks) {
-        let (thread_index, node, kind, rate) = (self.thread_index, BEFORE, OpKind::Found, 0);
+        let (thread_index, kind, rate) = (self.thread_index, OpKind::Found, 0);
         while self.goes_on()
             && let Some(b) = blocks.next()
         {
             let time = self.carried.time(ticks);
             let (addr, size, header) = (b.address, b.size.min(MAX_SIZE), b.header.code());
+            let node = stack_of(b.class);
             self.give(Op { time, addr, size, node, thread_index, kind, header, rate });
         }
     }

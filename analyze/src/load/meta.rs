@@ -1,6 +1,7 @@
 //! Collects everything in a recording except its events.
 
-use super::before::{BEFORE, CensusSeen};
+use super::before::{BeforeClasses, CensusSeen, is_before};
+use super::pc::Pc;
 use super::process::ProcessSeen;
 use super::resident::Resident;
 use super::scans::{ScanAt, is_scan_part};
@@ -9,9 +10,10 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Allocators, Call, CallFile, Calls, Census, Counters, Distance, End, Epoch, FoldFailed, Folded,
-    Hooks, MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
-    Process, Runtimes, Scan, Step, Stripped, Symbols, Target, Thread, Toggle, WentOver, kind,
+    Allocators, Call, CallFile, Calls, Census, CensusClasses, Counters, Distance, End, Epoch,
+    FoldFailed, Folded, Hooks, MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes,
+    PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Scan, Step, Stripped, Symbols, Target, Thread,
+    Toggle, WentOver, kind,
 };
 use prof_trace::runtimes::Runtime;
 use prof_trace::ticks::Ticks;
@@ -38,21 +40,6 @@ pub struct Part {
     /// Ticks when it was switched off, or when the recording ended.
     pub end: Ticks,
 }
-
-/// A code address of the target: a return address, or the instruction at which a signal handler interrupted the thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pc {
-    /// The address.
-    pub address: u64,
-    /// Number of the module; 0: none.
-    pub module: u32,
-    /// The address is that of an interrupted instruction, not of one behind a call.
-    pub exact: bool,
-}
-
-/// The only frame of the stack of blocks from before the recording. No code lies there: it is next to the mark of a stack
-/// that was cut.
-pub(crate) const BEFORE_PC: Pc = Pc { address: 2, module: 0, exact: false };
 
 /// The target's memory as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,7 +150,7 @@ pub struct Meta {
     /// Canonical ID of a node, its first, by parent and code address ID.
     first: HashMap<(u32, u32), u32>,
     /// Canonical ID of a node, by each of its other IDs.
-    others: IdMap<u32>,
+    pub(super) others: IdMap<u32>,
     pcs: IdMap<Pc>,
     trampolines: HashSet<u32>,
     last_pass: Option<Ticks>,
@@ -183,6 +170,8 @@ pub struct Meta {
     pass_before: Ticks,
     /// The blocks from before the recording, if a census has found them.
     pub census: Option<CensusSeen>,
+    /// The classes of these blocks.
+    pub(crate) before_classes: BeforeClasses,
     /// Location of parts of the census that were read and not yet passed on.
     pub(super) new_census: Vec<SymbolsAt>,
 }
@@ -290,6 +279,7 @@ impl Meta {
             kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
             kind::CALLS => Calls::decode(payload).map(|c| self.add_calls(c, place)),
             kind::CENSUS => Census::decode(payload).map(|c| self.add_census(&c, place)),
+            kind::CENSUS_CLASSES => CensusClasses::decode(payload).map(|c| self.add_classes(c)),
             kind::CALL_FILE => CallFile::decode(payload).map(|f| {
                 self.call_files.insert(f.id, Arc::new(f));
             }),
@@ -461,7 +451,7 @@ impl Meta {
 
     /// Returns whether a stack was cut short.
     pub fn is_cut(&self, node: u32) -> bool {
-        if node == BEFORE {
+        if is_before(node) {
             return false;
         }
         let mut at = node;
@@ -479,9 +469,8 @@ impl Meta {
     /// missing.
     pub fn stack(&self, node: u32) -> Vec<Pc> {
         let mut out = Vec::new();
-        if node == BEFORE {
-            out.push(BEFORE_PC);
-            return out;
+        if is_before(node) {
+            return self.before_classes.frames(node);
         }
         let (mut at, mut interrupted) = (node, false);
         while let Some((parent, pc)) = self.nodes.get(at)

@@ -3,7 +3,7 @@
 
 use super::before::{BEFORE_THREAD, CensusSeen, LABEL};
 use super::meta::{Meta, SymbolsAt};
-use prof_trace::records::{Census, Scan, Thread, kind};
+use prof_trace::records::{Census, CensusClasses, Scan, Thread, kind};
 use prof_trace::ticks::Ticks;
 
 /// A scan of the target's memory.
@@ -66,6 +66,13 @@ impl Meta {
         seen.stop_ns = seen.stop_ns.max(c.stop_ns);
         if self.passes_calls_on {
             self.new_census.push(at);
+        }
+    }
+
+    /// Takes names of the classes of a census.
+    pub(super) fn add_classes(&mut self, c: CensusClasses) {
+        for [stack, first] in self.before_classes.add(c) {
+            self.others.set(stack, first);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The figures of a census: blocks from before the recording.
 
 use crate::Analysis;
-use crate::load::BEFORE;
+use crate::load::is_before;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 
@@ -27,13 +27,14 @@ impl BeforeData {
     pub(super) fn new(analysis: &Analysis) -> Option<Self> {
         let census = analysis.meta().census?;
         let all = analysis.totals().figures;
-        let group = analysis.groups().iter().find(|g| g.node == BEFORE);
-        let live = group.map(|g| g.figures).unwrap_or_default();
+        let groups = analysis.groups().iter().filter(|g| is_before(g.node));
+        let live = groups.map(|g| (g.figures.live_count, g.figures.live_bytes));
+        let (live_count, live_bytes) = live.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
         Some(Self {
             count: all.found,
             bytes: all.found_bytes,
-            live_count: live.live_count,
-            live_bytes: live.live_bytes,
+            live_count,
+            live_bytes,
             at_ns: analysis.meta().clock.ns(census.ticks),
             stop_ns: census.stop_ns,
         })

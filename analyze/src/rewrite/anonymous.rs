@@ -2,8 +2,8 @@
 //! last component, or fully, by replacing every name by a number.
 
 use prof_trace::records::{
-    Allocators, CallFile, Calls, Hooks, Mappings, Module, Scan, ScanRoots, Symbols, Target, Thread,
-    root_kind, setting,
+    Allocators, CallFile, Calls, CensusClasses, Hooks, Mappings, Module, Scan, ScanRoots, Symbols,
+    Target, Thread, root_kind, setting,
 };
 use std::collections::HashMap;
 
@@ -121,6 +121,15 @@ impl Names {
         if self.how == Anonymize::Full {
             s.name.clear();
             for class in &mut s.classes {
+                *class = self.functions.name("class_", class);
+            }
+        }
+    }
+
+    /// Replaces the names of the classes of blocks from before the recording.
+    pub(super) fn census_classes(&mut self, c: &mut CensusClasses) {
+        if self.how == Anonymize::Full {
+            for class in &mut c.names {
                 *class = self.functions.name("class_", class);
             }
         }

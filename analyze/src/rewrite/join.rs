@@ -8,29 +8,24 @@
 //! Mappings, resident memory and allocators are those of one process each, and are left out.
 
 use super::RewriteError;
-use super::out::{Out, Usual};
+use super::joining::{Joining, Numbers};
+use super::out::Out;
 use crate::Analysis;
 use crate::analysis::{Source, read_all};
 use crate::heap::Totals;
 use crate::load::open_file;
-use crate::load::{
-    BEFORE_THREAD, ChunkFile, Clock, Item, LoadOptions, Meta, Op, OpKind, Pc, Sink, Stream,
-};
+use crate::load::{BEFORE_THREAD, ChunkFile, Clock, Item, LoadOptions, Meta, Pc, Stream};
 use crate::symbols::{SymbolOptions, Symbolizer};
 use prof_trace::derived::{Frames, NamedAddress, NamedFrame};
-use prof_trace::event::Event;
 use prof_trace::records::{
-    Census, CensusBlock, Counters, End, Hook, Hooks, Mark, Module, Nodes, PC_IS_TRAMPOLINE, Pass,
-    Pcs, Runtimes, Symbols, Target, Thread, kind,
+    CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
+    Runtimes, Symbols, Target, Thread, kind,
 };
-use prof_trace::size::Header;
 use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Number of events that are written at a time.
-const BATCH: usize = 16_384;
 /// Number of triples in a chunk.
 const TRIPLES: usize = 65_536;
 /// Number of bits of an address of the target.
@@ -160,6 +155,8 @@ struct Joiner<'a, 'b> {
     /// Number of IDs of nodes, and of threads, that were given.
     nodes: u32,
     threads: u32,
+    /// Number of numbers that were given to classes of blocks from before the attach.
+    classes: u32,
     hooks: Hooks,
     counters: Counters,
     runtimes: BTreeSet<String>,
@@ -184,6 +181,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
             named: BTreeMap::new(),
             nodes: 0,
             threads: 0,
+            classes: 0,
             hooks: Hooks::default(),
             counters: Counters::default(),
             runtimes: BTreeSet::new(),
@@ -198,23 +196,18 @@ impl<'a, 'b> Joiner<'a, 'b> {
     /// Adds a recording. `number` tells its blocks from those of others.
     fn add(&mut self, number: u64, path: &Path, target: &Target) -> Result<(), RewriteError> {
         let mut stream = Stream::open(path, &LoadOptions::default())?;
-        let mut events = Joining {
-            to: &mut self.to,
-            states: Vec::new(),
-            batch: Vec::new(),
+        let numbers = Numbers {
             base: number << ADDRESS_BITS,
             nodes: self.nodes,
             threads: self.threads,
+            classes: self.classes,
             shift: shift(&self.first, target),
-            last: Ticks::ZERO,
-            failed: None,
-            found: Census::default(),
-            found_end: 0,
         };
-        let shift = events.shift;
+        let shift = numbers.shift;
+        let mut events = Joining::new(&mut self.to, numbers);
         read_all(&mut stream, &mut events)?;
         events.finish()?;
-        let (count, last) = (events.states.len() as u32, events.last);
+        let (count, last, most) = (events.thread_count(), events.last, events.most_class);
         for thread_index in 0..count {
             if stream.thread_of(thread_index) == Some(BEFORE_THREAD) {
                 continue;
@@ -230,6 +223,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         analysis.set_symbol_options(self.options.symbols.clone());
         self.stacks(number, &analysis)?;
         let meta = analysis.meta();
+        self.classes(meta, most)?;
         if meta.lacks_blocks() {
             return Err(RewriteError::Different(format!(
                 "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip), which can't be added up; --pid names \
@@ -248,6 +242,20 @@ impl<'a, 'b> Joiner<'a, 'b> {
         if self.clock.is_none() {
             self.clock = Some(meta.clock.clone());
         }
+        Ok(())
+    }
+
+    /// Writes the names of the classes of blocks from before the attach. `most` is the greatest number that one of them has.
+    fn classes(&mut self, meta: &Meta, most: u32) -> io::Result<()> {
+        let all = meta.before_classes.in_order();
+        let first = u64::from(self.classes) + 1;
+        for (number, name) in &all {
+            let first = first + u64::from(*number) - 1;
+            let one = CensusClasses { first, names: vec![(*name).to_owned()] };
+            self.to.put(kind::CENSUS_CLASSES, &one.encode())?;
+        }
+        let most = all.last().map_or(most, |(number, _)| most.max(*number));
+        self.classes = self.classes.saturating_add(most);
         Ok(())
     }
 
@@ -473,116 +481,5 @@ fn shift(first: &Target, other: &Target) -> u64 {
         true => 0,
         // The lowest bit of a time has a meaning of its own.
         false => expected.wrapping_since(other.start_ticks) & !1,
-    }
-}
-
-/// The state of a thread that its next event depends on.
-#[derive(Default)]
-struct ThreadState {
-    /// Time and address of the block that was passed to `realloc`.
-    old_block: Option<(Ticks, u64)>,
-    usual: Usual,
-}
-
-/// Writes the events of a recording.
-struct Joining<'a, 'b> {
-    to: &'a mut Out<'b>,
-    states: Vec<ThreadState>,
-    batch: Vec<(u32, Event)>,
-    /// The values that are added to addresses, to numbers of nodes and threads, and to times.
-    base: u64,
-    nodes: u32,
-    threads: u32,
-    shift: u64,
-    last: Ticks,
-    failed: Option<io::Error>,
-    /// Blocks of a census that are to be written, and where the last one ends.
-    found: Census,
-    found_end: u64,
-}
-
-impl Sink for Joining<'_, '_> {
-    fn take(&mut self, ops: &[Op]) {
-        ops.iter().for_each(|op| self.op(op));
-    }
-}
-
-impl Joining<'_, '_> {
-    fn op(&mut self, op: &Op) {
-        let at = op.thread_index as usize;
-        if at >= self.states.len() {
-            self.states.resize_with(at + 1, ThreadState::default);
-        }
-        let state = &mut self.states[at];
-        let time = op.time.wrapping_add(self.shift);
-        let node = if op.node == 0 { 0 } else { self.nodes.wrapping_add(op.node) };
-        let addr = if op.addr == 0 { 0 } else { op.addr.wrapping_add(self.base) };
-        let event = match op.kind {
-            OpKind::Found => {
-                let header = Header::from_code(op.header);
-                let block = CensusBlock { address: addr, size: op.size, header };
-                self.found.ticks = time;
-                self.found.put(&mut self.found_end, &block);
-                if self.found.count as usize >= Census::PART {
-                    self.write_found();
-                }
-                return;
-            }
-            OpKind::Free => Event::Free { time, addr, node },
-            OpKind::ReallocOld => {
-                state.old_block = Some((time, addr));
-                return;
-            }
-            OpKind::Alloc | OpKind::ReallocNew => {
-                let size = state.usual.sized(op.size, op.header, op.rate);
-                match state.old_block.take().filter(|_| op.kind == OpKind::ReallocNew) {
-                    Some((time_before, old)) => {
-                        Event::Realloc { time_before, time, old, addr, size, node }
-                    }
-                    None => Event::Alloc { time, addr, size, node },
-                }
-            }
-        };
-        self.last = self.last.max(time);
-        self.batch.push((op.thread_index, event));
-        if self.batch.len() >= BATCH {
-            self.write();
-        }
-    }
-
-    /// Writes the blocks that a census has found.
-    fn write_found(&mut self) {
-        let part = std::mem::take(&mut self.found);
-        self.found_end = 0;
-        if part.count > 0
-            && let Err(e) = self.to.put_zipped(kind::CENSUS, &part.encode())
-        {
-            self.failed.get_or_insert(e);
-        }
-    }
-
-    /// Writes the batch, thread by thread.
-    fn write(&mut self) {
-        // The sort is stable, so events of a thread stay in order.
-        self.batch.sort_by_key(|e| e.0);
-        for run in self.batch.chunk_by(|a, b| a.0 == b.0) {
-            let thread = self.threads.wrapping_add(run[0].0 + 1);
-            let events: Vec<Event> = run.iter().map(|e| e.1).collect();
-            if let Err(e) = self.to.events(thread, &events) {
-                self.failed.get_or_insert(e);
-            }
-        }
-        self.batch.clear();
-    }
-
-    fn finish(&mut self) -> io::Result<()> {
-        for (thread_index, state) in (0..).zip(&mut self.states) {
-            if let Some((time, addr)) = state.old_block.take() {
-                self.batch.push((thread_index, Event::Free { time, addr, node: 0 }));
-            }
-        }
-        self.write_found();
-        self.write();
-        self.failed.take().map_or(Ok(()), Err)
     }
 }

@@ -10,6 +10,7 @@ mod cull;
 mod extract;
 mod fold;
 mod join;
+mod joining;
 mod kept;
 mod out;
 mod pack;

@@ -15,8 +15,8 @@ use prof_trace::derived::{Frames, NamedAddress, NamedFrame, Zipped};
 use prof_trace::event::Event;
 use prof_trace::pack::{self, Unpacker};
 use prof_trace::records::{
-    Allocators, CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Scan, ScanRoots,
-    Symbols, Target, Thread, kind,
+    Allocators, CallFile, Calls, CensusClasses, Events, FilePart, Hooks, Mappings, Module, Pass,
+    Scan, ScanRoots, Symbols, Target, Thread, kind,
 };
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -157,6 +157,11 @@ impl Packer<'_> {
             kind::CALLS => {
                 let Some(mut c) = Calls::decode(payload) else { return Ok(()) };
                 names.calls(&mut c);
+                self.to.put_zipped(kind, &c.encode())?;
+            }
+            kind::CENSUS_CLASSES => {
+                let Some(mut c) = CensusClasses::decode(payload) else { return Ok(()) };
+                names.census_classes(&mut c);
                 self.to.put_zipped(kind, &c.encode())?;
             }
             kind::SCAN => {

@@ -1,6 +1,7 @@
 //! Demangles and shortens names.
 
 use super::scope;
+use crate::style::printable;
 use std::fmt::{self, Write};
 
 /// Limit on the length of names, before and after demangling: names beyond it stay as they are.
@@ -37,6 +38,13 @@ pub fn demangle(name: &str) -> String {
     let older = scope::with_casts(name);
     let plain = older.iter().find_map(|n| cxx(n)).map(|n| scope::members(&n));
     plain.unwrap_or_else(|| name.to_owned())
+}
+
+/// Returns the name of a C++ class as people write it, of one that the Itanium C++ ABI mangles.
+#[must_use]
+pub fn class_name(mangled: &str) -> String {
+    let text = demangle(&format!("_ZTS{mangled}"));
+    printable(text.strip_prefix("typeinfo name for ").unwrap_or(mangled))
 }
 
 /// Demangles the name of a C++ function.

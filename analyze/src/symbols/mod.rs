@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 pub use alive::is_target;
 pub(crate) use cache::of_user as cache_folder;
 pub use debuginfod::{Debuginfod, Tell};
-pub use demangle::demangle;
 pub(crate) use demangle::shorten;
+pub use demangle::{class_name, demangle};
 pub use embedded::suppressions as embedded_suppressions;
 pub(crate) use find::paths;
 pub use frame::{Frame, Unnamed};
@@ -121,7 +121,7 @@ impl<'a> Symbolizer<'a> {
             Some(m) => m.frames(analysis, pc.module, pc, names),
             None => {
                 let jit = self.jit.get_or_insert_with(|| jit::Jit::load(analysis));
-                vec![made(pc, jit, names)]
+                vec![made(pc, analysis, jit, names)]
             }
         };
         let frames: Arc<[Frame]> = frames.into();
@@ -156,9 +156,10 @@ impl<'a> Symbolizer<'a> {
 }
 
 /// Returns a frame outside of modules.
-fn made(pc: Pc, jit: &jit::Jit, names: &mut Names) -> Frame {
-    if pc == BEFORE_PC {
-        let function = Some(names.function(LABEL));
+fn made(pc: Pc, analysis: &Analysis, jit: &jit::Jit, names: &mut Names) -> Frame {
+    let class = analysis.meta().before_classes.name(pc).map(|c| format!("class {}", class_name(c)));
+    if let Some(label) = class.or_else(|| (pc == BEFORE_PC).then(|| LABEL.to_owned())) {
+        let function = Some(names.function(&label));
         return Frame { address: pc.address, function, ..Frame::default() };
     }
     let call = pc.address.wrapping_sub(u64::from(!pc.exact));

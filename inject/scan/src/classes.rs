@@ -56,8 +56,11 @@ fn word_at(reader: &Reader, at: u64) -> Option<u64> {
 pub struct Classes {
     reader: Reader,
     constant: Vec<Range<u64>>,
-    /// The names of the tables that were met, mangled; `None`: the word leads to no table.
-    known: HashMap<u64, Option<String>>,
+    /// Numbers of the classes whose tables were met; 0: the word leads to no table.
+    known: HashMap<u64, u32>,
+    /// Names of the classes, mangled. Their numbers begin with 1.
+    names: Vec<String>,
+    numbers: HashMap<String, u32>,
     bytes: Vec<u8>,
 }
 
@@ -67,7 +70,8 @@ impl Classes {
     pub fn open(pid: Pid) -> Option<Self> {
         let constant = constant(&maps::of(pid).ok()?);
         let reader = Reader::open(pid).ok()?;
-        Some(Self { reader, constant, known: HashMap::new(), bytes: Vec::new() })
+        let (known, names, numbers) = (HashMap::new(), Vec::new(), HashMap::new());
+        Some(Self { reader, constant, known, names, numbers, bytes: Vec::new() })
     }
 
     /// Returns the mangled name of the class of the object that begins at an address; `None` if none with virtual functions
@@ -75,59 +79,87 @@ impl Classes {
     #[must_use]
     pub fn of_block(&mut self, address: u64) -> Option<&str> {
         let table = word_at(&self.reader, address)?;
-        self.of_table(table)
+        let number = self.number_of(table);
+        self.names.get((number as usize).checked_sub(1)?).map(|name| &**name)
     }
 
-    fn of_table(&mut self, table: u64) -> Option<&str> {
+    /// Returns the names of all classes that were met, mangled. The number of a class is its place, counted from 1 on.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Returns the number of the class that each block belongs to, given their addresses; 0: it begins with no object that has
+    /// virtual functions. Neighbours are read together.
+    #[must_use]
+    pub fn numbers(&mut self, addresses: &[u64]) -> Vec<u32> {
+        let tables = self.tables(addresses);
+        tables.into_iter().map(|table| self.number_of(table)).collect()
+    }
+
+    /// Returns the number of the class that a table belongs to, or 0.
+    fn number_of(&mut self, table: u64) -> u32 {
         if !may_be_table(&self.constant, table) {
-            return None;
+            return 0;
         }
-        let reader = &self.reader;
-        self.known.entry(table).or_insert_with(|| name_of(reader, table)).as_deref()
+        if let Some(number) = self.known.get(&table) {
+            return *number;
+        }
+        let number = name_of(&self.reader, table).map_or(0, |name| {
+            let next = self.names.len() as u32 + 1;
+            let number = *self.numbers.entry(name.clone()).or_insert(next);
+            if number == next {
+                self.names.push(name);
+            }
+            number
+        });
+        self.known.insert(table, number);
+        number
     }
 
     /// Adds up blocks, each with its address and size, by the class of the object that they begin with. Returns the sums by
-    /// the classes' mangled names. Blocks that begin with no such object are left out. Neighbours are read together.
+    /// the classes' mangled names. Blocks that begin with no such object are left out.
     #[must_use]
     pub fn sums(&mut self, blocks: impl Iterator<Item = (u64, u64)>) -> HashMap<String, Sum> {
-        let (mut by_table, mut blocks) = (HashMap::<u64, Sum>::new(), blocks.peekable());
+        let (mut by_number, mut blocks) = (HashMap::<u32, Sum>::new(), blocks.peekable());
         while blocks.peek().is_some() {
-            let mut some: Vec<(u64, u64)> = blocks.by_ref().take(BLOCKS).collect();
-            some.sort_unstable();
-            let mut rest = &some[..];
-            while let Some(&(start, _)) = rest.first() {
-                let near = |w: &[(u64, u64)]| w[1].0 - w[0].0 <= NEAR && w[1].0 - start <= PART;
-                let n = 1 + rest.windows(2).take_while(|w| near(w)).count();
-                self.add_up(&rest[..n], &mut by_table);
-                rest = &rest[n..];
+            let (addresses, sizes): (Vec<u64>, Vec<u64>) = blocks.by_ref().take(BLOCKS).unzip();
+            let numbers = self.numbers(&addresses).into_iter().zip(sizes);
+            for (number, bytes) in numbers.filter(|(number, _)| *number > 0) {
+                *by_number.entry(number).or_default() += Sum { bytes, blocks: 1 };
             }
         }
-        let mut by_name: HashMap<String, Sum> = HashMap::new();
-        for (table, sum) in by_table {
-            if let Some(name) = self.of_table(table) {
-                *by_name.entry(name.to_owned()).or_default() += sum;
-            }
-        }
-        by_name
+        let name = |number: u32| self.names[number as usize - 1].clone();
+        by_number.into_iter().map(|(number, sum)| (name(number), sum)).collect()
     }
 
-    /// Adds up blocks that lie near each other, in the order of their addresses, by their first words if these may lead to
-    /// tables.
-    fn add_up(&mut self, blocks: &[(u64, u64)], by_table: &mut HashMap<u64, Sum>) {
-        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { return };
-        self.bytes.resize((last.0 - first.0) as usize + WORD, 0);
-        let n = self.reader.read(first.0, &mut self.bytes);
-        for (address, size) in blocks {
-            let at = (address - first.0) as usize;
-            let table = match self.bytes[..n].get(at..at + WORD) {
-                Some(bytes) => word(bytes, 0),
-                // A page in between is gone, or may not be read.
-                None => word_at(&self.reader, *address).unwrap_or(0),
+    /// Returns the first word of each block if it may be the address of a table, else 0.
+    fn tables(&mut self, addresses: &[u64]) -> Vec<u64> {
+        let mut order: Vec<usize> = (0..addresses.len()).collect();
+        order.sort_unstable_by_key(|i| addresses[*i]);
+        let (mut tables, mut rest) = (vec![0; addresses.len()], &order[..]);
+        while let Some(start) = rest.first().map(|i| addresses[*i]) {
+            let near = |w: &[usize]| {
+                let [before, next] = [addresses[w[0]], addresses[w[1]]];
+                next - before <= NEAR && next - start <= PART
             };
-            if may_be_table(&self.constant, table) {
-                *by_table.entry(table).or_default() += Sum { bytes: *size, blocks: 1 };
+            let n = 1 + rest.windows(2).take_while(|w| near(w)).count();
+            let (some, others) = rest.split_at(n);
+            let end = addresses[some[n - 1]];
+            self.bytes.resize((end - start) as usize + WORD, 0);
+            let read = self.reader.read(start, &mut self.bytes);
+            for i in some {
+                let at = (addresses[*i] - start) as usize;
+                let table = match self.bytes[..read].get(at..at + WORD) {
+                    Some(bytes) => word(bytes, 0),
+                    // A page in between is gone, or may not be read.
+                    None => word_at(&self.reader, addresses[*i]).unwrap_or(0),
+                };
+                tables[*i] = if may_be_table(&self.constant, table) { table } else { 0 };
             }
+            rest = others;
         }
+        tables
     }
 }
 

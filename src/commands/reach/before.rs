@@ -1,6 +1,6 @@
 //! Blocks from before the attach, by a census: their allocations are not recorded, but their frees are.
 
-pub(crate) use prof_analyze::holds::{BEFORE, LABEL};
+pub(crate) use prof_analyze::holds::{BEFORE, LABEL, is_before};
 
 /// The blocks from before the attach. Each takes 16 bytes and a bit.
 #[derive(Debug, Default)]

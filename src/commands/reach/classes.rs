@@ -2,7 +2,7 @@
 
 use super::before::BEFORE;
 use crate::classes::{self, ClassData};
-use prof_analyze::holds::demangled;
+use prof_analyze::symbols::class_name;
 use prof_os::Pid;
 use prof_os::memory::Reader;
 use prof_scan::{Block, Classes};
@@ -26,7 +26,7 @@ impl Looker {
 
     /// Returns the class of the object that a block begins with.
     pub(super) fn class(&mut self, block: &Block) -> Option<String> {
-        self.classes.as_mut()?.of_block(block.address).map(demangled)
+        self.classes.as_mut()?.of_block(block.address).map(class_name)
     }
 
     /// Returns the classes of some blocks, those of most bytes first.

@@ -1,6 +1,6 @@
 //! The live blocks of a process, by its recording as it grows: what the scan asks.
 
-use super::before::{BEFORE, Before};
+use super::before::{BEFORE, Before, is_before};
 use crate::failure::refused;
 use anyhow::{Result, anyhow};
 use prof_analyze::heap::{End, Watch};
@@ -180,9 +180,9 @@ impl Ledger {
         let is_recorded = |at: u64, size: u64| {
             self.follower.block_at(at).is_some() || has_one(&recorded, at, size)
         };
-        let is_before = |at: u64, size: u64| !has_one(&changed, at, size) && !is_recorded(at, size);
+        let was_there = |at: u64, size: u64| !has_one(&changed, at, size) && !is_recorded(at, size);
         let blocks = census.blocks().map(|b| (b.address, b.size));
-        let blocks = blocks.filter(|(at, size)| is_before(*at, *size));
+        let blocks = blocks.filter(|(at, size)| was_there(*at, *size));
         let before = Before::of(blocks.collect());
         self.follower.observer_mut().before = before;
         Ok(census)
@@ -376,8 +376,8 @@ impl Blocks for Ledger {
         let recorded = self.follower.block_at(address);
         let recorded = recorded.map(|b| {
             // The recording may have a census of its own.
-            let is_before = self.follower.node_of(b.group) == BEFORE;
-            let group = if is_before { BEFORE } else { b.group };
+            let is_found = is_before(self.follower.node_of(b.group));
+            let group = if is_found { BEFORE } else { b.group };
             Block { address, size: b.size(), time: b.time, group }
         });
         let start = self.follower.meta().target.start_ticks;

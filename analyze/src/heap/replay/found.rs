@@ -1,7 +1,7 @@
 //! Blocks from before the recording, as a census has found them.
 
 use super::{Replay, Watch};
-use crate::load::{BEFORE, Op};
+use crate::load::{Op, is_before};
 
 /// The places of blocks that may begin later than their place does.
 ///
@@ -70,7 +70,7 @@ impl<W: Watch> Replay<W> {
     fn place_around(&mut self, op: &Op) -> Option<u64> {
         let start = self.places.before(op.addr)?;
         let block = self.live.get(start)?;
-        let is_before = self.nodes.get(block.group as usize) == Some(&BEFORE);
-        (is_before && block.time <= op.time && op.addr - start < block.size()).then_some(start)
+        let is_found = self.nodes.get(block.group as usize).is_some_and(|n| is_before(*n));
+        (is_found && block.time <= op.time && op.addr - start < block.size()).then_some(start)
     }
 }

@@ -67,7 +67,7 @@ impl Incoming {
         };
         self.at += n as u64;
         let wanted = match self.is_census {
-            true => of == kind::CENSUS,
+            true => matches!(of, kind::CENSUS | kind::CENSUS_CLASSES),
             false => (kind::SCAN..=kind::SCAN_POINTERS).contains(&of),
         };
         wanted.then_some((kind, n))

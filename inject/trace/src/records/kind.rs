@@ -40,8 +40,9 @@ pub const FOLD_END: u16 = 36;
 pub const FOLD_FAILED: u16 = 37;
 pub const BOUNDS: u16 = 38;
 pub const WENT_OVER: u16 = 39;
+pub const CENSUS_CLASSES: u16 = 40;
 
-const NAMES: [&str; 39] = [
+const NAMES: [&str; 40] = [
     "target",
     "pass",
     "events",
@@ -81,6 +82,7 @@ const NAMES: [&str; 39] = [
     "fold failed",
     "bounds",
     "went over",
+    "census classes",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.
