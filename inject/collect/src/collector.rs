@@ -297,6 +297,8 @@ impl<'a> Collector<'a> {
         self.look_at_memory(false);
         self.smaps.wait(FIRST_LOOK);
         self.look_at_memory(false);
+        // Whoever finishes the recording if this process is killed at once has to know its bounds.
+        self.out.flush();
     }
 
     /// Continues a recording, given its last pass, its number of toggles, and the offset of its last epoch.
