@@ -67,11 +67,10 @@ pub(crate) fn attach(
         audit: Audit::of(record),
         note: notes::begin(pid, &name, &peek.path),
         census: false,
-        goes_on: true,
     };
     let again = ring.try_clone().context("prof has no descriptor left (`ulimit -n`)")?;
     let missing = orphan.missing(again).unwrap_or_default();
-    let begun = recorder::start(pid, ring, orphan.file, &how);
+    let begun = recorder::start(pid, ring, orphan.file, &how, Some(&lock));
     let collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     drop(lock);
     let mut messages = switch(&peek, settings.on)?;

@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use prof_analyze::rewrite::{Aggregate, AggregateOptions, Cull, CullOptions};
 use prof_collect::{Collector, Limits, MakeSieve};
+use prof_inject::Lock;
 use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
 use prof_os::process::is_running;
@@ -24,7 +25,7 @@ use prof_trace::sieve::Sieve;
 use prof_trace::values::text::{duration, time};
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
@@ -67,13 +68,18 @@ pub(crate) struct How {
     pub note: Option<PathBuf>,
     /// Whether this process hands over a census before events are read.
     pub census: bool,
-    /// Whether it goes on in the recording of a collector that has died.
-    pub goes_on: bool,
 }
 
 /// Starts the collector of a recording in a process group of its own, and waits until it collects: for `timeout`, or for
-/// [`START`] if that is longer.
-pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
+/// [`START`] if that is longer. `goes_on`: it goes on in the recording of a collector that has died, and holds this lock on the
+/// process until it is known there: if this process is killed meanwhile, nobody else starts another one.
+pub(crate) fn start(
+    pid: Pid,
+    ring: OwnedFd,
+    out: File,
+    how: &How,
+    goes_on: Option<&Lock>,
+) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().with_context(|| {
         format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
@@ -96,8 +102,9 @@ pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Sta
     if how.census {
         command.args(["--census-from", &Pid::this().to_string()]);
     }
-    if how.goes_on {
-        command.arg("--goes-on");
+    let lock = goes_on.map(|lock| lock.descriptor().as_raw_fd());
+    if let Some(fd) = lock {
+        command.args(["--goes-on", &fd.to_string()]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     if let Some(note) = &how.note {
@@ -106,9 +113,10 @@ pub(crate) fn start(pid: Pid, ring: OwnedFd, out: File, how: &How) -> Result<Sta
     if audit == Audit::Off {
         command.arg("--no-log");
     }
+    let kept: Vec<RawFd> = from.into_iter().chain(lock).collect();
     let open = open_descriptors();
     // SAFETY: between fork and exec `become_daemon` makes only system calls, and does not allocate.
-    unsafe { command.pre_exec(move || become_daemon(&from, &open)) };
+    unsafe { command.pre_exec(move || become_daemon(&kept, &open)) };
     let mut child = command.spawn().with_context(|| {
         format!(
             "cannot start the collector of process {pid} (no process or memory left for it? see {}); the \
@@ -266,6 +274,8 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     // SAFETY: `prof attach` has opened these descriptors for this process, and nothing else here owns them.
     let [ring, out, ready] =
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
+    // SAFETY: as above.
+    let lock = args.goes_on.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let shared = prof_collect::map_ring(ring)?;
     // It is removed at the end, as nobody detaches from a process that ends by itself.
     let _library = prof_inject::kept_library(args.pid, shared.control().library.load(Relaxed));
@@ -310,9 +320,11 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
                 args.pid
             )
         })?;
+        // The process says by now whose recording it is.
+        drop(lock);
         // A recording that goes on does so though nobody waits for that any more: its hook is in the process anyway.
         if let Err(e) = ready.write_all(&[1])
-            && !args.goes_on
+            && args.goes_on.is_none()
         {
             stop.store(true, Relaxed);
             return Err(e).context("the process that started the collector has ended");
@@ -376,7 +388,7 @@ impl CollectArgs {
                 })
             }
         };
-        let mut collector = match self.goes_on {
+        let mut collector = match self.goes_on.is_some() {
             true => Collector::go_on(self.pid, shared, out, &self.path)?,
             false => Collector::new(self.pid, shared, out)?,
         };

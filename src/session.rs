@@ -281,9 +281,8 @@ pub(crate) fn activate(
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
     let census = settings.census.is_some();
-    let how =
-        recorder::How { writing, duration, timeout, audit, note, path, census, goes_on: false };
-    let begun = recorder::start(pid, ring, file, &how);
+    let how = recorder::How { writing, duration, timeout, audit, note, path, census };
+    let begun = recorder::start(pid, ring, file, &how, None);
     let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     let counted = match census::begin(&mut installed, settings.census) {
         Ok(counted) => counted,

@@ -442,6 +442,68 @@ fn a_killed_attach_ends_no_recording() {
     target.quit();
 }
 
+/// Returns the collector that a prof has started, as soon as there is one.
+fn collector_started_by(prof: u32) -> Pid {
+    let children = format!("/proc/{prof}/task/{prof}/children");
+    let is_collector = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.windows(8).any(|w| w == b"\0collect")
+    };
+    let mut found = None;
+    until("it starts a collector", || {
+        let all = std::fs::read_to_string(&children).unwrap_or_default();
+        let mut pids = all.split(' ').filter_map(|pid| pid.parse().ok());
+        found = pids.find(is_collector);
+        found.is_some()
+    });
+    Pid::from_raw(found.expect("a collector"))
+}
+
+/// The attach is killed when it has started a collector that has not got to its work yet. The next one must not start
+/// another collector: both would write to the recording.
+#[test]
+fn a_collector_that_is_slow_to_begin_stays_the_only_one() {
+    if !may_open_mappings() {
+        return common::skip("going_on", "only root may open another process's memory");
+    }
+    let scene = Scene::new("going-on-slow");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let file = scene.attach_with(&target, &["-o", "r.prof"]);
+    target.ask("alloc 10");
+    kill_collector(&file);
+    // A collector at the lowest priority beside a program that does not wait takes long to begin.
+    let mut busy = Command::new("taskset");
+    let mut busy = busy.args(["-c", "0", "sh", "-c", "while :; do :; done"]).spawn().expect("busy");
+    let mut slow = Command::new("taskset");
+    slow.args(["-c", "0", "chrt", "--idle", "0"]).arg(Scene::binary());
+    slow.args(["attach", &pid, "-o", "r.prof"]).current_dir(scene.path(""));
+    let slow = slow.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut slow = slow.expect("prof attach");
+    let collector = collector_started_by(slow.id());
+    kill(collector, Signal::SIGSTOP).expect("stopped");
+    let has_begun = slow.try_wait().expect("its state").is_some();
+    slow.kill().expect("killed");
+    slow.wait().expect("an end");
+    busy.kill().expect("killed");
+    busy.wait().expect("an end");
+    assert!(!has_begun, "the collector was not slow");
+    target.ask("alloc 10");
+    let out = scene.prof(&["attach", &pid, "-o", "r.prof"]);
+    assert!(out.code == 3, "a second collector: {out:?}");
+    kill(collector, Signal::SIGCONT).expect("continued");
+    until("it collects", || {
+        let out = scene.prof(&["attach", &pid, "-o", "r.prof"]);
+        out.stderr.contains("already being recorded")
+    });
+    target.ask("alloc 10");
+    scene.detach(&target);
+    let r = scene.finished(&file);
+    assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
+    assert_eq!(r.marked("toggle.c", "toggled_block").number("allocations"), 30);
+    target.quit();
+}
+
 /// Commands that follow a recording neither begin another one where its collector has died, nor end as if all were well.
 #[test]
 fn who_follows_a_recording_is_told_that_its_collector_has_died() {

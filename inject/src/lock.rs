@@ -5,6 +5,7 @@ use prof_os::Pid;
 use prof_os::sharers::Sharers;
 use prof_trace::shared::MEMFD_NAME;
 use std::fs::{File, TryLockError};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Time to wait for another prof, which may be cleaning up after a killed one.
@@ -13,7 +14,17 @@ const OTHERS: Duration = Duration::from_secs(2);
 /// Lock on a process, and on those that share its memory. Dropping it unlocks them.
 #[derive(Debug)]
 pub struct Lock {
-    _files: Vec<File>,
+    own: File,
+    _sharers: Vec<File>,
+}
+
+impl Lock {
+    /// Returns the descriptor that has the lock on the process. As `flock(2)` says, a process that inherits it holds the lock,
+    /// too, until it closes the descriptor or ends.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.own.as_fd()
+    }
 }
 
 /// Checks that nobody is attaching to a process or detaching from it at this moment.
@@ -39,14 +50,14 @@ pub fn wait_until_idle(pid: Pid) {
 /// # Errors
 /// If another prof does, or the process has ended.
 pub fn lock(pid: Pid) -> Result<Lock> {
-    let mut files = vec![lock_one(pid)?];
+    let (own, mut sharers) = (lock_one(pid)?, Vec::new());
     for other in Sharers::of(pid, MEMFD_NAME).others() {
         match lock_one(*other) {
             Err(Error::Refused(Refusal::NoSuchProcess(_))) => {}
-            locked => files.push(locked?),
+            locked => sharers.push(locked?),
         }
     }
-    Ok(Lock { _files: files })
+    Ok(Lock { own, _sharers: sharers })
 }
 
 /// Locks one process by an advisory lock on its file in `/proc`. That file is the same for everyone who sees the

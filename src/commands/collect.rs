@@ -81,9 +81,9 @@ pub(crate) struct CollectArgs {
     /// The process that hands over a census before events are read
     #[arg(long)]
     pub census_from: Option<Pid>,
-    /// Go on in the recording of a collector that has died
+    /// Go on in the recording of a collector that has died, and close this descriptor of a lock when collecting has begun
     #[arg(long)]
-    pub goes_on: bool,
+    pub goes_on: Option<i32>,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,
