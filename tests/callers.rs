@@ -207,6 +207,9 @@ fn recorded(name: &str, compiler: &str, flags: &[&str]) {
     if let Some(why) = common::build::unlinkable(flags) {
         return skip(name, why);
     }
+    if common::is_refused_by_dlopen(name, "its libc is not glibc, or it is static") {
+        return;
+    }
     let program = compile(compiler, "toggle.c", flags).unwrap_or_else(|e| panic!("{e}"));
     let scene = Scene::new(name);
     let mut target = Target::start(&program, &[]);

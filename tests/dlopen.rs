@@ -1,6 +1,6 @@
 //! The hook as a library that the target's own dynamic linker loads (`--by dlopen`).
 
-#![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#![cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "arm"))]
 
 mod common;
 
