@@ -5,31 +5,13 @@ mod common;
 
 use common::build::program;
 use common::disk::{small_disk, unmount};
-use common::killer::killed_at;
+use common::killer::{kill_collector, killed_at};
 use common::{Scene, Target, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-/// Kills the collector of a recording, and waits for its end.
-fn kill_collector(recording: &Path) {
-    let mut collector = Vec::new();
-    // While a fold takes its name, nobody has the recording open for a moment.
-    until("somebody writes to the recording", || {
-        collector = writers(recording);
-        !collector.is_empty()
-    });
-    for pid in &collector {
-        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
-    }
-    let has_ended = |pid: &i32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        !status.contains("State:") || status.contains("State:\tZ")
-    };
-    until("the collector has ended", || collector.iter().all(has_ended));
-}
 
 /// Kills the collector of a process whose recording others read, too, as soon as it has one.
 fn kill_collector_of(scene: &Scene, target: &Target) {

@@ -3,21 +3,12 @@
 mod common;
 
 use common::build::program;
-use common::{Output, Scene, Target, skip, until, writers};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use common::killer::kill_collector;
+use common::{Output, Scene, Target, skip, until};
+use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-
-fn kill_collector(scene: &Scene, target: &Target, recording: &std::path::Path) {
-    let pid = target.pid.to_string();
-    let status = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
-    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let collector = status["collector_pid"].as_i64().expect("a collector") as i32;
-    kill(Pid::from_raw(collector), Signal::SIGKILL).expect("the collector");
-    until("the collector is gone", || writers(recording).is_empty());
-}
 
 #[track_caller]
 fn says(out: &Output, words: &[&str]) {
@@ -219,7 +210,7 @@ fn what_an_earlier_recording_has_left_is_named() {
     target.ask("start");
     target.ask("alloc");
     assert_eq!(scene.prof(&["detach", &pid, "--timeout", "100ms"]).code, 1);
-    kill_collector(&scene, &target, &recording);
+    kill_collector(&recording);
     let out = scene.prof(&["attach", &pid, "-o", "second.prof"]);
     assert_eq!(out.code, 3, "{out:?}");
     says(
@@ -239,7 +230,7 @@ fn an_earlier_recording_that_can_not_be_ended_now() {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let pid = target.pid.to_string();
     let recording = scene.attach_with(&target, &["-o", "first.prof"]);
-    kill_collector(&scene, &target, &recording);
+    kill_collector(&recording);
     // Another prof works on the process.
     let lock = File::open(format!("/proc/{pid}/status")).expect("status");
     lock.lock().expect("a lock");
@@ -260,7 +251,7 @@ fn nothing_is_called_lost_where_nothing_was_recorded() {
     let scene = Scene::new("nothing-lost");
     let mut target = Target::start(&program("toggle.c"), &[]);
     let recording = scene.attach_with(&target, &["--paused"]);
-    kill_collector(&scene, &target, &recording);
+    kill_collector(&recording);
     std::fs::remove_file(&recording).expect("the recording");
     let out = scene.prof(&["detach", &target.pid.to_string()]).ok("detach");
     assert!(!out.stderr.contains("collector had died"), "{}", out.stderr);
@@ -273,7 +264,7 @@ fn events_that_can_not_be_saved_are_called_so() {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let recording = scene.attach(&target);
     target.ask("alloc 10");
-    kill_collector(&scene, &target, &recording);
+    kill_collector(&recording);
     std::fs::remove_file(&recording).expect("the recording");
     let out = scene.prof(&["detach", &target.pid.to_string()]);
     assert_eq!(out.code, 1, "{out:?}");

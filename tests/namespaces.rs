@@ -3,9 +3,8 @@
 mod common;
 
 use common::build::program;
-use common::{Output, Scene, Target, installed, skip, until, writers};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use common::killer::kill_collector;
+use common::{Output, Scene, Target, installed, skip};
 use std::path::Path;
 use std::process::Command;
 
@@ -63,14 +62,6 @@ fn with(mut command: Command, args: &[&str]) -> Command {
     command
 }
 
-/// Kills the collector of a recording, and waits for its end.
-fn kill_collector(recording: &Path) {
-    let collectors = writers(recording);
-    assert_eq!(collectors.len(), 1, "{collectors:?}");
-    kill(Pid::from_raw(collectors[0]), Signal::SIGKILL).expect("killed");
-    until("the collector has ended", || writers(recording).is_empty());
-}
-
 /// Attaches, kills the collector and goes on, by a prof in the namespaces `first` and `then`.
 fn goes_on(name: &str, first: Who, then: Who) {
     let scene = Scene::new(name);
@@ -105,7 +96,7 @@ fn goes_on(name: &str, first: Who, then: Who) {
     c.target.quit();
 }
 
-/// Where prof runs.
+/// The pid namespace in which prof runs.
 #[derive(Clone, Copy, PartialEq)]
 enum Who {
     Outside,

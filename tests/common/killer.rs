@@ -1,10 +1,12 @@
-//! Kills a prof at a chosen system call.
+//! Kills a prof at a chosen system call, and collectors.
 
+use super::{until, writers};
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// System calls that change nothing: a kill there leaves nothing new half done.
@@ -19,6 +21,24 @@ const READS: [libc::c_long; 9] = [
     libc::SYS_clock_nanosleep,
     libc::SYS_getdents64,
 ];
+
+/// Kills the collector of a recording, and waits for its end.
+pub(crate) fn kill_collector(recording: &Path) {
+    let mut collector = Vec::new();
+    // While a fold takes its name, nobody has the recording open for a moment.
+    until("somebody writes to the recording", || {
+        collector = writers(recording);
+        !collector.is_empty()
+    });
+    for pid in &collector {
+        let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+    }
+    let has_ended = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        !status.contains("State:") || status.contains("State:\tZ")
+    };
+    until("the collector has ended", || collector.iter().all(has_ended));
+}
 
 /// Runs a command and kills it when its threads have made this many system calls that may change something (`None`:
 /// never). Returns their number, and whether it was killed.
