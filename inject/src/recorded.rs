@@ -12,7 +12,8 @@ use prof_trace::foreign::Foreign;
 use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
 use prof_trace::protocol::switch;
 use prof_trace::shared::{
-    Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, STABLE_AT, Stable, scan_answer, state,
+    Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, SILENCE_S, STABLE_AT, Stable, scan_answer,
+    state,
 };
 use prof_trace::ticks::Ticks;
 use std::fs::File;
@@ -22,9 +23,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// A collector that has not looked for longer than this, in seconds, is not waited for.
-const HEARTBEAT_S: u64 = 3;
 
 /// A process that has prof's memory.
 #[derive(Debug)]
@@ -118,7 +116,7 @@ impl Recorded {
 
     /// Returns whether a collector whose last sign of life this is gives none any more.
     fn is_silent(&self, heartbeat: u64) -> bool {
-        let late = self.control.ticks_per_sec.load(Relaxed).saturating_mul(HEARTBEAT_S);
+        let late = self.control.ticks_per_sec.load(Relaxed).saturating_mul(SILENCE_S);
         self.now().wrapping_since(Ticks(heartbeat)).cast_signed() > late.cast_signed()
     }
 

@@ -10,7 +10,7 @@ use prof_os::process::{self, is_at_work};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
 use prof_trace::records::Counters;
-use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, Stable, flags, state};
+use prof_trace::shared::{Control, FUNCTIONS, Kind, SILENCE_S, Shared, Stable, flags, state};
 use prof_trace::ticks::Ticks;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -18,9 +18,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
-
-/// Age of a heartbeat from which on a collector that is out of sight counts as dead.
-const SILENCE: Duration = Duration::from_secs(3);
 
 /// The state of a recorded process at a moment.
 #[derive(Clone, Debug)]
@@ -170,10 +167,11 @@ impl Peek {
     }
 }
 
-/// What is known of a collector from here.
+/// A process's collector, as far as this process can see it.
 pub(crate) struct Seen {
-    /// Its process id and start time. The id is this process's for it, if it has one here.
+    /// The collector's process id and start time. The id is that of this process's pid namespace, if the collector has one there.
     pub id: (Pid, u64),
+    /// Whether the collector exists.
     pub lives: bool,
     /// Whether that is known only by its heartbeat.
     pub by_heartbeat: bool,
@@ -191,7 +189,7 @@ pub(crate) fn collector(pid: Pid, c: &Stable, clock: Clock) -> Seen {
         }
         Place::Gone => Seen { id: (id, start), lives: false, by_heartbeat: false },
         Place::OutOfSight => {
-            let lives = id != Pid::NONE && heartbeat_age(c, clock) < SILENCE;
+            let lives = id != Pid::NONE && heartbeat_age(c, clock) < Duration::from_secs(SILENCE_S);
             Seen { id: (id, start), lives, by_heartbeat: true }
         }
     }

@@ -17,6 +17,10 @@ pub const EDITION: u32 = 7;
 /// Lowest [`EDITION`] of a prof that may detach from what this build has attached to.
 pub const NEEDS: u32 = 5;
 
+/// Age of [`Stable::heartbeat`], in seconds, from which on a collector that can't be seen otherwise counts as dead. A collector
+/// that gets a processor gives two signs of life a second.
+pub const SILENCE_S: u64 = 3;
+
 /// Value instead of [`NEEDS`] if there is a [`Stable::bridge`].
 pub const NEEDS_FOR_BRIDGE: u32 = 5;
 /// Value instead of [`NEEDS`] if a dump signal is asked for: a prof that does not know of it would leave its handler
