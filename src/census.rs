@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for the collector to take the census.
 const HANDOVER: Duration = Duration::from_secs(30);
+/// Time for the classes of the blocks. Meanwhile the ring has to hold all events, as the collector waits for the census.
+const CLASSES: Duration = Duration::from_secs(2);
 /// Number of attempts: the program may change its heap between the search and the stop.
 const TRIES: usize = 3;
 
@@ -164,14 +166,16 @@ impl Prepared {
         let blocks = taken.blocks();
         let sum = blocks.iter().map(|b| b.size).sum();
         let classes = Classes::open(pid);
-        let file = encode(&blocks, &begun, classes).context("cannot keep the census in memory")?;
+        let (file, untold) =
+            encode(&blocks, &begun, classes).context("cannot keep the census in memory")?;
         drop(taken);
         let n = count(blocks.len() as u64, "block", "blocks");
         match add_scan(pid, &file, Instant::now() + HANDOVER)? {
             ScanAnswer::Written => Ok(format!(
-                "{n} from before the attach, {}, are in the recording; the process was stopped for {} for their census",
+                "{n} from before the attach, {}, are in the recording; the process was stopped for {} for their census{}",
                 bytes(sum),
-                time(begun.stop)
+                time(begun.stop),
+                classes_missing(untold)
             )),
             ScanAnswer::NoRoom => Err(refused(format!(
                 "the recording may not become as long as the census of {n} makes it; give a larger --max-disk"
@@ -217,8 +221,8 @@ impl Prepared {
 }
 
 /// Returns a file in memory with the census, as chunks of a recording. The classes of blocks are read now, while the program
-/// runs on.
-fn encode(blocks: &[Placed], begun: &Begun, mut classes: Option<Classes>) -> Result<File> {
+/// runs on, for up to [`CLASSES`]. Also returns the number of blocks for which there was no time.
+fn encode(blocks: &[Placed], begun: &Begun, mut classes: Option<Classes>) -> Result<(File, u64)> {
     let fd = memfd_create(c"prof-census", MFdFlags::MFD_CLOEXEC)?;
     let mut out = BufWriter::new(File::from(fd));
     let (mut zipper, mut chunks) = (Zipper::default(), Vec::new());
@@ -226,8 +230,12 @@ fn encode(blocks: &[Placed], begun: &Begun, mut classes: Option<Classes>) -> Res
     // A census of no blocks says that there were none.
     let none: &[Placed] = &[];
     let parts = blocks.chunks(Census::PART).chain(blocks.is_empty().then_some(none));
-    let mut named = 0;
+    let (mut named, mut untold, deadline) = (0, 0, Instant::now() + CLASSES);
     for part in parts {
+        if Instant::now() > deadline {
+            classes = None;
+            untold += part.len() as u64;
+        }
         let addresses: Vec<u64> = part.iter().map(|b| b.address).collect();
         let numbers = classes.as_mut().map_or_else(Vec::new, |c| c.numbers(&addresses));
         let names = classes.as_ref().map_or(&[][..], |c| &c.names()[named..]);
@@ -250,7 +258,17 @@ fn encode(blocks: &[Placed], begun: &Begun, mut classes: Option<Classes>) -> Res
         put(&mut chunks, &mut zipper, kind::CENSUS, &census.encode());
         out.write_all(&chunks)?;
     }
-    Ok(out.into_inner().map_err(std::io::IntoInnerError::into_error)?)
+    Ok((out.into_inner().map_err(std::io::IntoInnerError::into_error)?, untold))
+}
+
+/// Returns what is to be said of blocks for whose classes there was no time.
+fn classes_missing(untold: u64) -> String {
+    match untold {
+        0 => String::new(),
+        n => {
+            format!("; of {} there was no time to read the C++ class", count(n, "block", "blocks"))
+        }
+    }
 }
 
 /// Appends a chunk, compressed if that makes it shorter.
@@ -281,7 +299,7 @@ mod tests {
                 headed: i != 8,
             };
             let blocks: Vec<_> = (0..n).map(block).collect();
-            let file = encode(&blocks, &begun, None).expect("a file");
+            let file = encode(&blocks, &begun, None).expect("a file").0;
             let mut bytes = vec![0; file.metadata().expect("its length").len() as usize];
             file.read_exact_at(&mut bytes, 0).expect("chunks");
             let (mut at, mut parts, mut back) = (0, 0, Vec::new());

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Number of the stack of blocks from before the attach. No recording gives it to a stack.
 pub const BEFORE: u32 = u32::MAX - 1;
 /// Greatest number of a class whose blocks have a stack of their own: its number is [`BEFORE`] less that of the class.
-const CLASSES: u32 = 1 << 16;
+const CLASSES: u32 = 1 << 20;
 /// Greatest length of all names of classes, in bytes.
 const NAMES: usize = 16 << 20;
 
