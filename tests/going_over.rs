@@ -313,7 +313,7 @@ fn a_disk_that_is_full_for_a_while_puts_it_off() {
         settle(&file);
         length(&file) > 1 << 20
     });
-    // What comes later would meet the bound, once there is so little room.
+    // Events that are written later would meet the bound, as the disk is made nearly full now.
     all_written(&scene, &target, &file);
     let others = scene.path("disk/others");
     let most = free_on(&scene) - (2 << 20) - (150 << 10);

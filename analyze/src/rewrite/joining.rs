@@ -19,7 +19,7 @@ struct ThreadState {
     usual: Usual,
 }
 
-/// What is added to the numbers of a recording.
+/// The values that are added to the numbers of a recording, so that they differ from those of all others.
 pub(super) struct Numbers {
     /// To addresses.
     pub base: u64,

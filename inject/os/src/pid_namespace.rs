@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(by("Name:\tx\nPid:\t12\nNSpid:\t12\n"), Proc::Own);
         assert_eq!(by("Pid:\t12\n"), Proc::Own);
         assert_eq!(by("Pid:\t4711\n"), Proc::Above(Pid::from_raw(4711)));
-        // The same number in both namespaces does not make them one.
+        // A process may have the same number in two namespaces.
         assert_eq!(by("Pid:\t12\nNSpid:\t12\t12\n"), Proc::Above(Pid::from_raw(12)));
         assert_eq!(by("Pid:\t4711\nNSpid:\t4711\t3\t12\n"), Proc::Above(Pid::from_raw(4711)));
         assert_eq!((by(""), by("NSpid:\tx\n")), (Proc::Other, Proc::Other));

@@ -42,7 +42,7 @@ pub(crate) struct Functions {
     open: RemoteFunction,
     close: RemoteFunction,
     error: RemoteFunction,
-    /// Those by which stacks are judged, among others.
+    /// All functions of libc that prof has looked for: these three, and those by which stacks are judged.
     glibc: Glibc,
 }
 

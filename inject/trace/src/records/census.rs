@@ -87,10 +87,10 @@ impl Census {
     }
 }
 
-/// Where the next block of a part is appended.
+/// The state of the encoder between two blocks of a part.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CensusAt {
-    /// Where the last block ends.
+    /// End of the last block: the next address is stored as the distance from it.
     end: u64,
     /// Number of blocks without a class since the last one with a class.
     skipped: u64,
