@@ -526,8 +526,13 @@ fn who_follows_a_recording_is_told_that_its_collector_has_died() {
     // A recording of the command's own is saved, and the process is as it was.
     let own = scene.path("own.prof");
     let following = follow(&["trace", &pid, "-o", "own.prof"]);
-    until("it records", || target.proc("maps").contains("prof-ring") && !writers(&own).is_empty());
-    target.ask("alloc 10");
+    // A collector that has not begun yet would fail the command in another way.
+    until("it records", || {
+        target.ask("alloc 10");
+        let out = scene.prof(&["status", &pid, "--format", "json"]);
+        let status = serde_json::from_str::<serde_json::Value>(&out.stdout).unwrap_or_default();
+        status["events"].as_u64() > Some(0)
+    });
     kill_collector_of(&scene, &target);
     let (code, said) = ends(following);
     assert!(code == Some(1) && said.contains("has died"), "{code:?} {said}");
