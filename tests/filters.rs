@@ -219,6 +219,35 @@ fn a_filter_against_what_the_dynamic_linker_does_is_named() {
     scene.finished(&scene.path("a.prof"));
 }
 
+/// A thread whose system call a tracer skips makes, for a filter, a call with the number -1.
+#[test]
+fn a_filter_that_kills_for_calls_that_do_not_exist_harms_nobody() {
+    if !is_root() || !installed("setpriv") || prof_os::is_wider_than_arm() {
+        return skip("filter-none", "taking a capability away takes root and setpriv");
+    }
+    let scene = Scene::new("filter-none");
+    let mut target = Target::start(&program("filters.c"), &["none"]);
+    target.ask("go");
+    let before = Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    for (file, can_read) in [("read.prof", true), ("word.prof", false)] {
+        let attach = ["attach", &pid, "-o", file, "--by", "dlopen"];
+        if can_read {
+            scene.prof(&attach).ok("attach");
+        } else {
+            uncapable_prof(&scene, &[&attach[..], &["--filter-allows"]].concat()).ok("attach");
+        }
+        target.ask("go");
+        let detach = ["detach", &pid];
+        let out = if can_read { scene.prof(&detach) } else { uncapable_prof(&scene, &detach) };
+        out.ok("detach");
+        before.assert_same(&Snapshot::of(&target));
+        scene.finished(&scene.path(file));
+    }
+    target.ask("go");
+    target.quit();
+}
+
 #[test]
 fn a_filter_that_prof_cannot_read_needs_the_users_word() {
     if !is_root() || !installed("setpriv") {

@@ -117,11 +117,39 @@ pub(crate) fn check(pass: &Pass, deed: Deed, call: RemoteAddr) -> std::result::R
     }
 }
 
-/// Makes the trial that a filter may require, while all threads still run.
+/// Makes the trials that a filter may require, while all threads still run.
 pub(crate) fn look_ahead(pid: Pid, thread: &Status) {
     if sandbox::look_ahead(pid, thread) {
-        let _ = trial();
+        let _ = (trial(), skipping());
     }
+}
+
+/// Number of the system call that the kernel takes a thread to make if a tracer has it make none. Filters are asked for it.
+const SKIPPED: u64 = u64::MAX;
+
+/// Returns whether a thread's filters do it no harm if its next system call is skipped. `call` is a system call instruction of
+/// its code.
+pub(crate) fn let_skip(pass: &Pass, call: RemoteAddr) -> bool {
+    match pass {
+        Pass::Unfiltered => true,
+        Pass::Read(_) => pass.fate(call, SKIPPED, [0; 6]) != Fate::Other,
+        Pass::Tried => skipping(),
+        // The user vouches for the calls of prof and of the linker, and may not know of this one.
+        Pass::Word => false,
+    }
+}
+
+/// Makes a call with the number of a skipped one in a child of prof's. Returns whether that does no harm.
+fn skipping() -> bool {
+    static DONE: OnceLock<bool> = OnceLock::new();
+    *DONE.get_or_init(|| {
+        let skips = || {
+            // SAFETY: there is no such call.
+            unsafe { libc::syscall(-1) };
+            true
+        };
+        sandbox::in_a_child(skips).is_ok()
+    })
 }
 
 /// Time for which a thread is waited for.

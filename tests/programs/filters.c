@@ -2,7 +2,7 @@
  * forbid by default with an error; "memfd", "mmap" and "return" kill for memfd_create, for mapping executable
  * memory, for rt_sigreturn, "code" for mapping executable memory without a file, "mask" for rt_sigprocmask, and "look"
  * for process_vm_readv; "file" answers mapping a file's code with an error, "execmem" mapping executable memory without
- * a file, as SELinux's execmem does, and "open" openat. "filters KIND" installs
+ * a file, as SELinux's execmem does, and "open" openat; "none" kills for calls that don't exist. "filters KIND" installs
  * the filter and allocates on command; "filters KIND COMMAND ..." runs a command under it. */
 #include "common.h"
 #include <linux/filter.h>
@@ -50,6 +50,10 @@ static void filter(const char *kind) {
         add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MMAP, 0, 3));
         add((struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at));
         add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 1));
+        add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+    }
+    if (strcmp(kind, "none") == 0) { /* calls with a number that no call has */
+        add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0xff000000, 0, 1));
         add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
     }
     if (strcmp(kind, "open") == 0) one(SYS_openat, SECCOMP_RET_ERRNO | EACCES);

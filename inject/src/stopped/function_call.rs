@@ -11,6 +11,7 @@
 //! The thread is neither stepped nor stopped by breakpoints, which would outlive prof. prof sees the function's end by the
 //! system call that the signal frame is restored by.
 
+use crate::linker_calls;
 use crate::stopped::gadgets::Sigreturn;
 use crate::stopped::remote::{Caller, PATIENCE, layout};
 use crate::stopped::tracee::{Stop, Tracee};
@@ -87,8 +88,12 @@ impl Caller<'_> {
         let result = done.as_ref().ok().and_then(StoppedRegs::function_result).or_else(kept);
         // The kernel would forget what is left of a wait if the frame were restored (`rt_sigreturn`). So the system call is
         // skipped, and the thread stands in front of it again: without prof it restores the frame after all.
+        let skips = linker_calls::let_skip(&self.pass, self.gadgets.syscall);
+        self.is_wait_lost |= !skips;
         let restored = done.and_then(|regs| {
-            t.skip_call(&regs, back.0)?;
+            if skips {
+                t.skip_call(&regs, back.0)?;
+            }
             next_stop(t, f.what, Instant::now() + PATIENCE)?;
             t.set_vector_state(&vector)
         });

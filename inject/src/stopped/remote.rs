@@ -55,8 +55,10 @@ pub struct Caller<'a> {
     covered: Vec<u8>,
     /// Whether the thread has called a function, which changes more registers than a system call.
     pub(super) called: bool,
+    /// Whether the kernel has forgotten what was left of an interrupted wait, which then begins anew.
+    pub(super) is_wait_lost: bool,
     /// Calls that the target's seccomp filters let pass.
-    pass: Pass,
+    pub(super) pass: Pass,
 }
 
 impl<'a> Caller<'a> {
@@ -155,6 +157,7 @@ impl<'a> Caller<'a> {
             room: low,
             covered,
             called: false,
+            is_wait_lost: false,
             pass,
         })
     }
@@ -306,15 +309,18 @@ impl<'a> Caller<'a> {
             // the hidden one.
             let next = UserRegs::CALLS_HIDE && self.called;
             // If prof dies before the registers are set, the thread goes on from the frame.
+            let begins_anew = || self.before.for_sigframe(false, self.restarted);
             if !next {
-                self.set_all(&mut t, &self.before.restored_behind_call())?;
+                let goes_on = self.before.restored_behind_call();
+                self.set_all(&mut t, &if self.is_wait_lost { begins_anew() } else { goes_on })?;
             }
             t.resume(libc::PTRACE_CONT, 0)?;
             if !t.wait_stopped(Instant::now() + PATIENCE)? {
                 return Err(Error::Gone(t.pid));
             }
             if next {
-                self.set_all(&mut t, &self.before.restored_behind_function())?;
+                let goes_on = self.before.restored_behind_function();
+                self.set_all(&mut t, &if self.is_wait_lost { begins_anew() } else { goes_on })?;
             }
         }
         // The thread does not need the frame any more.
