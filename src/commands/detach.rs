@@ -4,6 +4,7 @@ use super::family::WhoArgs;
 use super::record::parse_duration;
 use crate::audit::Audit;
 use crate::failure::{FAILED, refused};
+use crate::family::again;
 use crate::family::control::{Who, each};
 use crate::family::find::Seen;
 use crate::family::supervise;
@@ -52,6 +53,9 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
         Who::One(pid) => one(args, pid),
         who => {
             let ended = matches!(&who, Who::Folder(path) if supervise::end(path));
+            if let Who::Folder(path) = &who {
+                again::finish_left(path);
+            }
             let all = match who.recorded() {
                 Err(_) if ended => return Ok(ExitCode::SUCCESS),
                 all => all?,

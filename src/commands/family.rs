@@ -3,10 +3,12 @@
 use super::attach::AttachArgs;
 use super::record::pid;
 use crate::failure::{FAILED, REFUSED, refused, usage};
+use crate::family::again;
 use crate::family::control::Who;
 use crate::family::find::{Which, cgroup};
-use crate::family::folder::Folder;
-use crate::family::record::{self, How};
+use crate::family::folder::{Folder, FolderLock};
+use crate::family::journal::Journal;
+use crate::family::record::{self, Count, How};
 use crate::family::supervise::{self, Follow};
 use crate::session::Settings;
 use crate::term::say;
@@ -14,6 +16,7 @@ use anyhow::Result;
 use clap::Args;
 use prof_os::Pid;
 use serde_json::json;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -84,22 +87,20 @@ pub(crate) fn attach(args: &AttachArgs, which: &Which, settings: &Settings) -> R
     if args.foreground {
         return Err(usage("--foreground shows one process, and no family"));
     }
-    let waits = args.follow && !matches!(which, Which::Tree(_));
-    if which.find().map_err(refused)?.is_empty() && !waits {
-        return Err(refused(format!("there are no {}", which.words())));
-    }
-    let folder = Folder::create(args.record.output.as_deref(), &which.name())?;
-    let mut journal = folder.journal()?;
     let how = How { record: args.record.clone(), settings: settings.clone() };
-    let version = env!("CARGO_PKG_VERSION");
-    journal.note("began", None, json!({ "family": which.words(), "prof": version }));
-    let done = record::all(&folder, &mut journal, which, &how).map_err(refused)?;
+    let mut began = begin(args, which, &how)?;
+    let Began { folder, journal, known, .. } = &mut began;
+    let attached = record::all(folder, journal, which, &how, std::mem::take(known));
+    let done = began.taken_up.and(attached.map_err(refused)?);
     let follows = args.follow || args.children.is_some();
+    let folder = began.folder;
     if follows && (done.attached > 0 || args.children.is_none()) {
         let follow = Follow { which: which.clone(), how, except: None };
-        supervise::start(&folder, &follow)?;
+        supervise::start(&folder, &follow, began.lock)?;
     } else if done.attached == 0 {
-        folder.remove();
+        if began.is_new {
+            folder.remove();
+        }
         say("no process is recorded");
         return Ok(ExitCode::from(REFUSED));
     }
@@ -108,4 +109,42 @@ pub(crate) fn attach(args: &AttachArgs, which: &Which, settings: &Settings) -> R
     say(&format!("{}{more}; `prof detach {path}` ends all", done.words()));
     crate::term::path(folder.path());
     Ok(if done.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// The folder of a family, in which recording begins or goes on.
+struct Began {
+    folder: Folder,
+    journal: Journal,
+    lock: FolderLock,
+    is_new: bool,
+    /// The processes that an earlier command has attached to, and how many of them are recorded now.
+    known: HashSet<(Pid, u64)>,
+    taken_up: Count,
+}
+
+/// Creates the folder of a family, or takes up the recordings in one that is there.
+///
+/// # Errors
+/// If there are no processes, or the folder can't be used.
+fn begin(args: &AttachArgs, which: &Which, how: &How) -> Result<Began> {
+    let wanted = args.record.output.as_deref();
+    let (mut known, mut taken_up) = (HashSet::new(), Count::default());
+    if let Some(folder) = wanted.and_then(Folder::open) {
+        let (lock, before) = again::open(&folder, which)?;
+        let mut journal = folder.journal()?;
+        taken_up = again::take_up(&folder, &mut journal, &before, how, &mut known);
+        return Ok(Began { folder, journal, lock, is_new: false, known, taken_up });
+    }
+    let waits = args.follow && !matches!(which, Which::Tree(_));
+    if which.find().map_err(refused)?.is_empty() && !waits {
+        return Err(refused(format!("there are no {}", which.words())));
+    }
+    let folder = Folder::create(wanted, &which.name())?;
+    let mut journal = folder.journal()?;
+    let lock = folder.lock()?.ok_or_else(|| {
+        refused(format!("another prof was faster to take {}", folder.path().display()))
+    })?;
+    let (version, root) = (env!("CARGO_PKG_VERSION"), again::note_of_root(which));
+    journal.note("began", None, json!({ "family": which.words(), "prof": version, "root": root }));
+    Ok(Began { folder, journal, lock, is_new: true, known, taken_up })
 }

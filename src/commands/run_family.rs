@@ -2,6 +2,7 @@
 
 use super::record::RecordArgs;
 use super::run::RunArgs;
+use crate::family::again;
 use crate::family::control::in_folder;
 use crate::family::find::{Seen, Which};
 use crate::family::folder::Folder;
@@ -9,7 +10,7 @@ use crate::family::journal;
 use crate::family::record::How;
 use crate::family::supervise::{self, Follow};
 use crate::term::say;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use prof_os::Pid;
 use prof_trace::values::text::count;
@@ -62,11 +63,13 @@ impl Family {
     /// # Errors
     /// If it can't be started.
     pub(super) fn follow(&self, args: &RunArgs, pid: Pid) -> Result<Pid> {
-        let note = json!({ "recording": OWN });
+        let which = Which::Tree(pid);
+        let note = json!({ "recording": OWN, "root": again::note_of_root(&which) });
         self.folder.journal()?.note("attached", Seen::of(pid).as_ref(), note);
         let how = How { record: args.record.clone(), settings: args.settings()? };
-        let follow = Follow { which: Which::Tree(pid), how, except: Some(pid) };
-        supervise::start(&self.folder, &follow)
+        let follow = Follow { which, how, except: Some(pid) };
+        let lock = self.folder.lock()?.context("another prof has taken the folder")?;
+        supervise::start(&self.folder, &follow, lock)
     }
 
     /// Waits until all recordings are finished, unless processes go on, and says what was recorded.

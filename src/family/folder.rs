@@ -3,10 +3,11 @@
 use super::journal::{self, Journal};
 use crate::failure::usage;
 use crate::new_file::{local_time, plain_name};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use prof_os::Pid;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,6 +16,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
+}
+
+/// The right to attach to the processes of a folder's family, which one prof has at a time: an advisory lock on the
+/// journal. It passes on to a supervisor that is forked, and ends with the last process that has it.
+#[derive(Debug)]
+pub(crate) struct FolderLock(File);
+
+impl FolderLock {
+    /// Returns the descriptor that holds the lock.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Says in the file's time that its holder is at work; that is how another prof knows since when it is not.
+    pub(crate) fn beat(&self) {
+        let _ = self.0.set_modified(SystemTime::now());
+    }
 }
 
 impl Folder {
@@ -73,6 +91,36 @@ impl Folder {
         Journal::open(&self.path.join(journal::NAME))
     }
 
+    /// Locks the folder; `None` if another prof attaches to processes of its family. Where the file system has no locks,
+    /// there is nothing that could be locked by another.
+    ///
+    /// # Errors
+    /// If the journal can't be written.
+    pub(crate) fn lock(&self) -> Result<Option<FolderLock>> {
+        let path = self.path.join(journal::NAME);
+        let file = OpenOptions::new().append(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => Ok(None),
+            _ => Ok(Some(FolderLock(file))),
+        }
+    }
+
+    /// Returns when a prof that had the folder's lock was last at work, or wrote to the journal.
+    pub(crate) fn last_beat(&self) -> Option<SystemTime> {
+        fs::metadata(self.path.join(journal::NAME)).and_then(|m| m.modified()).ok()
+    }
+
+    /// Returns the files of recordings in the folder, which may be those of earlier processes.
+    pub(crate) fn recordings(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_hidden = |p: &Path| p.file_name().is_none_or(|n| n.as_encoded_bytes()[0] == b'.');
+        let is_file = |p: &Path| fs::symlink_metadata(p).is_ok_and(|m| m.is_file());
+        let is_ours = |p: &PathBuf| p.extension().is_some_and(|x| x == "prof");
+        let all = entries.map(|e| e.path()).filter(is_ours);
+        all.filter(|p| !is_hidden(p) && is_file(p)).collect()
+    }
+
     /// Returns a path for the recording of a process, which does not exist yet.
     pub(crate) fn new_recording(&self, comm: &str, pid: Pid) -> PathBuf {
         let name = plain_name(comm);
@@ -93,11 +141,10 @@ impl Folder {
 
 /// Says that a folder exists, and how the recordings of a family in it go on.
 fn exists(path: &Path) -> String {
-    let at = path.display();
     match Folder::open(path) {
         Some(_) => format!(
-            "it exists; a recording in it whose collector has died goes on with `prof attach PID -o \
-             {at}/NAME.PID.prof`"
+            "it exists; where prof was killed, `prof attach` with the options of the family and -o {} goes on in it",
+            path.display()
         ),
         None => "it exists".into(),
     }
@@ -115,10 +162,20 @@ mod tests {
         folder.journal().expect("a journal");
         assert!(Folder::open(&path).is_some());
         assert!(Folder::create(Some(&path), "x").is_err());
+        let lock = folder.lock().expect("a journal");
+        assert!(lock.is_some() && folder.lock().expect("a journal").is_none());
+        std::fs::File::open(path.join(journal::NAME)).expect("open").set_modified(UNIX_EPOCH).ok();
+        lock.iter().for_each(FolderLock::beat);
+        assert!(folder.last_beat().is_some_and(|t| t.elapsed().is_ok_and(|d| d.as_secs() < 60)));
+        drop(lock);
+        assert!(folder.lock().expect("a journal").is_some());
         let pid = Pid::from_raw(7);
         let first = folder.new_recording("a b", pid);
         assert_eq!(first, path.join("a_b.7.prof"));
         fs::write(&first, "").expect("written");
+        fs::write(path.join(".hidden.prof"), "").expect("written");
+        assert_eq!(folder.recordings(), std::slice::from_ref(&first));
+        fs::remove_file(path.join(".hidden.prof")).expect("removed");
         assert_eq!(folder.new_recording("a b", pid), path.join("a_b.7.2.prof"));
         folder.remove();
         assert!(path.exists(), "a recording is in it");

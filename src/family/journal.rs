@@ -36,8 +36,7 @@ impl Journal {
     /// Adds a line: the event's name, the process (`None`: the family), and what else is known. An error is no reason to
     /// stop, as recordings can be read without the journal.
     pub(crate) fn note(&mut self, event: &str, process: Option<&Seen>, more: Value) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let mut line = json!({ "unix_ns": now.as_nanos() as u64, "event": event });
+        let mut line = json!({ "unix_ns": unix_ns(SystemTime::now()), "event": event });
         if let Some(seen) = process {
             line["pid"] = json!(seen.pid);
             line["start"] = seen.start.into();
@@ -63,6 +62,26 @@ pub(crate) fn read(path: &Path) -> Vec<Value> {
     lines.filter_map(|l| serde_json::from_slice(l).ok()).filter(Value::is_object).collect()
 }
 
+/// Returns a time as the journal has it, in nanoseconds since 1970.
+pub(crate) fn unix_ns(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+/// Returns a process that a line of a journal is about; `None` if the line is about the family.
+pub(crate) fn process(line: &Value) -> Option<Seen> {
+    let id = |name: &str| line[name].as_i64().and_then(|p| i32::try_from(p).ok());
+    let (pid, start) = (Pid::from_raw(id("pid")?), line["start"].as_u64()?);
+    let parent = id("ppid").map_or(Pid::NONE, Pid::from_raw);
+    let comm = line["comm"].as_str().unwrap_or_default().to_owned();
+    Some(Seen { pid, start, parent, comm })
+}
+
+/// Returns whether a journal has the end of what its last supervisor did; `None` if there was no supervisor.
+pub(crate) fn has_ended(lines: &[Value]) -> Option<bool> {
+    let last = lines.iter().rposition(|l| l["event"] == "follows")?;
+    Some(lines[last..].iter().any(|l| l["event"] == "ended"))
+}
+
 /// The last that is known of a process of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Last {
@@ -85,7 +104,7 @@ pub(crate) fn last(lines: &[Value]) -> Vec<Last> {
         let key = (pid, line["start"].as_u64().unwrap_or(0));
         let comm = line["comm"].as_str().unwrap_or_default().to_owned();
         let text = |name: &str| line[name].as_str().unwrap_or_default();
-        let open = line["event"] == "attached";
+        let open = line["event"] == "attached" || line["event"] == "goes_on";
         let what = match line["event"].as_str().unwrap_or_default() {
             "failed" => format!("not recorded: {}", text("reason")),
             "missed" => "ended before it could be recorded".into(),
@@ -94,7 +113,10 @@ pub(crate) fn last(lines: &[Value]) -> Vec<Last> {
                 (_, Some(signal)) => format!("was killed by signal {signal}"),
                 _ => "ended".into(),
             },
-            "attached" => "recorded".into(),
+            "attached" | "goes_on" => "recorded".into(),
+            "cut_off" => {
+                "its collector was killed, and it has ended: the rest of it is lost".into()
+            }
             "exec" => "runs another program".into(),
             "detached" => "detached".into(),
             _ => continue,
@@ -132,11 +154,12 @@ mod tests {
         again.note("exited", Some(&seen), json!({ "code": 3 }));
         again.note(
             "failed",
-            Some(&Seen { pid: Pid::from_raw(8), ..seen }),
+            Some(&Seen { pid: Pid::from_raw(8), ..seen.clone() }),
             json!({ "reason": "no" }),
         );
         let lines = read(&path);
         assert_eq!(lines.len(), 3);
+        assert_eq!((process(&lines[0]), process(&json!({ "pid": 7 }))), (Some(seen.clone()), None));
         assert_eq!(lines[0]["recording"], "a.7.prof");
         let last = last(&lines);
         let words: Vec<_> = last.iter().map(|l| (l.pid, l.what.as_str())).collect();
@@ -144,6 +167,11 @@ mod tests {
             words,
             [(Pid::from_raw(7), "exited with 3"), (Pid::from_raw(8), "not recorded: no")]
         );
+        assert_eq!(has_ended(&lines), None);
+        let follows = json!({ "event": "follows" });
+        let ended = json!({ "event": "ended" });
+        assert_eq!(has_ended(&[ended.clone(), follows.clone()]), Some(false));
+        assert_eq!(has_ended(&[follows, ended]), Some(true));
         std::fs::remove_file(path).expect("removed");
     }
 }

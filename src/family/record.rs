@@ -1,6 +1,6 @@
 //! Attaches to the processes of a family, each of which gets a recording of its own.
 
-use super::find::{Seen, Which};
+use super::find::{Seen, Which, descendants};
 use super::folder::Folder;
 use super::journal::Journal;
 use crate::commands::record::RecordArgs;
@@ -77,8 +77,8 @@ pub(crate) fn one(
     attached
 }
 
-/// Attaches to all processes of a family that there are, also to those that appear meanwhile, and says a line about
-/// each.
+/// Attaches to all processes of a family that there are but those that are `known`, also to those that appear meanwhile,
+/// and says a line about each.
 ///
 /// # Errors
 /// If it is not clear which processes are meant.
@@ -87,10 +87,15 @@ pub(crate) fn all(
     journal: &mut Journal,
     which: &Which,
     how: &How,
+    known: HashSet<(Pid, u64)>,
 ) -> Result<Count, String> {
-    let (mut tried, mut done) = (HashSet::new(), Count::default());
+    let (mut tried, mut done) = (known, Count::default());
     for _ in 0..LOOKS {
         let mut found = which.find()?;
+        // The first process of a tree may have ended before its descendants.
+        if matches!(which, Which::Tree(_)) && !tried.is_empty() {
+            found.extend(descendants(tried.iter().map(|(pid, _)| *pid)));
+        }
         found.retain(|s| tried.insert((s.pid, s.start)));
         if found.is_empty() {
             break;
@@ -121,6 +126,11 @@ pub(crate) fn all(
 }
 
 impl Count {
+    /// Returns the sum of two.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self { attached: self.attached + other.attached, failed: self.failed + other.failed }
+    }
+
     /// Returns the numbers in words.
     pub(crate) fn words(&self) -> String {
         let recorded = count(self.attached, "process is recorded", "processes are recorded");

@@ -3,7 +3,7 @@
 
 use super::events::{Event, Source};
 use super::find::{Seen, Which};
-use super::folder::Folder;
+use super::folder::{Folder, FolderLock};
 use super::journal::{self, Journal};
 use super::record::{How, one};
 use crate::recorder::Started;
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// Time that a new process gets to run its program by exec, as most do at once, before it is attached to.
 const SETTLES: Duration = Duration::from_millis(5);
+/// Time between two signs of life.
+const BEAT: Duration = Duration::from_secs(1);
 /// Time that a supervisor gets to end: an attach that is in progress is finished.
 const ENDS: Duration = Duration::from_secs(30);
 
@@ -44,11 +46,11 @@ extern "C" fn stop(_: i32) {
     STOP.store(true, Relaxed);
 }
 
-/// Starts a supervisor, and waits until it follows. Returns its process ID.
+/// Starts a supervisor, to which the lock on the folder passes, and waits until it follows. Returns its process ID.
 ///
 /// # Errors
 /// If it can't be started.
-pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
+pub(crate) fn start(folder: &Folder, follow: &Follow, lock: FolderLock) -> Result<Pid> {
     let path = folder.absolute();
     let folder = Folder::open(&path)
         .with_context(|| format!("cannot open {}; was it removed?", path.display()))?;
@@ -63,8 +65,8 @@ pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
             Ok(child.into())
         }
         ForkResult::Child => {
-            become_supervisor(write.as_raw_fd());
-            let done = Supervisor::new(&folder, follow).map(|mut supervisor| {
+            become_supervisor(&[write.as_raw_fd(), lock.descriptor()]);
+            let done = Supervisor::new(&folder, follow, lock).map(|mut supervisor| {
                 let _ = write.write_all(&[1]);
                 drop(write);
                 supervisor.run();
@@ -75,8 +77,8 @@ pub(crate) fn start(folder: &Folder, follow: &Follow) -> Result<Pid> {
     }
 }
 
-/// Makes a forked process independent of the terminal and of its parent's files, but for one descriptor.
-fn become_supervisor(keep: i32) {
+/// Makes a forked process independent of the terminal and of its parent's files, but for some descriptors.
+fn become_supervisor(keep: &[i32]) {
     crate::daemon::leave_group();
     // SAFETY: the calls take integers, a path that is a valid string, and handlers that live for ever.
     unsafe {
@@ -84,7 +86,7 @@ fn become_supervisor(keep: i32) {
         for fd in 0..3 {
             libc::dup2(null, fd);
         }
-        for fd in crate::daemon::open_descriptors().into_iter().filter(|fd| *fd != keep) {
+        for fd in crate::daemon::open_descriptors().into_iter().filter(|fd| !keep.contains(fd)) {
             libc::close(fd);
         }
         let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGINT, libc::SIGHUP];
@@ -111,6 +113,8 @@ struct Member {
 struct Supervisor<'a> {
     folder: &'a Folder,
     follow: &'a Follow,
+    lock: FolderLock,
+    beat: Instant,
     journal: Journal,
     source: Source,
     members: BTreeMap<Pid, Member>,
@@ -121,10 +125,12 @@ struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    fn new(folder: &'a Folder, follow: &'a Follow) -> Result<Self> {
+    fn new(folder: &'a Folder, follow: &'a Follow, lock: FolderLock) -> Result<Self> {
         let mut all = Self {
             folder,
             follow,
+            lock,
+            beat: Instant::now(),
             journal: folder.journal()?,
             source: Source::open(),
             members: BTreeMap::new(),
@@ -137,8 +143,10 @@ impl<'a> Supervisor<'a> {
         let note = json!({ "supervisor": [me, start], "by": all.source.name() });
         all.journal.note("follows", None, note);
         for line in journal::read(&folder.path().join(journal::NAME)) {
-            let pid = line["pid"].as_i64().and_then(|p| i32::try_from(p).ok()).map(Pid::from_raw);
-            if let Some(seen) = pid.and_then(Seen::of).filter(|s| line["start"] == s.start) {
+            let noted = journal::process(&line);
+            if let Some(seen) =
+                noted.and_then(|s| Seen::of(s.pid).filter(|now| now.start == s.start))
+            {
                 all.add(seen, None);
             }
         }
@@ -166,6 +174,10 @@ impl<'a> Supervisor<'a> {
             }
             self.check();
             self.attach();
+            if self.beat.elapsed() > BEAT {
+                self.lock.beat();
+                self.beat = Instant::now();
+            }
             self.collectors.retain_mut(|c| matches!(c.try_wait(), Ok(None)));
             // The processes of a tree can't be followed by new ones when there are none.
             if matches!(self.follow.which, Which::Tree(_)) && self.members.is_empty() {
@@ -341,9 +353,18 @@ pub(crate) fn running(folder: &Path) -> Option<Pid> {
     (process::is_running(pid, start) && super::find::is_ours(pid)).then_some(pid)
 }
 
-/// Ends the supervisor of a folder; returns whether there was one.
+/// Ends the supervisor of a folder; returns whether there was one. Of one that was killed it notes that it is not to be
+/// replaced any more.
 pub(crate) fn end(folder: &Path) -> bool {
-    let Some(pid) = running(folder) else { return false };
+    let Some(pid) = running(folder) else {
+        let lines = journal::read(&folder.join(journal::NAME));
+        if journal::has_ended(&lines) == Some(false)
+            && let Ok(mut journal) = Journal::open(&folder.join(journal::NAME))
+        {
+            journal.note("ended", None, json!({ "by": "detach" }));
+        }
+        return false;
+    };
     let start = process::start_time(pid).unwrap_or(0);
     let _ = kill(pid.into(), Signal::SIGTERM);
     let deadline = Instant::now() + ENDS;

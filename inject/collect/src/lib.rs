@@ -59,7 +59,7 @@ pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
 pub use folding::{Copied, Folder, MakeSieve, new_path, remove_left};
 pub use limits::{Limits, Room};
-pub use orphan::{Drained, Orphan, drain_orphan, drain_rest, open_orphan};
+pub use orphan::{Drained, Orphan, drain_orphan, drain_rest, finish_unattended, open_orphan};
 pub use output::{Output, create_recording, write_prologue, write_runtimes};
 pub use peek::{Peek, Probe, all_recorded};
 pub use ring_map::{map_ring, open_ring};

@@ -26,7 +26,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+mod unattended;
 mod unrecorded;
+
+pub use unattended::finish_unattended;
 
 /// Greatest length of the chunk that ends a recording, which has a reason in words.
 const MOST_END: u64 = 64 << 10;

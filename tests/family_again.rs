@@ -1,0 +1,211 @@
+//! Families whose supervisor or collectors were killed: the same command goes on in the same folder.
+
+mod common;
+
+use common::build::program;
+use common::killer::kill_collector;
+use common::{Output, Scene, Target, skip, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A program with children that count their allocations, and the folder of their recordings.
+struct Family {
+    scene: Scene,
+    target: Target,
+    folder: PathBuf,
+}
+
+impl Family {
+    fn start(name: &str) -> Self {
+        let scene = Scene::new(name);
+        let target = Target::start(&program("family.c"), &[]);
+        let folder = scene.path("all");
+        Self { scene, target, folder }
+    }
+
+    fn fork(&mut self) -> i32 {
+        self.target.ask("fork")["done ".len()..].trim().parse().expect("a pid")
+    }
+
+    /// Has all processes allocate; returns how many blocks each has made and freed since its begin.
+    fn batch(&mut self) -> HashMap<i32, [u64; 2]> {
+        self.target.send("batch");
+        let mut all = HashMap::new();
+        loop {
+            let line = self.target.line();
+            let words: Vec<u64> = line.split(' ').filter_map(|w| w.parse().ok()).collect();
+            match words[..] {
+                [pid, a, f] => _ = all.insert(pid as i32, [a, f]),
+                _ => return all,
+            }
+        }
+    }
+
+    fn attach(&self) -> Output {
+        self.scene.prof(&["attach", "--children", &self.target.pid.to_string(), "-o", "all"])
+    }
+
+    fn journal(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.folder.join("family.jsonl")).expect("a journal");
+        text.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
+    }
+
+    /// Returns the lines of the journal with this event about a process, or about the family.
+    fn noted(&self, event: &str, pid: Option<i32>) -> Vec<Value> {
+        let mut lines = self.journal();
+        lines.retain(|l| l["event"] == event && l["pid"] == serde_json::json!(pid));
+        lines
+    }
+
+    /// Waits until a process has a recording; returns it.
+    fn recording(&self, pid: i32) -> PathBuf {
+        let mut name = None;
+        until("it is recorded", || {
+            let line = self.noted("attached", Some(pid)).pop();
+            name = line.and_then(|l| l["recording"].as_str().map(ToOwned::to_owned));
+            name.is_some()
+        });
+        self.folder.join(name.expect("a recording"))
+    }
+
+    fn kill_supervisor(&self) {
+        let line = self.noted("follows", None).pop().expect("a supervisor");
+        let pid = line["supervisor"][0].as_i64().expect("a pid") as i32;
+        kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
+        until("it has ended", || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            !status.contains("State:") || status.contains("State:\tZ")
+        });
+    }
+
+    /// Waits until the collectors have written what there is.
+    fn calm(&self, recordings: &[&PathBuf]) {
+        let lengths = || -> Vec<u64> {
+            recordings.iter().map(|p| std::fs::metadata(p).map_or(0, |m| m.len())).collect()
+        };
+        until("the collectors have caught up", || {
+            let before = lengths();
+            std::thread::sleep(Duration::from_millis(100));
+            before == lengths()
+        });
+    }
+
+    /// Returns the allocations and frees of the program's own blocks that a recording has.
+    fn counted(&self, recording: &Path) -> [u64; 2] {
+        let r = self.scene.finished(recording);
+        assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
+        let own = r.marked("family.c", "family");
+        let [a, live] = ["allocations", "live_count"].map(|name| own.number(name));
+        [a, a - live]
+    }
+}
+
+/// Returns whether this process may open what other processes have mapped.
+fn may_open_mappings() -> bool {
+    let all = std::fs::read_dir("/proc/self/map_files").into_iter().flatten().flatten();
+    all.map(|entry| entry.path()).any(|path| std::fs::File::open(path).is_ok())
+}
+
+fn less(a: [u64; 2], b: [u64; 2]) -> [u64; 2] {
+    [a[0] - b[0], a[1] - b[1]]
+}
+
+#[test]
+fn a_family_goes_on_after_all_of_prof_was_killed() {
+    if !may_open_mappings() {
+        return skip("family_again", "only root may open another process's memory");
+    }
+    let mut family = Family::start("family-all-killed");
+    let (stays, ends) = (family.fork(), family.fork());
+    let root = family.target.pid;
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    let recordings = [root, stays, ends].map(|pid| family.recording(pid));
+    let first = family.batch();
+    family.calm(&recordings.each_ref());
+    family.kill_supervisor();
+    recordings.iter().for_each(|path| kill_collector(path));
+    // Nobody watches.
+    let unwatched = family.batch();
+    family.target.ask(&format!("end {ends}"));
+    let late = family.fork();
+    let before = family.batch();
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    assert_eq!(out.stderr.matches("its collector had died").count(), 2, "{out:#?}");
+    assert!(out.stderr.contains("nobody has attached to new processes for"), "{out:#?}");
+    assert!(out.stderr.contains("what came last is lost"), "{out:#?}");
+    assert!(out.stderr.contains("3 processes are recorded"), "{out:#?}");
+    let gone = family.noted("goes_on", None).pop().expect("it is noted");
+    let [from, to] = ["gone_since_unix_ns", "unix_ns"].map(|n| gone[n].as_u64().expect("a time"));
+    assert!(from < to && to - from < 60_000_000_000, "{gone}");
+    assert_eq!(family.noted("cut_off", Some(ends)).len(), 1);
+    for pid in [root, stays] {
+        let lines = family.noted("goes_on", Some(pid));
+        assert!(lines.len() == 1 && lines[0]["gone_since_unix_ns"].is_u64(), "{lines:?}");
+    }
+    let late_one = family.recording(late);
+    let last = family.batch();
+    let status = family.scene.prof(&["status", "all"]).ok("status").stdout;
+    assert!(status.contains("the rest of it is lost"), "{status}");
+    family.scene.prof(&["detach", "all"]).ok("detach");
+    // The children have begun to count at their forks, and were attached to before their first block.
+    assert_eq!(family.counted(&recordings[0]), last[&root]);
+    assert_eq!(family.counted(&recordings[1]), last[&stays]);
+    assert_eq!(family.counted(&recordings[2]), first[&ends], "not {:?}", unwatched[&ends]);
+    let [allocations, frees] = less(last[&late], before[&late]);
+    let [a, f] = family.counted(&late_one);
+    // Some of the frees are of blocks from before.
+    assert!(a == allocations && f <= frees, "{a} {f}, not {allocations} {frees}");
+    let all = family.scene.report(&family.folder);
+    let sum = [last[&root], last[&stays], first[&ends]].iter().map(|c| c[0]).sum::<u64>();
+    assert_eq!(all.total("allocations"), sum + allocations, "{:#}", all.brief());
+    let again = family.attach();
+    assert_eq!(again.code, 2, "it has ended: {again:#?}");
+    family.target.quit();
+}
+
+#[test]
+fn a_supervisor_alone_is_replaced_and_there_are_never_two() {
+    let mut family = Family::start("family-supervisor");
+    let child = family.fork();
+    let root = family.target.pid;
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    let second = family.attach();
+    assert_eq!(second.code, 3, "{second:#?}");
+    assert!(second.stderr.contains("attaches to processes that are recorded"), "{second:#?}");
+    family.kill_supervisor();
+    family.batch();
+    let late = family.fork();
+    let other = family.scene.prof(&["attach", "--tree", &child.to_string(), "-o", "all"]);
+    assert!(other.code == 2 && other.stderr.contains("another folder"), "{other:#?}");
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    assert_eq!(out.stderr.matches("as before").count(), 2, "{out:#?}");
+    let new = family.fork();
+    let recordings = [root, child, late, new].map(|pid| family.recording(pid));
+    let last = family.batch();
+    family.scene.prof(&["detach", "all"]).ok("detach");
+    assert_eq!(family.noted("follows", None).len(), 2);
+    for (path, pid) in recordings.iter().zip([root, child, late, new]) {
+        assert_eq!(family.counted(path), last[&pid], "{}", path.display());
+    }
+    family.target.quit();
+}
+
+/// Whoever detaches from a folder wants no more of it, though its supervisor was killed before.
+#[test]
+fn what_was_detached_from_does_not_go_on() {
+    let family = Family::start("family-detached");
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    family.kill_supervisor();
+    family.scene.prof(&["detach", "all"]).ok("detach");
+    let again = family.attach();
+    assert!(again.code == 2 && again.stderr.contains("has ended"), "{again:#?}");
+}
