@@ -185,6 +185,12 @@ pub(crate) struct Started {
 }
 
 impl Started {
+    /// Returns its process ID and start time.
+    pub(crate) fn id(&self) -> (Pid, u64) {
+        let pid = Pid::from_u32(self.process.id());
+        (pid, prof_os::process::start_time(pid).unwrap_or(0))
+    }
+
     /// Returns how it has ended, if it has.
     pub(crate) fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.process.try_wait()

@@ -72,9 +72,14 @@ impl Family {
         self.folder.join(name.expect("a recording"))
     }
 
-    fn kill_supervisor(&self) {
+    /// Returns the process ID of the supervisor.
+    fn supervisor(&self) -> i32 {
         let line = self.noted("follows", None).pop().expect("a supervisor");
-        let pid = line["supervisor"][0].as_i64().expect("a pid") as i32;
+        line["supervisor"][0].as_i64().expect("a pid") as i32
+    }
+
+    fn kill_supervisor(&self) {
+        let pid = self.supervisor();
         kill(Pid::from_raw(pid), Signal::SIGKILL).expect("killed");
         until("it has ended", || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -129,6 +134,12 @@ fn a_family_goes_on_after_all_of_prof_was_killed() {
     family.calm(&recordings.each_ref());
     family.kill_supervisor();
     recordings.iter().for_each(|path| kill_collector(path));
+    let status = family.scene.prof(&["status", "all"]).ok("status").stdout;
+    assert_eq!(status.matches("orphaned").count(), 3, "{status}");
+    assert!(status.contains("the supervisor was killed"), "{status}");
+    let json = family.scene.prof(&["status", "all", "--format", "json"]).ok("status").stdout;
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["supervisor"], &json["supervisor_killed"]), (&Value::Null, &true.into()));
     // Nobody watches.
     let unwatched = family.batch();
     family.target.ask(&format!("end {ends}"));
@@ -152,6 +163,7 @@ fn a_family_goes_on_after_all_of_prof_was_killed() {
     let last = family.batch();
     let status = family.scene.prof(&["status", "all"]).ok("status").stdout;
     assert!(status.contains("the rest of it is lost"), "{status}");
+    assert!(!status.contains("the supervisor was killed"), "{status}");
     family.scene.prof(&["detach", "all"]).ok("detach");
     // The children have begun to count at their forks, and were attached to before their first block.
     assert_eq!(family.counted(&recordings[0]), last[&root]);
@@ -208,4 +220,66 @@ fn what_was_detached_from_does_not_go_on() {
     family.scene.prof(&["detach", "all"]).ok("detach");
     let again = family.attach();
     assert!(again.code == 2 && again.stderr.contains("has ended"), "{again:#?}");
+}
+
+/// A collector alone is killed, again and again.
+#[test]
+fn a_supervisor_replaces_collectors_that_were_killed() {
+    if !may_open_mappings() {
+        return skip("family_again", "only root may open another process's memory");
+    }
+    let mut family = Family::start("family-collector");
+    let child = family.fork();
+    let root = family.target.pid;
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    // The supervisor has attached to this one itself.
+    let late = family.fork();
+    let recordings = [root, child, late].map(|pid| family.recording(pid));
+    family.batch();
+    for (i, killed) in [(0, 1), (2, 1), (1, 1), (1, 2), (1, 3)] {
+        let pid = [root, child, late][i];
+        kill_collector(&recordings[i]);
+        family.batch();
+        until("it goes on", || family.noted("goes_on", Some(pid)).len() == killed);
+        assert_eq!(family.noted("collector_died", Some(pid)).len(), killed);
+    }
+    // What kills collectors goes on doing so.
+    kill_collector(&recordings[1]);
+    let mut died = Vec::new();
+    until("it is noted", || {
+        died = family.noted("collector_died", Some(child));
+        died.len() == 4
+    });
+    assert!(died.iter().filter(|l| l["waits_ns"].is_u64()).count() == 1, "{died:?}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(family.noted("goes_on", Some(child)).len(), 3);
+    let last = family.batch();
+    family.scene.prof(&["detach", "all"]).ok("detach");
+    for (path, pid) in recordings.iter().zip([root, child, late]) {
+        assert_eq!(family.counted(path), last[&pid], "{}", path.display());
+    }
+    family.target.quit();
+}
+
+/// A process ends before anybody can replace its collector.
+#[test]
+fn a_supervisor_finishes_the_recording_of_a_process_that_has_ended_after_its_collector() {
+    let mut family = Family::start("family-both");
+    let child = family.fork();
+    let out = family.attach();
+    assert_eq!(out.code, 0, "{out:#?}");
+    let recording = family.recording(child);
+    let first = family.batch();
+    family.calm(&[&recording]);
+    let supervisor = Pid::from_raw(family.supervisor());
+    kill(supervisor, Signal::SIGSTOP).expect("stopped");
+    kill_collector(&recording);
+    family.batch();
+    family.target.ask(&format!("end {child}"));
+    kill(supervisor, Signal::SIGCONT).expect("goes on");
+    until("it is noted", || family.noted("cut_off", Some(child)).len() == 1);
+    assert_eq!(family.counted(&recording), first[&child]);
+    assert_eq!(family.noted("collector_died", Some(child)).len(), 0);
+    family.scene.prof(&["detach", "all"]).ok("detach");
 }

@@ -112,6 +112,7 @@ impl StatusArgs {
 fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
     let all: Vec<Status> = in_folder(path).into_iter().filter_map(Status::of).collect();
     let supervisor = supervise::running(path);
+    let was_killed = supervisor.is_none() && supervise::was_killed(path);
     let is_recorded = |pid: Pid| all.iter().any(|s| s.peek.pid == pid);
     let mut others = history(path);
     others.retain(|last| !is_recorded(last.pid));
@@ -126,7 +127,12 @@ fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
             let others: Vec<Value> = others.iter().map(other).collect();
             format!(
                 "{:#}\n",
-                json!({ "supervisor": supervisor, "recorded": recorded, "others": others })
+                json!({
+                    "supervisor": supervisor,
+                    "supervisor_killed": was_killed,
+                    "recorded": recorded,
+                    "others": others,
+                })
             )
         }
         Format::Text => {
@@ -135,6 +141,13 @@ fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
                 let path = one_line(&path.to_string_lossy());
                 text.push(format!(
                     "new processes are recorded, too, by process {pid}; `prof detach {path}` ends that\n"
+                ));
+            }
+            if was_killed {
+                text.push(format!(
+                    "nobody attaches to new processes, as the supervisor was killed: the same `prof attach` as before, \
+                     with -o {}, goes on\n",
+                    one_line(&path.to_string_lossy())
                 ));
             }
             if !others.is_empty() {

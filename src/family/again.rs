@@ -198,11 +198,7 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
             continue;
         }
         // A collector that lives finishes the recording itself.
-        let cut_off = match is_written(&path) {
-            true => Ok(None),
-            false => finish_unattended(&path),
-        };
-        match cut_off {
+        match finish_unattended(&path, || is_written(&path)) {
             Ok(Some(until)) => {
                 let until = journal::unix_ns(until);
                 let note = json!({ "recording": name, "until_unix_ns": until });
@@ -222,8 +218,8 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
     }
 }
 
-/// Returns whether a process has a file open for writing.
-fn is_written(path: &Path) -> bool {
+/// Returns whether another process has a file open for writing.
+pub(super) fn is_written(path: &Path) -> bool {
     let Ok(meta) = fs::metadata(path) else { return false };
     let writes = |entry: fs::DirEntry| {
         // The permissions of the link are those with which the file was opened.
@@ -233,7 +229,9 @@ fn is_written(path: &Path) -> bool {
                 .is_ok_and(|m| (m.dev(), m.ino()) == (meta.dev(), meta.ino()))
     };
     let open = |pid: &Pid| fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    process::all().iter().any(|pid| open(pid).any(writes))
+    let mut others = process::all();
+    others.retain(|pid| *pid != Pid::this());
+    others.iter().any(|pid| open(pid).any(writes))
 }
 
 #[cfg(test)]
@@ -258,13 +256,26 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_written_are_told_from_those_that_are_read() {
+    fn files_that_others_write_are_told_from_those_that_are_read() {
         let path = std::env::temp_dir().join(format!("prof-written-{}", std::process::id()));
-        let open = fs::File::create(&path).expect("new");
-        assert!(is_written(&path));
-        drop(open);
-        let _read = fs::File::open(&path).expect("open");
-        assert!(!is_written(&path));
+        let _own = fs::File::create(&path).expect("new");
+        assert!(!is_written(&path), "by this process alone");
+        let start = |how: &str| {
+            let script = format!("exec {how}; echo; exec sleep 60");
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", &script, "sh"]).arg(&path).stdout(std::process::Stdio::piped());
+            let mut child = command.spawn().expect("sh");
+            let mut line = [0];
+            std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut line)
+                .expect("open");
+            child
+        };
+        for (how, wanted) in [("3<\"$1\"", false), ("3>>\"$1\"", true)] {
+            let mut child = start(how);
+            assert_eq!(is_written(&path), wanted, "{how}");
+            child.kill().expect("killed");
+            child.wait().expect("wait");
+        }
         fs::remove_file(&path).expect("removed");
         assert!(!is_written(&path));
     }

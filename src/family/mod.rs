@@ -1,10 +1,11 @@
 //! Families: several processes that are recorded together, each to a recording of its own in one folder.
 //!
 //! [`supervise`] attaches to new ones, of which it learns from [`events`]. [`find`] says which processes belong to one, [`folder`] is where their recordings are, [`journal`] what happened to
-//! each, [`record`] attaches to them, [`again`] goes on after prof was killed, [`control`] pauses, resumes and ends
+//! each, [`record`] attaches to them, [`collectors`] replaces collectors that were killed, [`again`] goes on after all of prof was, [`control`] pauses, resumes and ends
 //! all at once, and [`joined`] makes one recording of all for the commands on recordings.
 
 pub(crate) mod again;
+mod collectors;
 pub(crate) mod control;
 pub(crate) mod events;
 pub(crate) mod find;

@@ -1,12 +1,12 @@
 //! The supervisor of a family: a process that attaches to those of its processes that are new, and notes what becomes of
 //! each.
 
+use super::collectors::Collectors;
 use super::events::{Event, Source};
 use super::find::{Seen, Which};
 use super::folder::{Folder, FolderLock};
 use super::journal::{self, Journal};
 use super::record::{How, one};
-use crate::recorder::Started;
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, fork};
@@ -121,7 +121,7 @@ struct Supervisor<'a> {
     known: HashSet<(Pid, u64)>,
     /// Processes that are known to have ended before the event that says so: there may be events of their children.
     gone: HashSet<Pid>,
-    collectors: Vec<Started>,
+    collectors: Collectors,
 }
 
 impl<'a> Supervisor<'a> {
@@ -136,7 +136,7 @@ impl<'a> Supervisor<'a> {
             members: BTreeMap::new(),
             known: HashSet::new(),
             gone: HashSet::new(),
-            collectors: Vec::new(),
+            collectors: Collectors::of(folder, follow.except),
         };
         let me = Pid::this();
         let start = process::start_time(me);
@@ -178,7 +178,7 @@ impl<'a> Supervisor<'a> {
                 self.lock.beat();
                 self.beat = Instant::now();
             }
-            self.collectors.retain_mut(|c| matches!(c.try_wait(), Ok(None)));
+            self.collectors.look(self.folder, &mut self.journal, &self.follow.how);
             // The processes of a tree can't be followed by new ones when there are none.
             if matches!(self.follow.which, Which::Tree(_)) && self.members.is_empty() {
                 break;
@@ -186,8 +186,11 @@ impl<'a> Supervisor<'a> {
         }
         // Their recordings are complete when they have ended.
         let deadline = Instant::now() + ENDS;
-        while !STOP.load(Relaxed) && !self.collectors.is_empty() && Instant::now() < deadline {
-            self.collectors.retain_mut(|c| matches!(c.try_wait(), Ok(None)));
+        while !STOP.load(Relaxed) && !self.collectors.are_done() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // What one process takes up, another can't take prof out of meanwhile.
+        while self.collectors.are_taken_up() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.journal.note("ended", None, json!({}));
@@ -292,6 +295,7 @@ impl<'a> Supervisor<'a> {
 
     fn ended(&mut self, pid: Pid, status: Option<i32>) {
         let Some(m) = self.members.remove(&pid) else { return };
+        self.known.remove(&(pid, m.seen.start));
         let how = match status {
             Some(s) if libc::WIFEXITED(s) => json!({ "code": libc::WEXITSTATUS(s) }),
             Some(s) if libc::WIFSIGNALED(s) => json!({ "signal": libc::WTERMSIG(s) }),
@@ -314,12 +318,13 @@ impl<'a> Supervisor<'a> {
         match one(self.folder, &mut self.journal, &m.seen, &self.follow.how, &more) {
             Ok(attached) => {
                 (m.program, m.recorded) = (Program::of(m.seen.pid), true);
-                self.collectors.push(attached.collector);
+                self.collectors.add(&m.seen, attached);
             }
             // The process has been noted as missed.
             Err(_) if !m.seen.is_there() => {
-                let pid = m.seen.pid;
+                let (pid, start) = (m.seen.pid, m.seen.start);
                 self.members.remove(&pid);
+                self.known.remove(&(pid, start));
                 self.goes(pid);
             }
             Err(_) => {}
@@ -340,6 +345,12 @@ fn age_ns(start: u64) -> u64 {
     let now = now.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64);
     let per_sec = prof_os::clock_ticks().max(1);
     now.saturating_sub(start.saturating_mul(1_000_000_000 / per_sec))
+}
+
+/// Returns whether the supervisor of a folder was killed, and there is no other yet.
+pub(crate) fn was_killed(folder: &Path) -> bool {
+    let lines = journal::read(&folder.join(journal::NAME));
+    journal::has_ended(&lines) == Some(false) && running(folder).is_none()
 }
 
 /// Returns the supervisor of a folder, if it runs.

@@ -14,16 +14,19 @@ const REASON: &str =
     "stopped: the collector had died, and then the process: what came after the collector is lost";
 
 /// Finishes the recording at `path` of a process that has ended after its collector. The ring went with the process, so
-/// what was in it is lost. The caller makes sure that no collector writes to the file. Returns when it was written to
-/// last; `None`: it was finished already, or another prof is at work on it.
+/// what was in it is lost. Returns when it was written to last; `None`: it was finished already, or another prof is at
+/// work on it, as the locked file or `is_written` says: that is only asked of a file that is not finished.
 ///
 /// # Errors
 /// If it is no recording of this user's, or can't be written.
-pub fn finish_unattended(path: &Path) -> Result<Option<SystemTime>, Error> {
+pub fn finish_unattended(
+    path: &Path,
+    is_written: impl FnOnce() -> bool,
+) -> Result<Option<SystemTime>, Error> {
     // The process's user, who could own the file as well, is not known any more.
     let mut file = open_own(Pid::NONE, path)?;
     let io = |what: &str| Error::io(format!("cannot {what} {}", path.display()));
-    if file.try_lock().is_err() || is_finished(&file).unwrap_or(true) {
+    if file.try_lock().is_err() || is_finished(&file).unwrap_or(true) || is_written() {
         return Ok(None);
     }
     let meta = file.metadata().map_err(io("read"))?;
@@ -61,7 +64,8 @@ mod tests {
         chunk::put(&mut bytes, kind::TOGGLE, &[1, 1]);
         bytes.pop();
         std::fs::write(&path, &bytes).expect("write");
-        assert!(finish_unattended(&path).expect("finished").is_some());
+        assert_eq!(finish_unattended(&path, || true).expect("a collector writes"), None);
+        assert!(finish_unattended(&path, || false).expect("finished").is_some());
         let now = std::fs::read(&path).expect("read");
         assert_eq!(now[..whole], bytes[..whole]);
         let Next::Chunk(kind::END, payload, n) = chunk::next(&now[whole..]) else {
@@ -71,15 +75,15 @@ mod tests {
             (whole + n, End::decode(payload).map(|e| e.ticks)),
             (now.len(), Some(Ticks(77)))
         );
-        assert_eq!(finish_unattended(&path).expect("nothing to do"), None);
+        assert_eq!(finish_unattended(&path, || false).expect("nothing to do"), None);
         assert_eq!(std::fs::read(&path).expect("read"), now);
         let open = std::fs::File::open(&path).expect("open");
         open.lock().expect("a lock");
         std::fs::write(&path, &bytes).expect("write");
-        assert_eq!(finish_unattended(&path).expect("another is at work"), None);
+        assert_eq!(finish_unattended(&path, || false).expect("another is at work"), None);
         drop(open);
         std::fs::write(&path, b"something else").expect("write");
-        assert!(finish_unattended(&path).is_err());
+        assert!(finish_unattended(&path, || false).is_err());
         std::fs::remove_file(&path).expect("removed");
     }
 }
