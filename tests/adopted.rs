@@ -1,7 +1,5 @@
 //! Tests targets that become the parent of prof's collector.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! Recordings of figures by stack alone: their figures are the program's own, and what needs blocks says so.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use std::collections::HashMap;

@@ -1,7 +1,5 @@
 //! `prof allocator`: allocators and their versions, settings, arenas, what blocks take, and what the allocator has done.
 
-mod common;
-
 use common::build::{line_of, program};
 use common::{Report, Scene, Target, skip};
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! Allocators other than libc's: linked into the executable under several names, the program's own operator new, and
 //! functions that the user names.
 
-mod common;
-
 use common::build::{compile, program, program_with, sources};
 use common::{Report, Scene, Target, installed, skip};
 use std::path::{Path, PathBuf};

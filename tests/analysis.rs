@@ -1,8 +1,6 @@
 //! The commands on recordings, end to end: verdicts on leaks, limits, comparisons, exports read by the tools they are
 //! for, and figures compared with heaptrack's.
 
-mod common;
-
 use common::build::{line_of, program};
 use common::{Output, Scene, installed, skip};
 use serde_json::Value;

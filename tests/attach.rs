@@ -1,8 +1,6 @@
 //! `prof attach`, `detach` and `report` on programs of known behaviour: every count, size and peak must be exact, each
 //! stack must have its function, file and line, and the JSON must keep its contract.
 
-mod common;
-
 use common::build::program;
 use common::{Report, Scene, Target};
 use serde_json::Value;

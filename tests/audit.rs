@@ -1,7 +1,5 @@
 //! The lines in the system's log: one at the attach, one at the detach, none with `--no-log`.
 
-mod common;
-
 use common::build::program;
 use common::{Output, Scene, Target, installed, skip, until};
 use std::os::unix::net::UnixDatagram;

@@ -1,8 +1,6 @@
 //! Every way to call an allocator is recorded with the exact line of the call: the PLT, `-fno-plt`, function pointers,
 //! dlsym, libc's own calls, late libraries, operator new, other allocators.
 
-mod common;
-
 use common::build::{compile, program, program_with};
 use common::{Report, Scene, Target, skip};
 use std::path::{Path, PathBuf};

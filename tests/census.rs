@@ -1,7 +1,5 @@
 //! `prof attach --census`: live blocks are all known, those from before the attach as well.
 
-mod common;
-
 use common::build::{compile, has_compiler, program_with};
 use common::heap::{json, number};
 use common::{Scene, Target, skip, until};

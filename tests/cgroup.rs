@@ -1,7 +1,5 @@
 //! prof reports the memory that it adds to the target's cgroup, and refuses where that does not fit.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, run, until, writers};

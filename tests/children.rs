@@ -1,8 +1,6 @@
 //! Children forked from a recorded process: by a handler that has interrupted the hook, and children that outlive the
 //! recording with prof's jumps in them.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,5 @@
 //! Times by the kernel, where the processor's counter can't be used: `PROF_CLOCK` chooses them.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use std::process::Command;

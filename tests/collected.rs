@@ -4,8 +4,6 @@
 // The virtual machines of the other architectures have no libgc.
 #![cfg(target_arch = "x86_64")]
 
-mod common;
-
 use common::build::compile;
 use common::{Scene, Target, skip};
 

@@ -1,7 +1,5 @@
 //! `--snapshot fork`: a copy of the memory is looked at. It is of one moment, and nothing of it stays in the process.
 
-mod common;
-
 use common::build::program_with;
 use common::killer::killed_at;
 use common::{Scene, Target, skip, until};

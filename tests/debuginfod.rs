@@ -1,7 +1,5 @@
 //! Names from debuginfod servers: Debian's on loopback, and servers that hang, lie, or send too much.
 
-mod common;
-
 use common::build::{line_of, program};
 use common::{Output, Scene, installed, skip, until};
 use nix::sys::signal::{Signal, kill};

@@ -1,8 +1,6 @@
 //! The target's descriptors during attaches and detaches: no number of its own is closed or delayed, no file of its own
 //! is changed, and no child inherits anything of prof's.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};

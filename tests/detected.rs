@@ -1,8 +1,6 @@
 //! The unreachable blocks beside those of LeakSanitizer, in the same program: one build is watched by prof, the other by
 //! the compiler's detector, in its own build.
 
-mod common;
-
 use common::build::{compile, program_with};
 use common::{Scene, Target, skip};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! Recordings that are deleted or moved while they are being written: prof reports it, and saves what was written.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until, writers};
 use std::fs;

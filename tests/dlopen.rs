@@ -2,8 +2,6 @@
 
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "arm"))]
 
-mod common;
-
 use common::build::{compile, has_compiler, program, program_with};
 use common::killer::killed_at;
 use common::snapshot::Snapshot;

@@ -1,7 +1,5 @@
 //! `prof dump`: reports of a running recording.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! Recordings whose process is gone, runs another program, or was detached from because the recording could not be
 //! written: `prof status` and `prof detach` say where the recording is and why it ended.
 
-mod common;
-
 use common::build::program;
 use common::{Output, Scene, Target, until, writers};
 use nix::sys::signal::Signal;

@@ -1,8 +1,6 @@
 //! The exports without a tool of their own to check them (the page, Firefox's profile, Parquet, calls to replay), and
 //! the contents of a recording.
 
-mod common;
-
 use common::build::program;
 use common::{Output, Scene, Target, installed, skip};
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! prof under limits: descriptors, threads and memory run out at every step of an attach or a detach. prof must end
 //! with an error of its own, and the target must be as it was.
 
-mod common;
-
 use common::build::{compile, program};
 use common::snapshot::Snapshot;
 use common::{Output, Scene, Target, run, skip, until, writers};

@@ -1,7 +1,5 @@
 //! Families: several processes that are recorded together, to a folder.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! Families whose supervisor or collectors were killed: the same command goes on in the same folder.
 
-mod common;
-
 use common::build::program;
 use common::killer::kill_collector;
 use common::{Output, Scene, Target, skip, until};

@@ -1,7 +1,5 @@
 //! Fibers that are switched away inside a hooked function, so that no thread shows where they will return to.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 

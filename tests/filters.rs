@@ -1,8 +1,6 @@
 //! Targets under seccomp filters: prof attaches where it knows that none of its calls can kill them, and otherwise
 //! refuses before it touches anything.
 
-mod common;
-
 use common::build::{program, program_with};
 use common::snapshot::Snapshot;
 use common::{Output, Scene, Target, installed, skip};

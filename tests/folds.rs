@@ -1,7 +1,5 @@
 //! `--on-limit drop-oldest`: a recording that stays below its bound, whatever ends meanwhile.
 
-mod common;
-
 use common::build::program;
 use common::disk::{small_disk, unmount};
 use common::{Scene, Target, numbers_in, until, writers};

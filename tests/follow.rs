@@ -1,7 +1,5 @@
 //! `prof run` follows its command through exec: wrappers, shims, and programs that call exec late.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use nix::sys::signal::{Signal, kill};

@@ -1,7 +1,5 @@
 //! A process whose cgroup is frozen is left alone, and the reason is given. It is recorded when it is thawed.
 
-mod common;
-
 use common::build::program;
 use common::killer::killed_when;
 use common::snapshot::Snapshot;

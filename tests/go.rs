@@ -2,8 +2,6 @@
 //! that called it.
 #![cfg(target_arch = "x86_64")]
 
-mod common;
-
 use common::build::sources;
 use common::{Report, Scene, installed, skip};
 use std::process::Command;

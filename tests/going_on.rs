@@ -1,8 +1,6 @@
 //! `prof attach -o SAME` after the collector was killed: the recording goes on, and what can't go on is refused before
 //! anything is touched.
 
-mod common;
-
 use common::build::program;
 use common::disk::{small_disk, unmount};
 use common::killer::{kill_collector, killed_at};

@@ -1,7 +1,5 @@
 //! `--on-limit aggregate`: at its bound a recording of all blocks goes over to figures by stack alone.
 
-mod common;
-
 use common::build::program;
 use common::disk::{small_disk, unmount};
 use common::{Scene, Target, until, writers};

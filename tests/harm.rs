@@ -1,8 +1,6 @@
 //! The target comes to no harm: signals, unusual places to allocate in, registers, threads that can't be stopped, and
 //! heaps that are already broken.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};

@@ -1,7 +1,5 @@
 //! The figures from glibc's chunk headers compared with the program's own `malloc_usable_size`.
 
-mod common;
-
 use common::build::{has_compiler, program};
 use common::{Scene, skip};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! `prof heap`: the blocks of processes that nobody has recorded, beside what their allocator says itself.
 
-mod common;
-
 use common::build::{compile, has_compiler, program_with};
 use common::{Scene, Target, skip};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! `prof heap` and `prof attach --census` on jemalloc, beside what jemalloc and the program say themselves.
 
-mod common;
-
 use common::build::{compile, program_with};
 use common::heap::{assert_listed, heap, json, number};
 use common::{Scene, Target, skip};

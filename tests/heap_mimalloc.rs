@@ -1,8 +1,6 @@
 //! `prof heap`, `prof attach --census` and `prof reach --census` on mimalloc, beside what mimalloc and the program say
 //! themselves.
 
-mod common;
-
 use common::build::program_with;
 use common::heap::{self, census, json, number};
 use common::{Scene, Target, skip};

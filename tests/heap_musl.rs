@@ -1,7 +1,5 @@
 //! `prof heap` and `prof attach --census` on musl's allocator, beside what the program says itself.
 
-mod common;
-
 use common::build::{compile, has_compiler};
 use common::heap::{assert_listed, heap, json, number};
 use common::{Scene, Target, skip};

@@ -1,8 +1,6 @@
 //! `prof heap`, `prof attach --census` and `prof reach --census` on tcmalloc, beside what tcmalloc and the program say
 //! themselves.
 
-mod common;
-
 use common::build::{compile, program_with};
 use common::heap::{self, assert_listed, json, number};
 use common::{Scene, Target, skip};

@@ -1,7 +1,5 @@
 //! `prof holds`: who holds blocks whose holders are known, and how much would go with whom.
 
-mod common;
-
 use common::build::program_with;
 use common::{Scene, Target};
 use prof_trace::chunk;

@@ -1,7 +1,5 @@
 //! A target that means harm: it overwrites everything that it shares with prof while it is recorded.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use std::os::unix::fs::{PermissionsExt, symlink};

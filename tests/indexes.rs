@@ -1,7 +1,5 @@
 //! The index of a recording: its length, its place, and what is left of an unfinished one.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, until};
 use std::os::unix::fs::PermissionsExt;

@@ -2,8 +2,6 @@
 //! that stay in the handler, below a large frame. An attach, and a detach, must notice them.
 #![cfg(target_arch = "x86_64")] // elsewhere a patch is one instruction, which no thread is ever inside of
 
-mod common;
-
 use common::build::program_with;
 use common::{Scene, Target};
 

@@ -1,7 +1,5 @@
 //! Names of generated code, from the files that its compiler has written.
 
-mod common;
-
 use common::build::program_with;
 use common::{Report, Scene, Target};
 

@@ -1,7 +1,5 @@
 //! Job control: prof stops after it has released the target, and the collector belongs to no job.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use nix::sys::signal::{Signal, kill};

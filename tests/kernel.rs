@@ -1,7 +1,5 @@
 //! `prof kernel` on kernel allocations that a program causes on purpose.
 
-mod common;
-
 use common::build::program;
 use common::{Report, Scene, Target, installed, skip, until, wait};
 use nix::sys::signal::{Signal, kill};

@@ -1,7 +1,5 @@
 //! prof is killed at any of its system calls: the next prof cleans up, and the target is as it was before.
 
-mod common;
-
 use common::build::program;
 use common::killer::{killed_at, killed_when};
 use common::snapshot::Snapshot;

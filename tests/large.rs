@@ -4,8 +4,6 @@
 // The virtual machines of the other architectures have too little memory.
 #![cfg(target_arch = "x86_64")]
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, skip};
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! From attach to detach and beyond: nothing left behind, cycles under load, stopped targets, targets that are killed,
 //! fork, exec or end, reports on a growing file, and a killed prof.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Report, Scene, Target, until, writers};

@@ -1,8 +1,6 @@
 //! Calls that change mappings, or the allocator's settings: each is recorded with its arguments, its result and its
 //! whole stack, to the byte.
 
-mod common;
-
 use common::build::{line_of, program, program_with};
 use common::{Scene, Target};
 use prof_analyze::Analysis;

@@ -1,7 +1,5 @@
 //! `prof maps` on programs whose mappings no hook sees: they are found by looks.
 
-mod common;
-
 use common::build::program_with;
 use common::{Scene, Target, until};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! `prof mark`, and what is selected by marks.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use serde_json::Value;

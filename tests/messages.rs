@@ -1,7 +1,5 @@
 //! Error messages: each says what happened, to which process, and what to do next.
 
-mod common;
-
 use common::build::program;
 use common::killer::kill_collector;
 use common::{Output, Scene, Target, skip, until};

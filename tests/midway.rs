@@ -1,8 +1,6 @@
 //! Events between the steps of an attach or a detach: another tracer, a stack that grows, a handler that the target
 //! sets itself; and messages about forked children.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, skip};

@@ -1,8 +1,6 @@
 //! Functions that the user names may do what malloc does not: throw, be left by a thread's cancellation or a jump, take
 //! arguments on the stack, and preserve registers that their callers rely on.
 
-mod common;
-
 use common::build::program_with;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};

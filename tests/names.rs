@@ -1,7 +1,5 @@
 //! Names of processes in prof's messages.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, skip, until};
 use nix::unistd::geteuid;

@@ -1,7 +1,5 @@
 //! Pid namespaces: a process has other numbers in them, and prof may be in one of its own.
 
-mod common;
-
 use common::build::program;
 use common::killer::kill_collector;
 use common::{Output, Scene, Target, installed, skip};

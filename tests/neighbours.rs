@@ -1,8 +1,6 @@
 //! The surroundings of prof's memory in the target: guard pages. And prof's memory where all memory is locked, or
 //! written to a core file: it is left out.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};

@@ -1,8 +1,6 @@
 //! The recording can't be written, or no collector is there to write it: the target goes on at full speed, recording
 //! ends or switches itself off, and the loss is reported.
 
-mod common;
-
 use common::build::program;
 use common::disk::{small_disk, unmount};
 use common::snapshot::Snapshot;

@@ -1,7 +1,5 @@
 //! `prof leaks --live`: what is outstanding, at each interval, of a process that is recorded and of one that is not.
 
-mod common;
-
 use common::build::program;
 use common::{Report, Scene, Target};
 use serde_json::Value;

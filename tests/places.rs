@@ -1,8 +1,6 @@
 //! Environments in which prof must work: static programs, other libcs, containers, hardened processes, libraries that
 //! come and go, kernels that lack newer system calls.
 
-mod common;
-
 use common::build::{compile, has_compiler, line_of, program, program_with, unlinkable};
 use common::report::Frame;
 use common::snapshot::Snapshot;

@@ -4,8 +4,6 @@
 // The kernel has no uprobes for Thumb code, which most of ARM's libraries consist of.
 #![cfg(not(target_arch = "arm"))]
 
-mod common;
-
 use common::build::program_with;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};

@@ -1,7 +1,5 @@
 //! The prompt of `prof script` on a terminal, and Ctrl-C.
 
-mod common;
-
 use common::build::program;
 use common::{DEADLINE, Scene, until, wait};
 use std::fs::File;

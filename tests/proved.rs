@@ -1,7 +1,5 @@
 //! `prof run --prove`: what nothing points to when a program ends, in every way in which one does.
 
-mod common;
-
 use common::Scene;
 use common::build::program_with;
 

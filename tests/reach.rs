@@ -1,7 +1,5 @@
 //! `prof reach`: blocks that are held in every way there is, and others that nothing holds, in a process that runs.
 
-mod common;
-
 use common::build::program_with;
 use common::{Scene, Target};
 use serde_json::Value;

@@ -1,8 +1,6 @@
 //! Real programs, recorded while they work: their output is the same as without a recorder, and their stacks reach the
 //! start of their threads.
 
-mod common;
-
 use common::{Report, Scene, Target, installed, skip, until};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,8 +1,6 @@
 //! Bad input and targets that can't be recorded: prof prints one line that says what is wrong, returns the exit code
 //! (2: usage, 3: the target), and touches nothing. Damaged recordings are read as far as they are whole.
 
-mod common;
-
 use common::build::{compile, other_width, program};
 use common::snapshot::Snapshot;
 use common::{Output, Scene, Target, skip};

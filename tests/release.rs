@@ -1,8 +1,6 @@
 //! Tests the parts of a release: the list of all crates (SBOM), the files of the Debian package, and that a binary does
 //! not depend on where it was built. The complete check, which builds twice and installs in minimal roots, is `tests/release --check`.
 
-mod common;
-
 use common::{Scene, installed, skip};
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -1,7 +1,5 @@
 //! Recordings made from recordings, end to end: stripped, packed, extracted.
 
-mod common;
-
 use common::build::{line_of, program};
 use common::{Report, Scene, Target};
 use serde_json::Value;

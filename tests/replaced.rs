@@ -1,7 +1,5 @@
 //! Attaches while the process replaces its program.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use std::process::Command;

@@ -1,7 +1,5 @@
 //! Reports at a signal to the recorded process.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use nix::libc;

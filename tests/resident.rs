@@ -1,7 +1,5 @@
 //! The breakdown of resident memory compared with the allocator's own statistics at the same moment.
 
-mod common;
-
 use common::build::program_with;
 use common::{Scene, Target, skip};
 use serde_json::Value;

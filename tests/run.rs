@@ -1,8 +1,6 @@
 //! `prof run`: a command recorded from its first allocation on, constructors of libraries included, with its stdio,
 //! signals and exit code passed through.
 
-mod common;
-
 use common::build::{compile, has_compiler, program};
 use common::{Report, Scene, Target, installed, skip, until};
 use nix::sys::signal::Signal;

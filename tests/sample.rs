@@ -1,8 +1,6 @@
 //! Recordings of a part of all blocks: estimates lie within five of their standard errors of the truth, frees of all
 //! recorded blocks and of no others are recorded, and limits of size leave exact figures.
 
-mod common;
-
 use common::build::{program, program_with};
 use common::report::Group;
 use common::{Report, Scene, Target, skip, snapshot::Snapshot};

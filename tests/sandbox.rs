@@ -1,8 +1,6 @@
 //! Targets that restrict their own system calls: prof makes no call in them that they do not expect, whenever the
 //! restriction begins.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, is_refused_by_dlopen, skip};

@@ -1,7 +1,5 @@
 //! `prof script`, end to end: the investigation of a leak as a script, the script of a filter, prompts and streams.
 
-mod common;
-
 use common::build::{line_of, program};
 use common::{Output, Scene};
 use serde_json::Value;

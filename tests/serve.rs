@@ -2,8 +2,6 @@
 //! recordings that can be controlled, an end within a second.
 #![cfg(feature = "serve")]
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! Processes that share the target's memory without being its threads.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! Targets with a use of their own for the toggle signal: handlers that chain to prof's, pointers to it that are kept
 //! beyond the detach, sigwait and signalfd.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};

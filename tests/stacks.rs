@@ -1,8 +1,6 @@
 //! Stacks are complete up to the start of the thread: at any depth up to 1,024 frames, with and without frame pointers,
 //! through signal handlers, on small stacks, after longjmp and on fibers.
 
-mod common;
-
 use common::build::{program, program_with};
 use common::{Report, Scene, Target};
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! Many threads: starting and ending while recording, freeing each other's blocks, reusing each other's addresses;
 //! attached while they run; and none of their waits disturbed by the attach.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use nix::sys::signal::Signal;

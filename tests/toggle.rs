@@ -1,8 +1,6 @@
 //! Recording switched off and on: by SIGUSR1, by other signals, by pause and resume, in numbered parts; a target's own
 //! handler is left alone; detach restores the disposition.
 
-mod common;
-
 use common::build::program;
 use common::{Report, Scene, Target};
 use nix::sys::signal::Signal;

@@ -1,7 +1,5 @@
 //! `prof top`, in a terminal.
 
-mod common;
-
 use common::build::program;
 use common::{DEADLINE, Scene, Target, until, wait};
 use std::fs::File;

@@ -1,7 +1,5 @@
 //! `prof trace`: each event as a line, of a process that is recorded, of one that is not, and of a command.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use nix::sys::signal::{Signal, kill};

@@ -1,8 +1,6 @@
 //! Verdicts on programs that serve from a full cache, with and without a leak, in several languages: recorded at the
 //! same time, for PROF_TRIALS_SECONDS. `tests/trials/run` does so for a minute and shows the table.
 
-mod common;
-
 use common::build::{program, sources};
 use common::{Scene, Target, installed, skip};
 use serde_json::Value;

@@ -1,8 +1,7 @@
 //! The page of `prof serve`: its modules in node, its types, and the page itself in a browser.
 
-#[path = "common/browser.rs"]
+#[path = "ui/browser.rs"]
 mod browser;
-mod common;
 #[path = "ui/console.rs"]
 mod console;
 #[path = "ui/holders.rs"]

@@ -1,8 +1,6 @@
 //! Libraries that are loaded and unloaded where the hook is not notified: while recording is paused, and under a
 //! seccomp filter, where it may not ask the kernel either.
 
-mod common;
-
 use common::build::program_with;
 use common::report::{Frame, Group};
 use common::{Scene, Target, until};

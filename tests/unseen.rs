@@ -1,8 +1,6 @@
 //! A recording that misses the memory that its process takes, or whose work other processes do, reports that: at the
 //! attach, in `prof status`, `prof report` and `prof leaks`. A recording that sees it does not.
 
-mod common;
-
 use common::build::{program, program_with};
 use common::{Output, Scene, Target, installed, skip, until};
 use nix::sys::signal::{Signal, kill};

@@ -1,8 +1,6 @@
 //! Unwinds every stack of real programs both ways, with the memo and in full: none may differ. The long form is
 //! `tests/soak/verify`.
 
-mod common;
-
 use common::build::sources;
 use common::{Report, Scene, Target, installed, skip, until};
 use std::net::TcpStream;

@@ -1,8 +1,6 @@
 //! A recording that another build of prof has begun: this build ends it, pauses it and shows its state by the part of
 //! the control page that never changes, or names the build that can.
 
-mod common;
-
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until, writers};

@@ -1,7 +1,5 @@
 //! The views of `prof report`, end to end: on a program whose figures are known.
 
-mod common;
-
 use common::Scene;
 use common::build::{line_of, program, program_with};
 use serde_json::Value;

@@ -1,7 +1,5 @@
 //! Waits that a stop ends, and that no kernel restarts, continue for the rest of their time.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target};
 use std::time::{Duration, Instant};

@@ -1,7 +1,5 @@
 //! Compares the words for one thing in different places, and tests names that are no plain text.
 
-mod common;
-
 use common::build::program;
 use common::{Scene, Target, until};
 use std::fs::File;

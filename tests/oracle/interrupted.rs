@@ -3,8 +3,8 @@
 //! (.debug_frame) describes every instruction. So the program's own frames are computed from that, by gimli, with the
 //! registers and the stack that the handler has noted.
 
-use super::common::Target;
 use super::hex;
+use common::Target;
 use gimli::{
     BaseAddresses, CfaRule, DebugFrame, EndianSlice, LittleEndian, Register, RegisterRule,
     UnwindContext, UnwindSection,

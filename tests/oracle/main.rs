@@ -4,8 +4,6 @@
 //! instructions, that of .debug_frame). A second run of the same program is unwound by gdb. Every recorded stack must
 //! equal the oracle's, frame by frame, and none may be missing.
 
-#[path = "../common/mod.rs"]
-mod common;
 #[cfg(target_arch = "arm")]
 mod interrupted;
 

@@ -1,8 +1,8 @@
 //! The console: scripts in the browser.
 
 use crate::browser::Browser;
-use crate::common::Scene;
 use crate::{Served, is_browser, opened, record, total};
+use common::Scene;
 use serde_json::json;
 
 /// Replaces the script, and runs it to its end or to its failure.

@@ -1,9 +1,9 @@
 //! The page of who holds the memory: its tree, its stacks, and what has changed between two scans.
 
 use crate::browser::Browser;
-use crate::common::Scene;
 use crate::pages::nothing_serious;
 use crate::{Served, folder, is_browser, opened, pictures};
+use common::Scene;
 
 #[test]
 fn holders_open_and_are_compared_in_a_browser() {

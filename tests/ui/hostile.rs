@@ -1,9 +1,9 @@
 //! Names in a recording come from the process that was recorded, which may be hostile: they stay text in the browser.
 
 use crate::browser::Browser;
-use crate::common::build::program;
-use crate::common::{Scene, installed, skip};
 use crate::{Served, is_browser};
+use common::build::program;
+use common::{Scene, installed, skip};
 use std::process::Command;
 
 /// A name of a file that is an element if it is read as HTML.

@@ -1,8 +1,8 @@
 //! Every page is drawn, looked at by axe-core, and says what is wrong with what it was asked.
 
 use crate::browser::Browser;
-use crate::common::Scene;
 use crate::{Served, folder, is_browser, opened, pictures, record};
+use common::Scene;
 
 /// The pages of a recording, as in an address. `{…}` is the first row of another page.
 const PAGES: [&str; 29] = [

@@ -1,8 +1,8 @@
 //! Operates a page: ranges, filters, sorting, addresses, the keyboard. The figures are those of the command line.
 
 use crate::browser::Browser;
-use crate::common::Scene;
 use crate::{Served, is_browser, opened, record, total};
+use common::Scene;
 use serde_json::{Value, json};
 
 #[test]

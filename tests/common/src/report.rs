@@ -20,51 +20,56 @@ const ALLOCATORS: [&str; 12] = [
 ];
 
 /// A report in the format of `prof report --format json`.
-pub(crate) struct Report(pub Value);
+pub struct Report(pub Value);
 
 impl Report {
+    /// Reads the JSON.
     #[track_caller]
-    pub(crate) fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         Self(serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}")))
     }
 
     /// Returns the value at a JSON pointer, which must exist.
     #[track_caller]
-    pub(crate) fn at(&self, pointer: &str) -> &Value {
+    pub fn at(&self, pointer: &str) -> &Value {
         self.0.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {:#}", self.brief()))
     }
 
+    /// Returns the count at a JSON pointer.
     #[track_caller]
-    pub(crate) fn number(&self, pointer: &str) -> u64 {
+    pub fn number(&self, pointer: &str) -> u64 {
         let v = self.at(pointer);
         v.as_u64().unwrap_or_else(|| panic!("{pointer} is {v}, not a count"))
     }
 
+    /// Returns the truth value at a JSON pointer.
     #[track_caller]
-    pub(crate) fn bool(&self, pointer: &str) -> bool {
+    pub fn bool(&self, pointer: &str) -> bool {
         let v = self.at(pointer);
         v.as_bool().unwrap_or_else(|| panic!("{pointer} is {v}"))
     }
 
+    /// Returns one of the totals.
     #[track_caller]
-    pub(crate) fn total(&self, name: &str) -> u64 {
+    pub fn total(&self, name: &str) -> u64 {
         self.number(&format!("/totals/{name}"))
     }
 
+    /// Returns all groups, in the order of the report.
     #[track_caller]
-    pub(crate) fn groups(&self) -> impl Iterator<Item = Group<'_>> {
+    pub fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         self.at("/groups").as_array().expect("groups is a list").iter().map(Group)
     }
 
     /// Returns the groups whose asking function (the first frame that is not an allocator) has this name.
     #[track_caller]
-    pub(crate) fn asked_by(&self, function: &str) -> Vec<Group<'_>> {
+    pub fn asked_by(&self, function: &str) -> Vec<Group<'_>> {
         self.groups().filter(|g| g.asker().is_some_and(|f| f.function() == function)).collect()
     }
 
     /// Returns the only group of allocations on the line of a source that is marked with `@marker`.
     #[track_caller]
-    pub(crate) fn marked(&self, source: &str, marker: &str) -> Group<'_> {
+    pub fn marked(&self, source: &str, marker: &str) -> Group<'_> {
         let line = line_of(source, marker);
         let here = |f: &Frame<'_>| f.file().ends_with(source) && f.line() == line;
         let mut found: Vec<_> =
@@ -79,7 +84,7 @@ impl Report {
     }
 
     /// Returns one line for each group, for messages.
-    pub(crate) fn askers(&self) -> String {
+    pub fn askers(&self) -> String {
         let all = self.groups().take(60);
         all.map(|g| format!("{}  {}", g.asker().map_or("?".into(), |f| f.show()), g.numbers()))
             .collect::<Vec<_>>()
@@ -87,7 +92,7 @@ impl Report {
     }
 
     /// Returns the report without its groups, for messages.
-    pub(crate) fn brief(&self) -> Value {
+    pub fn brief(&self) -> Value {
         let mut v = self.0.clone();
         if let Some(o) = v.as_object_mut() {
             o.remove("groups");
@@ -97,7 +102,7 @@ impl Report {
 
     /// Asserts that nothing was lost, and that the totals are the sums of the groups.
     #[track_caller]
-    pub(crate) fn assert_sound(&self) {
+    pub fn assert_sound(&self) {
         assert_eq!(self.number("/recording/lost_events"), 0, "{:#}", self.brief());
         let sum = |name: &str| self.groups().map(|g| g.number(name)).sum::<u64>();
         for name in ["live_count", "live_bytes", "allocated_bytes", "temporary"] {
@@ -115,22 +120,24 @@ impl Report {
 
 /// The figures of one stack.
 #[derive(Clone, Copy)]
-pub(crate) struct Group<'a>(pub &'a Value);
+pub struct Group<'a>(pub &'a Value);
 
 impl<'a> Group<'a> {
+    /// Returns one of its figures.
     #[track_caller]
-    pub(crate) fn number(&self, name: &str) -> u64 {
+    pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_else(|| panic!("{name} of a group is {}", self.0[name]))
     }
 
+    /// Returns the frames of its stack, the innermost first.
     #[track_caller]
-    pub(crate) fn frames(&self) -> Vec<Frame<'a>> {
+    pub fn frames(&self) -> Vec<Frame<'a>> {
         self.0["frames"].as_array().expect("frames is a list").iter().map(Frame).collect()
     }
 
     /// Returns the innermost frame that is not an allocator.
     #[track_caller]
-    pub(crate) fn asker(&self) -> Option<Frame<'a>> {
+    pub fn asker(&self) -> Option<Frame<'a>> {
         self.frames().into_iter().find(|f| {
             let name = f.function();
             !ALLOCATORS.contains(&name) && !name.starts_with("operator new")
@@ -139,14 +146,14 @@ impl<'a> Group<'a> {
 
     /// Returns the names of the functions, innermost first, including inlined ones.
     #[track_caller]
-    pub(crate) fn functions(&self) -> Vec<&'a str> {
+    pub fn functions(&self) -> Vec<&'a str> {
         self.frames().iter().map(Frame::function).collect()
     }
 
     /// Returns whether the stack reaches the start of its thread. It does so by name where symbols are installed; a
     /// stripped program has no `_start`, and libc without debug symbols no `clone3`, so there the modules decide.
     #[track_caller]
-    pub(crate) fn rooted(&self) -> bool {
+    pub fn rooted(&self) -> bool {
         let frames: Vec<_> = self.frames().into_iter().filter(|f| !f.inlined()).collect();
         let Some(last) = frames.last() else { return false };
         let name = last.function();
@@ -160,7 +167,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    pub(crate) fn numbers(&self) -> String {
+    /// Returns its figures without its frames, for messages.
+    pub fn numbers(&self) -> String {
         let mut v = self.0.clone();
         if let Some(o) = v.as_object_mut() {
             o.remove("frames");
@@ -170,7 +178,7 @@ impl<'a> Group<'a> {
 
     /// Asserts live count and bytes.
     #[track_caller]
-    pub(crate) fn assert_live(&self, count: u64, bytes: u64) {
+    pub fn assert_live(&self, count: u64, bytes: u64) {
         let got = (self.number("live_count"), self.number("live_bytes"));
         let show = || self.frames().iter().map(Frame::show).collect::<Vec<_>>().join("\n");
         assert!(
@@ -184,36 +192,42 @@ impl<'a> Group<'a> {
 
 /// A frame of a stack.
 #[derive(Clone, Copy)]
-pub(crate) struct Frame<'a>(pub &'a Value);
+pub struct Frame<'a>(pub &'a Value);
 
 impl<'a> Frame<'a> {
     /// Returns the name without arguments; empty if it is not known.
-    pub(crate) fn function(&self) -> &'a str {
+    pub fn function(&self) -> &'a str {
         let name = self.0["function"].as_str().unwrap_or("");
         if name.starts_with("operator") {
             return name;
         }
         name.split('(').next().unwrap_or(name)
     }
-    pub(crate) fn file(&self) -> &'a str {
+    /// Returns the path of the source; empty if it is not known.
+    pub fn file(&self) -> &'a str {
         self.0["file"].as_str().unwrap_or("")
     }
-    pub(crate) fn line(&self) -> u64 {
+    /// Returns the line in the source; 0 if it is not known.
+    pub fn line(&self) -> u64 {
         self.0["line"].as_u64().unwrap_or(0)
     }
-    pub(crate) fn module(&self) -> &'a str {
+    /// Returns the path of the file that is mapped at its address; empty if there is none.
+    pub fn module(&self) -> &'a str {
         self.0["module"].as_str().unwrap_or("")
     }
-    pub(crate) fn inlined(&self) -> bool {
+    /// Returns whether the function was inlined into that of the next frame.
+    pub fn inlined(&self) -> bool {
         self.0["inlined"].as_bool().unwrap_or(false)
     }
+    /// Returns the address in the process.
     #[track_caller]
-    pub(crate) fn address(&self) -> u64 {
+    pub fn address(&self) -> u64 {
         let text = self.0["address"].as_str().unwrap_or("");
         let digits = text.strip_prefix("0x").unwrap_or_else(|| panic!("address {}", self.0));
         u64::from_str_radix(digits, 16).unwrap_or_else(|e| panic!("address {text}: {e}"))
     }
-    pub(crate) fn show(&self) -> String {
+    /// Returns all of it on one line, for messages.
+    pub fn show(&self) -> String {
         let f = self.0;
         format!("{} {} {}:{} {}", f["address"], f["function"], f["file"], f["line"], f["module"])
     }

@@ -23,7 +23,7 @@ const READS: [libc::c_long; 9] = [
 ];
 
 /// Kills the collector of a recording, and waits for its end.
-pub(crate) fn kill_collector(recording: &Path) {
+pub fn kill_collector(recording: &Path) {
     let mut collector = Vec::new();
     // While a fold takes its name, nobody has the recording open for a moment.
     until("somebody writes to the recording", || {
@@ -42,7 +42,7 @@ pub(crate) fn kill_collector(recording: &Path) {
 
 /// Runs a command and kills it when its threads have made this many system calls that may change something (`None`:
 /// never). Returns their number, and whether it was killed.
-pub(crate) fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
+pub fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
     killed_when(command, |count| at.is_some_and(|at| count >= at))
 }
 
@@ -51,10 +51,7 @@ pub(crate) fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
 ///
 /// The command's child processes are neither traced nor killed.
 #[allow(clippy::zombie_processes)] // waited for below, with its threads
-pub(crate) fn killed_when(
-    mut command: Command,
-    mut when: impl FnMut(usize) -> bool,
-) -> (usize, bool) {
+pub fn killed_when(mut command: Command, mut when: impl FnMut(usize) -> bool) -> (usize, bool) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };

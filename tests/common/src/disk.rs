@@ -4,7 +4,7 @@ use super::{Output, Scene, skip};
 use std::process::Command;
 
 /// Mounts a file system of a few megabytes in the scratch folder, if this user may.
-pub(crate) fn small_disk(scene: &Scene, test: &str, megabytes: u32) -> bool {
+pub fn small_disk(scene: &Scene, test: &str, megabytes: u32) -> bool {
     let dir = scene.path("disk");
     std::fs::create_dir(&dir).unwrap();
     let mount = ["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "none"];
@@ -17,7 +17,7 @@ pub(crate) fn small_disk(scene: &Scene, test: &str, megabytes: u32) -> bool {
 }
 
 /// Unmounts it.
-pub(crate) fn unmount(scene: &Scene) -> Output {
+pub fn unmount(scene: &Scene) -> Output {
     let mut command = Command::new("umount");
     command.arg("-l").arg(scene.path("disk"));
     scene.run(command).ok("umount")

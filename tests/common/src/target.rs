@@ -12,7 +12,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-pub(crate) struct Target {
+/// A process that a test has started; it is killed at the end.
+pub struct Target {
+    /// Its process id.
     pub pid: i32,
     name: String,
     child: Child,
@@ -24,7 +26,7 @@ pub(crate) struct Target {
 impl Target {
     /// Starts a test program and waits until it is ready.
     #[track_caller]
-    pub(crate) fn start(program: &Path, args: &[&str]) -> Self {
+    pub fn start(program: &Path, args: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(args);
         let mut target = Self::spawn(command);
@@ -34,7 +36,7 @@ impl Target {
 
     /// Starts a command.
     #[track_caller]
-    pub(crate) fn spawn(mut command: Command) -> Self {
+    pub fn spawn(mut command: Command) -> Self {
         let name = format!("{command:?}");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = begin(&mut command).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -53,7 +55,7 @@ impl Target {
 
     /// Returns the next line of its output.
     #[track_caller]
-    pub(crate) fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(DEADLINE) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => {
@@ -68,13 +70,13 @@ impl Target {
     }
 
     /// Returns the next line that is already there or arrives within the time.
-    pub(crate) fn line_within(&mut self, limit: Duration) -> Option<String> {
+    pub fn line_within(&mut self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
 
     /// Reads lines until one begins with `word`; any line with FAILED is a failure.
     #[track_caller]
-    pub(crate) fn expect(&mut self, word: &str) -> String {
+    pub fn expect(&mut self, word: &str) -> String {
         loop {
             let line = self.line();
             assert!(!line.contains("FAILED"), "{}: {line}", self.name);
@@ -86,7 +88,7 @@ impl Target {
 
     /// Sends a command without waiting for its answer.
     #[track_caller]
-    pub(crate) fn send(&mut self, command: &str) {
+    pub fn send(&mut self, command: &str) {
         let stdin = self.stdin.as_mut().expect("stdin was closed before");
         let sent = stdin.write_all(format!("{command}\n").as_bytes());
         sent.unwrap_or_else(|e| panic!("{} takes no commands: {e}", self.name));
@@ -94,14 +96,14 @@ impl Target {
 
     /// Sends a command and returns the line that says it is done.
     #[track_caller]
-    pub(crate) fn ask(&mut self, command: &str) -> String {
+    pub fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.expect("done")
     }
 
     /// Returns the blocks that tests/programs/variety.c says it has: addresses and usable sizes.
     #[track_caller]
-    pub(crate) fn listed(&mut self) -> HashMap<u64, u64> {
+    pub fn listed(&mut self) -> HashMap<u64, u64> {
         self.send("list");
         let mut all = HashMap::new();
         loop {
@@ -121,12 +123,12 @@ impl Target {
 
     /// Sends a signal.
     #[track_caller]
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.pid), signal).unwrap_or_else(|e| panic!("{}: {e}", self.name));
     }
 
     /// Returns whether the process has a descriptor of prof's ring.
-    pub(crate) fn has_ring(&self) -> bool {
+    pub fn has_ring(&self) -> bool {
         let dir = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("the descriptors");
         let links = dir.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
         links.into_iter().any(|link| link.to_string_lossy().starts_with("/memfd:prof-ring"))
@@ -134,7 +136,7 @@ impl Target {
 
     /// Ends the program as it is meant to end, which must work.
     #[track_caller]
-    pub(crate) fn quit(&mut self) {
+    pub fn quit(&mut self) {
         self.send("quit");
         self.expect("bye");
         let code = wait(&mut self.child, DEADLINE);
@@ -144,7 +146,7 @@ impl Target {
 
     /// Waits for its end; returns the exit code, or 128 + signal.
     #[track_caller]
-    pub(crate) fn wait(&mut self) -> i32 {
+    pub fn wait(&mut self) -> i32 {
         self.stdin = None;
         let code = wait(&mut self.child, DEADLINE);
         self.ended = true;
@@ -152,7 +154,7 @@ impl Target {
     }
 
     /// Kills it by SIGKILL, and waits for its end.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if !self.ended {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -162,7 +164,7 @@ impl Target {
 
     /// Returns the contents of a file in its /proc folder.
     #[track_caller]
-    pub(crate) fn proc(&self, file: &str) -> String {
+    pub fn proc(&self, file: &str) -> String {
         let path = format!("/proc/{}/{file}", self.pid);
         let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         String::from_utf8_lossy(&bytes).into_owned()
@@ -170,7 +172,7 @@ impl Target {
 
     /// Returns a field of /proc/PID/status.
     #[track_caller]
-    pub(crate) fn status(&self, field: &str) -> String {
+    pub fn status(&self, field: &str) -> String {
         let status = self.proc("status");
         let line = status.lines().find(|l| l.split(':').next() == Some(field));
         let value = line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned());
@@ -178,7 +180,7 @@ impl Target {
     }
 
     /// Returns whether it still runs or is stopped, and is not a zombie.
-    pub(crate) fn alive(&mut self) -> bool {
+    pub fn alive(&mut self) -> bool {
         !self.ended && matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -198,7 +200,7 @@ impl Target {
 
     /// Opens its memory for reading.
     #[track_caller]
-    pub(crate) fn memory(&self) -> File {
+    pub fn memory(&self) -> File {
         File::open(format!("/proc/{}/mem", self.pid)).expect("memory of the target")
     }
 }

@@ -1,5 +1,6 @@
 //! Compiles test programs on first use, and keeps them until their source changes.
 
+use super::Scene;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -7,17 +8,17 @@ use std::process::Command;
 use std::sync::Mutex;
 
 /// Returns the folder of the sources.
-pub(crate) fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+pub fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("programs")
 }
 
 /// Returns a program built with the usual flags: `-g -O1`, threads.
-pub(crate) fn program(source: &str) -> PathBuf {
+pub fn program(source: &str) -> PathBuf {
     program_with(source, &["-O1"])
 }
 
 /// Returns a program built with flags of its own besides `-g -pthread`; `-shared` makes it a library.
-pub(crate) fn program_with(source: &str, flags: &[&str]) -> PathBuf {
+pub fn program_with(source: &str, flags: &[&str]) -> PathBuf {
     let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     compile(compiler, source, flags).unwrap_or_else(|e| panic!("{source}: {e}"))
 }
@@ -28,12 +29,12 @@ fn built_elsewhere() -> Option<PathBuf> {
 }
 
 /// Returns the folder with prof and a program for the other width that the machine's kernel runs, if there is one.
-pub(crate) fn other_width() -> Option<PathBuf> {
+pub fn other_width() -> Option<PathBuf> {
     built_elsewhere().map(|dir| dir.join("other")).filter(|dir| dir.exists())
 }
 
 /// Returns whether [`compile`] can be expected to work with this compiler.
-pub(crate) fn has_compiler(compiler: &str) -> bool {
+pub fn has_compiler(compiler: &str) -> bool {
     super::installed(compiler)
         || built_elsewhere().is_some_and(|dir| match compiler {
             // Not every architecture has a package of it.
@@ -43,7 +44,7 @@ pub(crate) fn has_compiler(compiler: &str) -> bool {
 }
 
 /// Returns why programs can't be linked with these flags on this architecture, if so.
-pub(crate) fn unlinkable(flags: &[&str]) -> Option<&'static str> {
+pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
     let without = cfg!(any(target_arch = "mips64", target_arch = "arm"));
     let pie = without && flags.contains(&"-static-pie");
     pie.then_some("neither glibc nor gcc makes static programs at any address for it")
@@ -53,7 +54,7 @@ pub(crate) fn unlinkable(flags: &[&str]) -> Option<&'static str> {
 ///
 /// # Errors
 /// The compiler's messages.
-pub(crate) fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
+pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
     if let Some(dir) = built_elsewhere() {
         let key = format!("{compiler} {}", flags.join(" "));
         let key = key.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
@@ -71,7 +72,9 @@ pub(crate) fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<Pa
     for file in std::iter::once(&input).chain(&headers) {
         std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hash);
     }
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    // The folder that cargo has for files of tests is not known here, as this is none.
+    let target = Scene::binary().ancestors().nth(2).expect("a folder above the profile's");
+    let dir = target.join("tmp/programs");
     std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
     let stem = source.split('.').next().unwrap_or(source);
     // The short name comes first, as the kernel shows it as the name of the process.
@@ -96,7 +99,7 @@ pub(crate) fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<Pa
 
 /// Returns the line of a source that has the comment `@marker`.
 #[track_caller]
-pub(crate) fn line_of(source: &str, marker: &str) -> u64 {
+pub fn line_of(source: &str, marker: &str) -> u64 {
     let text = std::fs::read_to_string(sources().join(source)).expect("source");
     let mark = format!("@{marker}");
     let found = |line: &str| {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// The state of an idle process. Two are compared with [`Snapshot::assert_same`].
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     maps: Vec<String>,
     fds: Vec<String>,
     threads: Vec<i32>,
@@ -16,8 +16,9 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Takes a snapshot of a process.
     #[track_caller]
-    pub(crate) fn of(target: &Target) -> Self {
+    pub fn of(target: &Target) -> Self {
         let maps: Vec<String> = target.proc("maps").lines().map(squeeze).collect();
         let fd_dir = format!("/proc/{}/fd", target.pid);
         let fds = numbers_in(Path::new(&fd_dir))
@@ -37,13 +38,13 @@ impl Snapshot {
 
     /// Fails with the differences, if there are any.
     #[track_caller]
-    pub(crate) fn assert_same(&self, after: &Self) {
+    pub fn assert_same(&self, after: &Self) {
         let all = self.differences(after);
         assert!(all.is_empty(), "the process is not as it was before:\n{}", all.join("\n"));
     }
 
     /// Returns the differences of `after`, a line for each.
-    pub(crate) fn differences(&self, after: &Self) -> Vec<String> {
+    pub fn differences(&self, after: &Self) -> Vec<String> {
         let lines = |what: &str, a: &[String], b: &[String]| {
             let gone = a.iter().filter(|x| !b.contains(x)).map(|x| format!("{what} gone: {x}"));
             let new = b.iter().filter(|x| !a.contains(x)).map(|x| format!("{what} new: {x}"));
@@ -61,7 +62,7 @@ impl Snapshot {
 
     /// Returns lines of the memory map that only a recorder causes: memfds and anonymous code. Mappings that this
     /// process has as well are the kernel's: on MIPS a page in which it emulates instructions.
-    pub(crate) fn foreign(&self) -> Vec<&String> {
+    pub fn foreign(&self) -> Vec<&String> {
         let ours = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let ours: Vec<String> = ours.lines().map(squeeze).collect();
         self.maps.iter().filter(|l| is_foreign(l) && !ours.contains(l)).collect()

@@ -1,35 +1,36 @@
 //! The harness of the end-to-end tests: a scratch folder per test, `prof` run with a deadline, test programs compiled
 //! once, and target processes that are always killed and reaped.
-#![allow(dead_code)] // every test binary uses a part of it
+//!
+//! It is a crate, as each of the many test binaries would otherwise compile it anew.
 
-pub(crate) mod build;
-pub(crate) mod disk;
-pub(crate) mod heap;
-pub(crate) mod killer;
-pub(crate) mod report;
-pub(crate) mod snapshot;
-pub(crate) mod target;
+pub mod build;
+pub mod disk;
+pub mod heap;
+pub mod killer;
+pub mod report;
+pub mod snapshot;
+pub mod target;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::sync::{LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
-pub(crate) use report::Report;
-pub(crate) use target::Target;
+pub use report::Report;
+pub use target::Target;
 
 /// Time that any single step may take before it counts as hung. Other architectures are mostly emulated. Where the
 /// kernel gives each session the same share of the processors, a prof beside dozens of busy threads of its own session
 /// may take a minute to begin.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
+pub const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Name of the entry function in a program's start files.
-pub(crate) const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
+pub const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
 
 /// Reports that a test can't run here; a failure if the caller insists on every test.
-pub(crate) fn skip(test: &str, reason: &str) {
+pub fn skip(test: &str, reason: &str) {
     assert!(
         std::env::var_os("PROF_TESTS_NO_SKIP").is_none(),
         "{test} can't run here ({reason}), and PROF_TESTS_NO_SKIP is set"
@@ -38,7 +39,7 @@ pub(crate) fn skip(test: &str, reason: &str) {
 }
 
 /// Returns whether a command of this name is on the PATH, and supports what the tests need.
-pub(crate) fn installed(command: &str) -> bool {
+pub fn installed(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|d| d.join(command)).find(|p| p.is_file());
     // busybox's version lacks most of the options of util-linux's.
@@ -48,25 +49,29 @@ pub(crate) fn installed(command: &str) -> bool {
 
 /// The result of a finished command.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     /// Exit code; a signal is 128 + its number, as in a shell.
     pub code: i32,
+    /// What it wrote to its standard output.
     pub stdout: String,
+    /// What it wrote to its standard error.
     pub stderr: String,
+    /// Time from its start to its end.
     pub took: Duration,
 }
 
 impl Output {
     /// Panics with all details unless the exit code is 0.
     #[track_caller]
-    pub(crate) fn ok(self, what: &str) -> Self {
+    pub fn ok(self, what: &str) -> Self {
         assert!(self.code == 0, "{what} failed: {self:#?}");
         self
     }
 }
 
 /// A scratch folder, removed at the end unless the test fails.
-pub(crate) struct Scene {
+pub struct Scene {
+    /// Path of the folder.
     pub dir: PathBuf,
     keep: bool,
 }
@@ -74,7 +79,7 @@ pub(crate) struct Scene {
 impl Scene {
     /// Records `holds.cpp`, whose holders are known, with two scans, the first of the name `first`. Returns the path of the
     /// recording, and the process that it is of.
-    pub(crate) fn with_two_scans(&self) -> (String, i32) {
+    pub fn with_two_scans(&self) -> (String, i32) {
         let program = build::program_with("holds.cpp", &["-O1", "-pthread"]);
         let mut target = Target::start(&program, &[]);
         let pid = target.pid.to_string();
@@ -92,7 +97,8 @@ impl Scene {
 }
 
 impl Scene {
-    pub(crate) fn new(name: &str) -> Self {
+    /// Makes a folder of the test's own.
+    pub fn new(name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let n = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("prof-test-{name}-{}-{n}", std::process::id()));
@@ -100,18 +106,20 @@ impl Scene {
         Self { dir, keep: false }
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// Returns the binary under test.
-    pub(crate) fn binary() -> &'static Path {
-        Path::new(env!("CARGO_BIN_EXE_prof"))
+    pub fn binary() -> &'static Path {
+        static BINARY: LazyLock<PathBuf> = LazyLock::new(find_binary);
+        &BINARY
     }
 
     /// Runs `prof` in the scratch folder.
     #[track_caller]
-    pub(crate) fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
+    pub fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
         let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
         let mut c = Command::new(Self::binary());
         let (command, rest) = args.split_at(args.len().min(1));
@@ -131,20 +139,20 @@ impl Scene {
 
     /// Runs a command in the scratch folder to its end, without input and with a deadline.
     #[track_caller]
-    pub(crate) fn run(&self, mut command: Command) -> Output {
+    pub fn run(&self, mut command: Command) -> Output {
         command.current_dir(&self.dir).stdin(Stdio::null());
         run(command)
     }
 
     /// Runs `prof attach`, which must print the recording's path alone on one line; returns the path.
     #[track_caller]
-    pub(crate) fn attach(&self, target: &Target) -> PathBuf {
+    pub fn attach(&self, target: &Target) -> PathBuf {
         self.attach_with(target, &[])
     }
 
     /// Runs `prof attach` with options.
     #[track_caller]
-    pub(crate) fn attach_with(&self, target: &Target, options: &[&str]) -> PathBuf {
+    pub fn attach_with(&self, target: &Target, options: &[&str]) -> PathBuf {
         let pid = target.pid.to_string();
         let mut args = vec!["attach", &pid];
         args.extend_from_slice(options);
@@ -154,7 +162,7 @@ impl Scene {
 
     /// Runs `prof detach`, which must leave nothing behind and print the recording's path; returns the path.
     #[track_caller]
-    pub(crate) fn detach(&self, target: &Target) -> PathBuf {
+    pub fn detach(&self, target: &Target) -> PathBuf {
         let out = self.prof(&["detach", &target.pid.to_string()]).ok("prof detach");
         self.one_path(&out)
     }
@@ -170,13 +178,13 @@ impl Scene {
 
     /// Returns `prof report --format json` of a recording.
     #[track_caller]
-    pub(crate) fn report(&self, recording: &Path) -> Report {
+    pub fn report(&self, recording: &Path) -> Report {
         self.report_with(recording, &[])
     }
 
     /// Returns `prof report --format json` of a recording, with options.
     #[track_caller]
-    pub(crate) fn report_with(&self, recording: &Path, options: &[&str]) -> Report {
+    pub fn report_with(&self, recording: &Path, options: &[&str]) -> Report {
         let mut args = vec!["report", recording.to_str().expect("UTF-8"), "--format", "json"];
         if !options.contains(&"--top") {
             args.extend_from_slice(&["--top", "1000000"]);
@@ -187,7 +195,7 @@ impl Scene {
 
     /// Waits until no process writes the recording any more, and returns its report.
     #[track_caller]
-    pub(crate) fn finished(&self, recording: &Path) -> Report {
+    pub fn finished(&self, recording: &Path) -> Report {
         until("the collector lets go of the recording", || writers(recording).is_empty());
         let report = self.report(recording);
         assert!(report.bool("/recording/complete"), "a finished recording is not complete");
@@ -205,9 +213,22 @@ impl Drop for Scene {
     }
 }
 
+/// Returns the path of the binary under test. Cargo names it in the environment, as tests/vm/init does in a machine. Older
+/// versions of cargo do not: there it lies in the folder above the test's, where cargo has built it for the tests.
+fn find_binary() -> PathBuf {
+    if let Some(named) = std::env::var_os("CARGO_BIN_EXE_prof") {
+        return named.into();
+    }
+    let test = std::env::current_exe().expect("the path of the test");
+    let folder = test.ancestors().nth(2).expect("a folder above the test's");
+    let binary = folder.join("prof");
+    assert!(binary.is_file(), "there is no {}: cargo has not built it", binary.display());
+    binary
+}
+
 /// Returns the arguments that have `prof attach` and `prof run` get their hook into the target as `PROF_TESTS_BY` says, unless
 /// `args` say so themselves, or are another command's. Those of `prof run` come in front of its command.
-pub(crate) fn way(args: &[&str]) -> Vec<String> {
+pub fn way(args: &[&str]) -> Vec<String> {
     let asked = std::env::var("PROF_TESTS_BY").ok();
     let free = matches!(args.first(), Some(&"attach" | &"run"))
         && !args.iter().any(|a| a.starts_with("--by"));
@@ -216,7 +237,7 @@ pub(crate) fn way(args: &[&str]) -> Vec<String> {
 
 /// Returns whether a test is to be skipped because `PROF_TESTS_BY` asks for dlopen, and says so with the reason `why` prof
 /// refuses that there.
-pub(crate) fn is_refused_by_dlopen(what: &str, why: &str) -> bool {
+pub fn is_refused_by_dlopen(what: &str, why: &str) -> bool {
     let by_dlopen = std::env::var("PROF_TESTS_BY").is_ok_and(|by| by == "dlopen");
     if by_dlopen {
         // No machine could run it, so `PROF_TESTS_NO_SKIP` does not forbid this.
@@ -227,7 +248,7 @@ pub(crate) fn is_refused_by_dlopen(what: &str, why: &str) -> bool {
 
 /// Polls a condition; fails if it does not come true within the deadline.
 #[track_caller]
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain until {what}");
@@ -236,7 +257,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Returns the processes that have this file open.
-pub(crate) fn writers(file: &Path) -> Vec<i32> {
+pub fn writers(file: &Path) -> Vec<i32> {
     let file = file.canonicalize().unwrap_or_else(|_| file.into());
     let pids = numbers_in(Path::new("/proc"));
     let has_open = |pid: &i32| {
@@ -247,7 +268,7 @@ pub(crate) fn writers(file: &Path) -> Vec<i32> {
 }
 
 /// Returns the entries of a folder of /proc whose names are numbers, sorted.
-pub(crate) fn numbers_in(dir: &Path) -> Vec<i32> {
+pub fn numbers_in(dir: &Path) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut all: Vec<i32> =
         entries.filter_map(|e| e.file_name().to_str().and_then(|n| n.parse().ok())).collect();
@@ -267,7 +288,7 @@ fn collect(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
 
 /// Runs a command to its end. Its output must end with the process: a process left behind must not hold the pipe open.
 #[track_caller]
-pub(crate) fn run(mut command: Command) -> Output {
+pub fn run(mut command: Command) -> Output {
     let start = Instant::now();
     let what = format!("{command:?}");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -289,7 +310,7 @@ pub(crate) fn run(mut command: Command) -> Output {
 }
 
 /// Returns the exit code of a child, or `None` if it had to be killed.
-pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
+pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt;
     let start = Instant::now();
     loop {
