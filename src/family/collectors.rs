@@ -37,8 +37,8 @@ pub(super) struct Collectors {
 struct Watched {
     seen: Seen,
     collector: (Pid, u64),
-    /// The end of this collector has been noted.
-    noted: bool,
+    /// The collector whose end was noted last: another may be killed before it was seen alive.
+    noted: Option<(Pid, u64)>,
     /// When the recording was taken up.
     taken: VecDeque<Instant>,
     /// A process that takes it up now.
@@ -106,7 +106,7 @@ impl Collectors {
             match watched.next(path) {
                 Next::Nothing => true,
                 Next::Watch(collector) => {
-                    (watched.collector, watched.noted) = (collector, false);
+                    watched.collector = collector;
                     true
                 }
                 Next::TakeUp(peek) => {
@@ -129,7 +129,7 @@ impl Collectors {
 
 impl Watched {
     fn new(seen: Seen, collector: (Pid, u64)) -> Self {
-        Self { seen, collector, noted: false, taken: VecDeque::new(), worker: None }
+        Self { seen, collector, noted: None, taken: VecDeque::new(), worker: None }
     }
 
     /// Takes notice of the end of the process that takes up the recording.
@@ -171,8 +171,8 @@ impl Watched {
         self.taken.retain(|t| now.duration_since(*t) < WINDOW);
         let oldest = self.taken.front().filter(|_| self.taken.len() >= MOST);
         let waits = oldest.map(|t| WINDOW.saturating_sub(now.duration_since(*t)));
-        if !self.noted {
-            self.noted = true;
+        if self.noted != Some(peek.collector) {
+            self.noted = Some(peek.collector);
             let recording = peek.path.file_name().map(|n| n.to_string_lossy());
             let waits = waits.map(|t| t.as_nanos() as u64);
             let note = json!({ "recording": recording, "waits_ns": waits });
