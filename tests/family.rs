@@ -236,3 +236,22 @@ fn what_a_command_starts_is_recorded_and_not_disturbed() {
     scene.report_with(&folder, &["--pid", &pid]);
     scene.finished(&folder.join("command.prof")).assert_sound();
 }
+
+#[test]
+fn a_storm_of_short_processes_is_counted_and_not_disturbed() {
+    const MANY: usize = 1000;
+    let scene = Scene::new("storm");
+    let storm = program("storm.c");
+    let [storm, many] = [storm.to_str().expect("UTF-8"), &MANY.to_string()];
+    let out = scene.prof(&["run", "--children", "-o", "all", "--", storm, many]);
+    assert_eq!((out.code, &*out.stdout), (0, &*format!("{MANY} processes, 0 wrong\n")), "{out:#?}");
+    let all = journal(&scene.path("all"));
+    let failed: Vec<_> = all.iter().filter(|l| l.0 == "failed").collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    if all.iter().any(|l| l.2["by"] == "connector") && !all.iter().any(|l| l.0 == "overrun") {
+        let begun = all.iter().filter(|l| ["attached", "missed"].contains(&l.0.as_str()));
+        let pids: std::collections::BTreeSet<i64> = begun.map(|l| l.1).collect();
+        assert_eq!(pids.len(), MANY + 1, "with the first one: {out:#?}");
+    }
+    scene.finished(&scene.path("all").join("command.prof")).assert_sound();
+}

@@ -2,7 +2,7 @@
 
 use crate::failure::usage;
 use crate::family::folder::Folder;
-use crate::family::joined;
+use crate::family::{joined, journal};
 use crate::term::say;
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind as ClapError;
@@ -185,7 +185,13 @@ impl IndexArgs {
         symbols: &SymbolOptions,
     ) -> Result<Option<PathBuf>> {
         match Folder::open(path) {
-            Some(folder) => joined::recording(&folder, &self.pid, symbols).map(Some),
+            Some(folder) => {
+                let joined = joined::recording(&folder, &self.pid, symbols)?;
+                if self.pid.is_empty() {
+                    journal::losses(path).iter().for_each(|line| say(line));
+                }
+                Ok(Some(joined))
+            }
             None if self.pid.is_empty() => Ok(None),
             None => Err(usage(format!("--pid: {} is no folder of a family", path.display()))),
         }

@@ -90,7 +90,7 @@ impl Family {
             std::thread::sleep(Duration::from_millis(2));
         }
         let lines = journal::read(&self.folder.path().join(journal::NAME));
-        let number = |event: &str| lines.iter().filter(|l| l["event"] == event).count() as u64;
+        let number = |event: &str| journal::number(&lines, event);
         let path = self.folder.path().display();
         let recorded = count(number("attached"), "recording", "recordings");
         let missed = count(number("missed"), "process", "processes");

@@ -1,6 +1,7 @@
 //! `prof status`
 
 mod cost;
+mod family;
 mod told;
 
 use self::cost::Cost;
@@ -10,9 +11,7 @@ use super::family::SelectArgs;
 use super::report::Format;
 use crate::attach_messages;
 use crate::failure::{FAILED, refused};
-use crate::family::control::{Who, history, in_folder};
-use crate::family::journal::Last;
-use crate::family::supervise;
+use crate::family::control::Who;
 use crate::kept::Kept;
 use crate::look;
 use crate::notes;
@@ -32,7 +31,6 @@ use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -63,7 +61,7 @@ const REPLAYED: u64 = 256 << 20;
 /// Shows one recorded process, or all.
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
     if let Some(Who::Folder(path)) = &args.who {
-        return family(args, path);
+        return family::show(args.format, path);
     }
     let pid = args.one();
     let all: Vec<Status> = match pid {
@@ -106,62 +104,6 @@ impl StatusArgs {
             _ => None,
         }
     }
-}
-
-/// Shows the processes of a family: those that are recorded, and what became of the others.
-fn family(args: &StatusArgs, path: &Path) -> Result<ExitCode> {
-    let all: Vec<Status> = in_folder(path).into_iter().filter_map(Status::of).collect();
-    let supervisor = supervise::running(path);
-    let was_killed = supervisor.is_none() && supervise::was_killed(path);
-    let is_recorded = |pid: Pid| all.iter().any(|s| s.peek.pid == pid);
-    let mut others = history(path);
-    others.retain(|last| !is_recorded(last.pid));
-    for other in others.iter_mut().filter(|o| o.open) {
-        let note = notes::last(other.pid).map(|n| n.text());
-        other.what = note.unwrap_or_else(|| "not recorded any more".into());
-    }
-    let text = match args.format {
-        Format::Json => {
-            let other = |o: &Last| json!({ "pid": o.pid, "name": o.comm, "what": o.what });
-            let recorded: Vec<Value> = all.iter().map(Status::json).collect();
-            let others: Vec<Value> = others.iter().map(other).collect();
-            format!(
-                "{:#}\n",
-                json!({
-                    "supervisor": supervisor,
-                    "supervisor_killed": was_killed,
-                    "recorded": recorded,
-                    "others": others,
-                })
-            )
-        }
-        Format::Text => {
-            let mut text: Vec<String> = all.iter().map(Status::text).collect();
-            if let Some(pid) = supervisor {
-                let path = one_line(&path.to_string_lossy());
-                text.push(format!(
-                    "new processes are recorded, too, by process {pid}; `prof detach {path}` ends that\n"
-                ));
-            }
-            if was_killed {
-                text.push(format!(
-                    "nobody attaches to new processes, as the supervisor was killed: the same `prof attach` as before, \
-                     with -o {}, goes on\n",
-                    one_line(&path.to_string_lossy())
-                ));
-            }
-            if !others.is_empty() {
-                let line = |o: &Last| {
-                    let (name, what) = (one_line(&o.comm), one_line(&o.what));
-                    format!("process {} ({name}): {what}\n", o.pid)
-                };
-                text.push(others.iter().map(line).collect());
-            }
-            text.join("\n")
-        }
-    };
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Reports the recording of a process that is not recorded any more.

@@ -3,6 +3,7 @@
 use super::find::Seen;
 use anyhow::{Context, Result};
 use prof_os::Pid;
+use prof_trace::values::text::{count, duration};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,13 +13,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Name of the journal in a family's folder.
 pub(crate) const NAME: &str = "family.jsonl";
+/// Event: a process had ended before it could be recorded.
+const MISSED: &str = "missed";
 /// Greatest length of a journal that is read: some millions of processes.
 const LONGEST: u64 = 1 << 30;
+
+/// Number of processes that a prof notes as missed one by one. Further ones are added up, as there may be thousands a
+/// second, for ever.
+const MOST_MISSED: u64 = 100_000;
 
 /// A journal that is open for writing.
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
+    /// Number of processes that were noted as missed.
+    missed: u64,
+    /// Number of further ones, which were not noted yet.
+    more: u64,
 }
 
 impl Journal {
@@ -30,12 +41,19 @@ impl Journal {
         let mut options = OpenOptions::new();
         let file = options.append(true).create(true).mode(0o600).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { file })
+        Ok(Self { file, missed: 0, more: 0 })
     }
 
     /// Adds a line: the event's name, the process (`None`: the family), and what else is known. An error is no reason to
     /// stop, as recordings can be read without the journal.
     pub(crate) fn note(&mut self, event: &str, process: Option<&Seen>, more: Value) {
+        if event == MISSED && process.is_some() {
+            if self.missed >= MOST_MISSED {
+                self.more += 1;
+                return;
+            }
+            self.missed += 1;
+        }
         let mut line = json!({ "unix_ns": unix_ns(SystemTime::now()), "event": event });
         if let Some(seen) = process {
             line["pid"] = json!(seen.pid);
@@ -53,6 +71,55 @@ impl Journal {
             log::warn!("cannot write the journal of the family: {e}");
         }
     }
+
+    /// Adds a line with the number of processes that were missed and are in none yet, if there are such.
+    pub(crate) fn add_up(&mut self) {
+        let more = std::mem::take(&mut self.more);
+        if more > 0 {
+            self.note(MISSED, None, json!({ "count": more }));
+        }
+    }
+}
+
+/// Returns what the recordings of a folder lack, a sentence each.
+pub(crate) fn losses(folder: &Path) -> Vec<String> {
+    losses_in(&read(&folder.join(NAME)))
+}
+
+fn losses_in(lines: &[Value]) -> Vec<String> {
+    let mut all = Vec::new();
+    let missed = number(lines, MISSED);
+    if missed > 0 {
+        let missed = count(missed, "process", "processes");
+        all.push(format!(
+            "{missed} of the family ended before they could be recorded: no figure has what they did"
+        ));
+    }
+    if number(lines, "overrun") > 0 {
+        all.push(
+            "there may be more of them: the kernel had more to tell than prof could take"
+                .to_owned(),
+        );
+    }
+    let gone = |l: &Value| {
+        let is_family = l["event"] == "goes_on" && l["pid"].is_null();
+        let since = l["gone_since_unix_ns"].as_u64().filter(|_| is_family)?;
+        Some(l["unix_ns"].as_u64()?.saturating_sub(since))
+    };
+    let gone = lines.iter().filter_map(gone).fold(0, u64::saturating_add);
+    if gone > 0 {
+        all.push(format!(
+            "nobody attached to new processes for {}, as prof was killed: those that ended meanwhile are not known",
+            duration(gone)
+        ));
+    }
+    all
+}
+
+/// Returns how often something happened, as the lines of a journal say.
+pub(crate) fn number(lines: &[Value], event: &str) -> u64 {
+    let of = lines.iter().filter(|l| l["event"] == event);
+    of.map(|l| l["count"].as_u64().unwrap_or(1)).fold(0, u64::saturating_add)
 }
 
 /// Reads the lines of a journal. Lines that are no JSON objects are left out.
@@ -93,6 +160,8 @@ pub(crate) struct Last {
     pub what: String,
     /// Whether nothing is known of it since recording began.
     pub open: bool,
+    /// Whether it had ended before it could be recorded.
+    pub is_missed: bool,
 }
 
 /// Returns what happened last to each process, in the order in which they appeared.
@@ -105,6 +174,7 @@ pub(crate) fn last(lines: &[Value]) -> Vec<Last> {
         let comm = line["comm"].as_str().unwrap_or_default().to_owned();
         let text = |name: &str| line[name].as_str().unwrap_or_default();
         let open = line["event"] == "attached" || line["event"] == "goes_on";
+        let is_missed = line["event"] == MISSED;
         let what = match line["event"].as_str().unwrap_or_default() {
             "failed" => format!("not recorded: {}", text("reason")),
             "missed" => "ended before it could be recorded".into(),
@@ -127,12 +197,12 @@ pub(crate) fn last(lines: &[Value]) -> Vec<Last> {
         match all.get_mut(i) {
             Some((_, last)) => {
                 last.what = what;
-                last.open = open;
+                (last.open, last.is_missed) = (open, is_missed);
                 if !comm.is_empty() {
                     last.comm = comm;
                 }
             }
-            None => all.push((key, Last { pid, comm, what, open })),
+            None => all.push((key, Last { pid, comm, what, open, is_missed })),
         }
     }
     all.into_iter().map(|(_, last)| last).collect()
@@ -173,5 +243,32 @@ mod tests {
         assert_eq!(has_ended(&[ended.clone(), follows.clone()]), Some(false));
         assert_eq!(has_ended(&[follows, ended]), Some(true));
         std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn of_very_many_missed_processes_the_last_are_added_up() {
+        let path = std::env::temp_dir().join(format!("prof-missed-{}", std::process::id()));
+        let mut journal = Journal::open(&path).expect("new");
+        let (parent, comm) = (Pid::from_raw(1), "x".to_owned());
+        let seen = Seen { pid: Pid::from_raw(7), start: 9, parent, comm };
+        (0..MOST_MISSED + 5).for_each(|_| journal.note(MISSED, Some(&seen), json!({})));
+        journal.add_up();
+        journal.add_up();
+        let lines = read(&path);
+        assert_eq!(lines.len() as u64, MOST_MISSED + 1);
+        assert_eq!((number(&lines, MISSED), number(&lines, "exited")), (MOST_MISSED + 5, 0));
+        let losses = losses_in(&lines);
+        assert!(losses.len() == 1 && losses[0].starts_with("100,005 processes"), "{losses:?}");
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn what_nobody_saw_is_said() {
+        let gone = json!({ "event": "goes_on", "unix_ns": 9_000_000_000u64, "gone_since_unix_ns": 4_000_000_000u64 });
+        let own = json!({ "event": "goes_on", "pid": 7, "unix_ns": 9, "gone_since_unix_ns": 1 });
+        let told = json!({ "event": "goes_on", "unix_ns": 9, "gone_since_unix_ns": null });
+        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })]);
+        assert!(losses.len() == 2 && losses[1].contains("for 5.0 s"), "{losses:?}");
+        assert!(losses_in(&[own]).is_empty());
     }
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, fork};
 use prof_inject::process::program::Program;
+use prof_os::sharers::same_memory;
 use prof_os::{Pid, process};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// Time that a new process gets to run its program by exec, as most do at once, before it is attached to.
 const SETTLES: Duration = Duration::from_millis(5);
+/// Age up to which a process that shares its parent's memory is taken for a child by vfork.
+const VFORK: Duration = Duration::from_secs(1);
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
 /// Time that a supervisor gets to end: an attach that is in progress is finished.
@@ -176,6 +179,7 @@ impl<'a> Supervisor<'a> {
             self.attach();
             if self.beat.elapsed() > BEAT {
                 self.lock.beat();
+                self.journal.add_up();
                 self.beat = Instant::now();
             }
             self.collectors.look(self.folder, &mut self.journal, &self.follow.how);
@@ -193,6 +197,7 @@ impl<'a> Supervisor<'a> {
         while self.collectors.are_taken_up() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
+        self.journal.add_up();
         self.journal.note("ended", None, json!({}));
     }
 
@@ -311,10 +316,15 @@ impl<'a> Supervisor<'a> {
         let now = Instant::now();
         let next = self.members.values_mut().find(|m| m.due.is_some_and(|due| due <= now));
         let Some(m) = next else { return };
+        let (age, parent) = (Duration::from_nanos(age_ns(m.seen.start)), m.seen.parent);
+        // It has its parent's memory, and its parent's recording, until its exec.
+        if age < VFORK && same_memory(m.seen.pid, parent) == Some(true) {
+            m.due = Some(now + SETTLES);
+            return;
+        }
         m.due = None;
         m.seen.comm = process::comm(m.seen.pid);
-        let late = Duration::from_nanos(age_ns(m.seen.start)).as_nanos() as u64;
-        let more: Value = json!({ "age_ns": late });
+        let more: Value = json!({ "age_ns": age.as_nanos() as u64 });
         match one(self.folder, &mut self.journal, &m.seen, &self.follow.how, &more) {
             Ok(attached) => {
                 (m.program, m.recorded) = (Program::of(m.seen.pid), true);
