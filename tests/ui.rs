@@ -1,4 +1,6 @@
-//! The page of `prof serve`: its modules in node, its types, and the page itself in a browser.
+//! The page of `prof serve`: its modules in node, its types, and the page itself in a browser. On one architecture only:
+//! the page is the same on all.
+#![cfg(target_arch = "x86_64")]
 
 #[path = "ui/browser.rs"]
 mod browser;
