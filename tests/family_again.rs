@@ -44,7 +44,13 @@ impl Family {
     }
 
     fn attach(&self) -> Output {
-        self.scene.prof(&["attach", "--children", &self.target.pid.to_string(), "-o", "all"])
+        self.attach_with(&[])
+    }
+
+    fn attach_with(&self, options: &[&str]) -> Output {
+        let root = self.target.pid.to_string();
+        let args = ["attach", "--children", &root, "-o", "all"];
+        self.scene.prof(&[&args[..], options].concat())
     }
 
     fn journal(&self) -> Vec<Value> {
@@ -280,4 +286,37 @@ fn a_supervisor_finishes_the_recording_of_a_process_that_has_ended_after_its_col
     assert_eq!(family.counted(&recording), first[&child]);
     assert_eq!(family.noted("collector_died", Some(child)).len(), 0);
     family.scene.prof(&["detach", "all"]).ok("detach");
+}
+
+/// A census stands at the begin of a recording, so none with one goes on.
+#[test]
+fn recordings_that_cannot_go_on_are_finished_and_others_begin() {
+    let mut family = Family::start("family-anew");
+    let child = family.fork();
+    let root = family.target.pid;
+    // Without a heap there is no census.
+    let before = family.batch();
+    let out = family.attach_with(&["--census"]);
+    assert_eq!(out.code, 0, "{out:#?}");
+    let first = [root, child].map(|pid| family.recording(pid));
+    family.batch();
+    family.kill_supervisor();
+    first.iter().for_each(|path| kill_collector(path));
+    // The processes' memory has what nobody collects.
+    family.batch();
+    let out = family.attach_with(&["--census"]);
+    assert_eq!(out.code, 0, "{out:#?}");
+    assert_eq!(out.stderr.matches("finished an earlier recording").count(), 2, "{out:#?}");
+    let second = [root, child].map(|pid| family.recording(pid));
+    assert_ne!(first, second);
+    let last = family.batch();
+    family.scene.prof(&["detach", "all"]).ok("detach");
+    for (i, pid) in [root, child].into_iter().enumerate() {
+        let [a, b] = [&first[i], &second[i]].map(|path| family.counted(path)[0]);
+        assert_eq!(a + b, last[&pid][0] - before[&pid][0], "{a} and {b}");
+        let line = family.noted("attached", Some(pid)).pop().expect("it is noted");
+        let name = first[i].file_name().and_then(|n| n.to_str()).expect("a name");
+        assert!(line["instead_of"] == name && line["why"].is_string(), "{line}");
+    }
+    family.target.quit();
 }

@@ -187,9 +187,12 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
         .iter()
         .filter_map(|l| Some((l["recording"].as_str()?, journal::process(l)?)))
         .collect();
-    let noted = |seen: &Seen| {
-        lines.iter().any(|l| l["event"] == "exited" && journal::process(l).as_ref() == Some(seen))
-    };
+    let exited: HashSet<(Pid, u64)> = lines
+        .iter()
+        .filter(|l| l["event"] == "exited")
+        .filter_map(|l| journal::process(l).map(|s| (s.pid, s.start)))
+        .collect();
+    let is_new = |seen: &&Seen| !seen.runs() && !exited.contains(&(seen.pid, seen.start));
     for path in folder.recordings() {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let seen = of.get(&*name);
@@ -209,7 +212,7 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
                 ));
             }
             Ok(None) => {
-                if let Some(seen) = seen.filter(|s| !s.runs() && !noted(s)) {
+                if let Some(seen) = seen.filter(is_new) {
                     journal.note("exited", Some(seen), json!({}));
                 }
             }
