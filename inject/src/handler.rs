@@ -135,7 +135,8 @@ pub(crate) fn keep_handler(
     let flag = c.flag_addr.load(Relaxed);
     ours.push(flag..flag.saturating_add(c.flag_len));
     let maps = maps::of(r.pid)?;
-    if restored && !signal::is_remembered(r.pid, &r.mem, &maps, c.handler.load(Relaxed), &ours) {
+    let handler = c.handler.load(Relaxed);
+    if restored && !signal::is_remembered(r.pid, &r.mem, &maps, handler, &ours, timeout) {
         return Ok(None);
     }
     if !signal::silence(r.pid, &r.mem, c.handler.load(Relaxed), timeout, &mut report.stops)? {

@@ -3,6 +3,7 @@
 
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::remote::Caller;
+use crate::stopped::stack_pointer::stack_pointer;
 use crate::stopped::threads::{StopTimes, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
@@ -191,30 +192,33 @@ pub(crate) fn restore(
 }
 
 /// Returns whether an address is stored in memory where programs keep pointers: the data of their modules, the heap
-/// behind the program's data, and the stacks. The mappings that overlap `except`, which are prof's, are skipped.
+/// behind the program's data, and the stacks. The mappings that overlap `except`, which are prof's, are skipped. The first
+/// thread is waited for up to `timeout`.
 pub(crate) fn is_remembered(
     pid: Pid,
     mem: &RemoteMemory,
     maps: &[Map],
     addr: u64,
     except: &[Range<u64>],
+    timeout: Duration,
 ) -> bool {
     let mut left = SEARCHED.1;
-    // The stack pointer of a running thread is unknown. A thread that a killed prof has left in a call runs only for
-    // a moment, so this is tried several times.
+    // A thread that a killed prof has left in a call runs only for a moment, so it is waited for. One that runs on is stopped.
     let asleep = |tries: u32| {
         std::thread::sleep(Duration::from_millis(u64::from(tries != 0) * 2));
         task::asleep(pid, pid)
     };
-    let sp = (0..10).find_map(asleep).map(|a| a.sp);
+    let stopped = || stack_pointer(pid, pid, Instant::now() + timeout).ok().flatten();
+    let sp = (0..10).find_map(asleep).map(|a| a.sp).or_else(stopped);
     let mut end_of_file = RemoteAddr(0);
     for m in maps {
-        let data = m.inode != 0 || m.start == end_of_file;
+        // What stands behind prof's own pages of a file is no module's data.
+        let ours = except.iter().any(|r| r.start < m.end.0 && m.start.0 < r.end);
+        let data = !ours && (m.inode != 0 || m.start == end_of_file);
         if data {
             end_of_file = m.end;
         }
         let known = data || m.name == b"[heap]" || m.name.starts_with(b"[stack");
-        let ours = except.iter().any(|r| r.start < m.end.0 && m.start.0 < r.end);
         if !known || !m.read || !m.write || m.shared || ours {
             continue;
         }
@@ -225,7 +229,10 @@ pub(crate) fn is_remembered(
         let len = (m.end.0 - sp).min(SEARCHED.0).min(left);
         left -= len;
         let from = if stack { m.end.0 - len } else { m.start.0 };
-        if words(&mem.read_some(RemoteAddr(from), len as usize)).any(|w| w == addr) {
+        let bytes = mem.read_some(RemoteAddr(from), len as usize);
+        if let Some(index) = words(&bytes).position(|w| w == addr) {
+            let at = from + (index * WORD) as u64;
+            log::debug!("{addr:#x} stands at {at:#x}, in {}", String::from_utf8_lossy(&m.name));
             return true;
         }
     }
