@@ -9,8 +9,8 @@ use prof_inject::{By, WayIn};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WayArgs {
     /// How prof's code gets into the process: `map`, by system calls alone, which needs nothing of the process; `dlopen`,
-    /// as a library that its own dynamic linker loads and that debuggers and profilers know by name (AMD64, AArch64 and ARM,
-    /// glibc 2.34 and newer); or `auto`, by `map`, and by `dlopen` where the process may not map code that is in no file
+    /// as a library that its own dynamic linker loads and that debuggers and profilers know by name (glibc 2.34 and newer);
+    /// or `auto`, by `map`, and by `dlopen` where the process may not map code that is in no file
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Way::Auto)]
     pub by: Way,
     /// With `dlopen`, leave the file of the library in place until prof is taken out of the process, so that debuggers and

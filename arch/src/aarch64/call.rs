@@ -287,12 +287,12 @@ impl StoppedRegs for UserRegs {
     }
 
     /// Ends the chain of frames, for unwinders that the function may call.
-    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Option<Self> {
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Self {
         let mut regs = *self;
         regs.enter(at, sp, back);
         regs.x[..2].copy_from_slice(&args);
         regs.x[FP as usize] = 0;
-        Some(regs)
+        regs
     }
 
     /// x7 (`report_syscall` in `arch/arm64/kernel/ptrace.c`).
@@ -446,7 +446,7 @@ mod tests {
     fn a_function_is_called_and_left_by_the_restorer() {
         let mut regs = UserRegs { pstate: 0x6000_0c00, ..at(0x1000, 7, 101, 101) };
         (regs.x[19], regs.x[29]) = (9, 0x7100);
-        let calling = regs.calling(0x5000, 0x6fc0, [1, 2], 0xa000).expect("supported");
+        let calling = regs.calling(0x5000, 0x6fc0, [1, 2], 0xa000);
         assert_eq!((calling.pc, calling.sp, calling.pstate), (0x5000, 0x6fc0, 0x6000_0000));
         assert_eq!([0, 1, 19].map(|n| calling.x[n]), [1, 2, 9]);
         assert_eq!((calling.x[29], calling.x[30]), (0, 0xa000));

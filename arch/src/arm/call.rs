@@ -368,14 +368,14 @@ impl StoppedRegs for UserRegs {
     const COARSE_TABLES: bool = true;
 
     /// Ends the chain of frames, for unwinders that the function may call.
-    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Option<Self> {
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Self {
         let mut regs = *self;
         regs.enter(at, sp, back);
         for (r, arg) in regs.r.iter_mut().zip(args) {
             *r = arg as u32;
         }
         (regs.r[R7 as usize], regs.r[R11 as usize]) = (0, 0);
-        Some(regs)
+        regs
     }
 
     /// `ip` (`report_syscall` in `arch/arm/kernel/ptrace.c`).

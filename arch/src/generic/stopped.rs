@@ -185,14 +185,11 @@ pub trait StoppedRegs: Copy + Eq + Default {
     /// Way in which a remote call of a function keeps its result; `None`: this architecture has no such calls.
     const KEEPER: Option<Keeper> = None;
 
-    /// Returns the registers with which the thread calls the function at `at`, with the stack pointer at `sp`; `None`: prof
-    /// makes no such calls on this architecture. The function returns by the word at `sp` where
-    /// [`RETURN_WORDS`](Self::RETURN_WORDS) is 1, and otherwise to `back`. The kernel must not take the registers for those
-    /// of a call that the stop has interrupted.
+    /// Returns the registers with which the thread calls the function at `at`, with the stack pointer at `sp`. The function
+    /// returns by the word at `sp` where [`RETURN_WORDS`](Self::RETURN_WORDS) is 1, and otherwise to `back`. The kernel must
+    /// not take the registers for those of a call that the stop has interrupted.
     #[must_use]
-    fn calling(&self, _at: u64, _sp: u64, _args: [u64; 2], _back: u64) -> Option<Self> {
-        None
-    }
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Self;
 
     /// Number of words that a function's return takes off the stack: the return address, or none where that is in a
     /// register.
@@ -209,12 +206,16 @@ pub trait StoppedRegs: Copy + Eq + Default {
         None
     }
 
-    /// Returns the registers with which a thread that is about to make a system call makes none, and goes on at `pc`. Asked
-    /// only where there are [calls of functions](Self::calling).
+    /// Returns whether a thread that has stopped at the entry or at the exit of a system call is about to make this call, by
+    /// the instructions at `restorer`.
     #[must_use]
-    fn skipping(&self, _pc: u64) -> Self {
-        *self
+    fn is_about_to_make(&self, number: u64, _restorer: u64) -> bool {
+        self.syscall_number() == Some(number)
     }
+
+    /// Returns the registers with which a thread that is about to make a system call makes none, and goes on at `pc`.
+    #[must_use]
+    fn skipping(&self, pc: u64) -> Self;
 
     /// Whether unwind tables may hold for calls only, and may leave out functions such that a stack seems to begin there. Then
     /// the caller of an interrupted function is uncertain, and so is the end of a stack.

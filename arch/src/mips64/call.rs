@@ -10,7 +10,7 @@
 //! Only `PTRACE_GETREGS` and `PTRACE_SETREGS` carry those two, so these are used, and not `NT_PRSTATUS`: with
 //! that, threads see the kernel's internal error numbers.
 
-use super::regs::{A0, A3, FP, K0, RA, SP, V0};
+use super::regs::{A0, A3, FP, K0, RA, SP, T9, V0};
 use super::syscall::nr;
 use crate::blocked::Timeout;
 use crate::generic::stopped::{Restarts, StoppedRegs};
@@ -248,6 +248,36 @@ impl StoppedRegs for UserRegs {
         regs.gpr[0] = 0;
         regs
     }
+
+    /// Compilers write tables for C code only where they are asked to, and many functions of glibc's have none.
+    const COARSE_TABLES: bool = true;
+
+    /// Ends the chain of frames, for unwinders that the function may call. A function finds its own address in `$t9`
+    /// (MIPS64 ABI, position-independent calls).
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Self {
+        let mut regs = *self;
+        regs.enter(at, sp, back);
+        for (to, arg) in regs.gpr.iter_mut().skip(A0 as usize).zip(args) {
+            *to = arg;
+        }
+        (regs.gpr[T9 as usize], regs.gpr[FP as usize], regs.gpr[0]) = (at, 0, 0);
+        regs
+    }
+
+    /// At the entry, the number is in `$v0`; the place of `$zero` has one only when a call has failed. At the exit, a result
+    /// is in `$v0`.
+    fn is_about_to_make(&self, number: u64, restorer: u64) -> bool {
+        let behind = restorer.wrapping_add(super::syscall::RESTORER.len() as u64);
+        self.gpr[V0 as usize] == number && self.pc == behind
+    }
+
+    /// The kernel takes the number from the registers that a tracer sets (`mips_syscall_update_nr`, since Linux 4.13), and
+    /// makes no call with a negative one (`syscall_trace_entry` in `arch/mips/kernel/scall64-n64.S`).
+    fn skipping(&self, pc: u64) -> Self {
+        let mut regs = *self;
+        (regs.pc, regs.gpr[V0 as usize], regs.gpr[0]) = (pc, u64::MAX, 0);
+        regs
+    }
 }
 
 impl From<&UserRegs> for super::FullRegs {
@@ -366,6 +396,26 @@ mod tests {
         assert_eq!(regs.syscall_result(), -22);
         regs.set_pc(0x1234);
         assert_eq!((regs.pc, regs.gpr[25]), (0x1234, 0));
+    }
+
+    #[test]
+    fn a_thread_calls_a_function() {
+        let regs = failed(nr::POLL, ERESTART_RESTARTBLOCK);
+        let calling = regs.calling(0x5000, 0x6fc0, [1, 2], 0x9000);
+        assert_eq!((calling.pc, calling.sp(), calling.gpr[31]), (0x5000, 0x6fc0, 0x9000));
+        assert_eq!(calling.gpr[4..6], [1, 2]);
+        assert_eq!((calling.gpr[25], calling.gpr[30]), (0x5000, 0));
+        assert!(!calling.is_in_call() && !calling.restart_pending());
+        // The restorer's system call: at its entry, at the exit of a call with that result, and at another call.
+        let mut entry = calling;
+        (entry.pc, entry.gpr[2]) = (0x9008, nr::RT_SIGRETURN);
+        assert!(entry.is_about_to_make(nr::RT_SIGRETURN, 0x9000));
+        assert!(!entry.is_about_to_make(nr::RT_SIGRETURN, 0x8000));
+        assert!(!entry.is_about_to_make(nr::READ, 0x9000));
+        assert_eq!(entry.function_result(), None);
+        let skipping = entry.skipping(0x9000);
+        assert_eq!((skipping.pc, skipping.gpr[2], skipping.gpr[0]), (0x9000, u64::MAX, 0));
+        assert!(!skipping.restart_pending());
     }
 
     #[test]

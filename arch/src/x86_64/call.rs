@@ -265,11 +265,11 @@ impl StoppedRegs for UserRegs {
     const RETURN_WORDS: u64 = 1;
 
     /// The frame pointer leads to the word that the function returns by: `mcount` reads the word behind that one.
-    fn calling(&self, at: u64, sp: u64, args: [u64; 2], _back: u64) -> Option<Self> {
+    fn calling(&self, at: u64, sp: u64, args: [u64; 2], _back: u64) -> Self {
         // Trap, direction and alignment check: a function must find the direction flag clear, and prof itself never
         // sets the others.
         const NOT: u64 = 1 << 8 | 1 << 10 | 1 << 18;
-        Some(UserRegs {
+        UserRegs {
             rip: at,
             rsp: sp,
             rbp: sp,
@@ -279,7 +279,7 @@ impl StoppedRegs for UserRegs {
             orig_rax: u64::MAX,
             eflags: self.eflags & !NOT,
             ..*self
-        })
+        }
     }
 
     /// The kernel makes no call with the number -1 (`do_syscall_64` in `arch/x86/entry/syscall_64.c`).
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_function_is_called_with_the_flags_that_it_may_count_on() {
         let regs = UserRegs { eflags: 0x246 | 1 << 10, rbx: 9, ..at(7, -516) };
-        let calling = regs.calling(0x5000, 0x7008, [1, 2], 0).expect("supported");
+        let calling = regs.calling(0x5000, 0x7008, [1, 2], 0);
         assert_eq!((calling.rip, calling.rsp, calling.rbp), (0x5000, 0x7008, 0x7008));
         assert_eq!((calling.rdi, calling.rsi, calling.eflags), (1, 2, 0x246));
         assert!(!calling.restart_pending() && !calling.in_syscall() && calling.rbx == 9);

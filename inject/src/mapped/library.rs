@@ -13,20 +13,20 @@ use crate::process::glibc::Glibc;
 use crate::process::link_map::MOST;
 use crate::stopped::function_call::RemoteFunction;
 use crate::stopped::gadgets::Gadgets;
-use crate::stopped::memory::WORD;
+use crate::stopped::memory::{WORD, words};
 use crate::stopped::modules::{self, Modules};
+use crate::stopped::remote::Caller;
 use crate::stopped::safe_thread::Search;
-use crate::stopped::tracee::Tracee;
+use crate::stopped::stack_pointer::stack_pointer;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, sandbox};
 use nix::errno::Errno;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::jump::breakpoint;
 use prof_arch::native::syscall::nr;
-use prof_os::{Pid, maps, process, task};
+use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
 use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -95,11 +95,10 @@ fn refused(pid: Pid, why: String) -> Error {
 
 fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functions> {
     let refused = |why: &str| refused(pid, why.into());
-    // A kernel of AArch64 continues the calls of a 32-bit program otherwise than one of ARM does. Nobody has seen yet that the
-    // calls of functions do no harm there.
-    if prof_os::is_wider_than_arm() || UserRegs::default().calling(0, 0, [0; 2], 0).is_none() {
-        let where_it_can = "AMD64, AArch64, and ARM under a 32-bit kernel";
-        return Err(refused(&format!("prof can do that on {where_it_can} only")));
+    // A kernel of AArch64 continues the system calls of a 32-bit program in another way than a kernel of ARM does. The calls of
+    // functions are untested there.
+    if prof_os::is_wider_than_arm() {
+        return Err(refused("prof can do that in 32-bit programs under a 32-bit kernel only"));
     }
     let glibc = Glibc::of(mem, &maps::of(pid)?, modules, &Functions::names());
     let glibc = glibc.map_err(|why| refused(&why))?;
@@ -209,9 +208,12 @@ impl<'a> Site<'a> {
                 };
                 let said = match found {
                     Some(_) => None,
-                    None => c.call_function(&functions.error, [0; 2], stack, late)?,
+                    None => match c.call_function(&functions.error, [0; 2], stack, late)? {
+                        Some(at) => Some(text(mem, at)),
+                        None => left_on(mem, stack, path.trim_end_matches('\0')),
+                    },
                 };
-                Ok((found, said.map(|at| text(mem, at))))
+                Ok((found, said))
             })?;
             file.stays = self.keeps_library && matches!(done, Ok((Some(_), _)));
             drop(file);
@@ -278,24 +280,14 @@ impl<'a> Site<'a> {
         if image.code.1 < to.len as usize {
             return Err(Error::Broken("less code than stubs need room".into()));
         }
-        let from = hook.addr + image.code.0 as u64;
-        // Without MREMAP_FIXED, nothing that the target has mapped there meanwhile is replaced.
-        let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64;
+        let from = hook.addr + (image.code.0 + of_the_same_colour(image.code, to, page)) as u64;
         note(to);
-        let moved = self.stop(|c| {
-            let args = [from, to.len, to.len, flags, to.addr, 0];
-            match c.call("mremap", nr::MREMAP, args) {
-                Ok(addr) if addr == to.addr => {
-                    advise(c, to, libc::MADV_DONTDUMP).map(|()| Ok(true))
-                }
-                Ok(addr) => {
-                    unmap_at(c, Area { addr, ..to })?;
-                    Ok(Err(c.failed("mmap", Errno::EEXIST)))
-                }
-                Err(Error::Remote { errno: Errno::EINVAL, .. }) => Ok(Ok(false)),
-                Err(e @ Error::Remote { .. }) => Ok(Err(e)),
-                Err(e) => Err(e),
-            }
+        let moved = self.stop(|c| match move_pages(c, from, to) {
+            Ok(true) => advise(c, to, libc::MADV_DONTDUMP).map(|()| Ok(true)),
+            Ok(false) => Ok(Err(c.failed("mmap", Errno::EEXIST))),
+            Err(Error::Remote { errno: Errno::EINVAL, .. }) => Ok(Ok(false)),
+            Err(e @ Error::Remote { .. }) => Ok(Err(e)),
+            Err(e) => Err(e),
         })?;
         if !matches!(moved, Ok(true)) {
             note(Area::default());
@@ -383,11 +375,67 @@ impl<'a> Site<'a> {
     }
 }
 
+/// Has the kernel move the pages at `from` to `to`, with the same pages of the file left behind. Returns `false` if the kernel
+/// has put them elsewhere; they are unmapped then.
+///
+/// # Errors
+/// If a system call fails.
+fn move_pages(c: &mut Caller<'_>, from: u64, to: Area) -> Result<bool> {
+    // Without MREMAP_FIXED, nothing that the target has mapped there meanwhile is replaced.
+    let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64;
+    let mut hint = to.addr;
+    loop {
+        let at = c.call("mremap", nr::MREMAP, [from, to.len, to.len, flags, hint, 0])?;
+        if at == to.addr {
+            return Ok(true);
+        }
+        unmap_at(c, Area { addr: at, ..to })?;
+        // Where pages have colours, the kernel rounds the hint up to the next way, and then adds the colour.
+        let way = at.wrapping_sub(to.addr);
+        let below = to.addr & !way.wrapping_sub(1);
+        if hint != to.addr || below == to.addr || !way.is_power_of_two() || way > LARGEST_WAY {
+            return Ok(false);
+        }
+        hint = below;
+    }
+}
+
+/// Largest cache way, in bytes, for which pages are put at addresses of their colour. Offsets in the library's file and its
+/// addresses are equal modulo this (`p_align` in elf(5)).
+const LARGEST_WAY: u64 = 64 << 10;
+
+/// Returns the offset, in the library's code at `code` (offset and length), of pages that may be at `to`. Where a processor finds
+/// cache lines by virtual addresses, a page of a file has a colour: its offset in the file and its address are equal modulo the
+/// size of a cache's way (`COLOUR_ALIGN` in `arch/mips/mm/mmap.c`). If there is too little code, the offset serves smaller ways.
+fn of_the_same_colour(code: (usize, usize), to: Area, page: u64) -> usize {
+    let room = code.1 as u64 - to.len;
+    let mut way = LARGEST_WAY;
+    while way > page {
+        let at = to.addr.wrapping_sub(code.0 as u64) % way;
+        if at <= room {
+            return at as usize;
+        }
+        way /= 2;
+    }
+    0
+}
+
 /// Reads a message of the dynamic linker's.
 fn text(mem: &RemoteMemory, at: u64) -> String {
     let bytes = if at == 0 { Vec::new() } else { mem.read_some(RemoteAddr(at), MESSAGE) };
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// Returns the dynamic linker's message about the library at `path`, if `dlerror` has left the message's address on the stack
+/// on which it was called. This is for machines on which there is no way to know what a function returns.
+fn left_on(mem: &RemoteMemory, stack: Area, path: &str) -> Option<String> {
+    /// Bytes at the end of the stack that hold the signal frame and, below it, what was the frame of `dlerror`.
+    const END: u64 = 4096;
+    let from = (stack.addr + stack.len).saturating_sub(END).max(stack.addr);
+    let bytes = mem.read_some(RemoteAddr(from), END as usize);
+    let message = |text: &String| text.len() > path.len() && text.contains(path);
+    words(&bytes).map(|at| text(mem, at)).find(message)
 }
 
 /// Waits until no thread is on the linker stack: one that a killed prof has left in a function goes on by itself.
@@ -401,7 +449,11 @@ pub(crate) fn await_calls(pid: Pid, stack: Area, timeout: Duration) -> Result<()
     let range = stack.addr..stack.addr.saturating_add(stack.len);
     let began = Instant::now();
     for tid in process::threads(pid)? {
-        while is_on(pid, tid, &range, began + timeout)? {
+        let is_on = || {
+            let sp = stack_pointer(pid, tid, began + timeout)?;
+            Ok::<_, Error>(sp.is_some_and(|sp| range.contains(&sp.0)))
+        };
+        while is_on()? {
             if began.elapsed() >= timeout {
                 return Err(Error::NotStopping { pid, tid, waited: began.elapsed() });
             }
@@ -409,20 +461,6 @@ pub(crate) fn await_calls(pid: Pid, stack: Area, timeout: Duration) -> Result<()
         }
     }
     Ok(())
-}
-
-fn is_on(pid: Pid, tid: Pid, stack: &Range<u64>, end: Instant) -> Result<bool> {
-    if let Some(a) = task::asleep(pid, tid) {
-        return Ok(stack.contains(&a.sp.0));
-    }
-    let Some(mut t) = Tracee::seize(pid, tid)? else { return Ok(false) };
-    t.interrupt();
-    if !t.wait_stopped(end)? {
-        return Ok(false);
-    }
-    let sp = t.regs()?.sp();
-    t.detach();
-    Ok(stack.contains(&sp))
 }
 
 #[cfg(test)]
@@ -458,5 +496,17 @@ mod tests {
         round[3] = round.as_ptr() as usize;
         assert_eq!(found(round.as_ptr() as u64), None);
         assert_eq!(found(0), None);
+    }
+
+    #[test]
+    fn pages_of_the_library_keep_their_colour() {
+        let offset =
+            |len, to| of_the_same_colour((0x1000, len), Area { addr: to, len: 0x3000 }, 0x1000);
+        assert_eq!(offset(0x20000, 0x7f12_3000), 0x2000);
+        assert_eq!(offset(0x20000, 0x7f12_0000), 0xf000);
+        // Less code than there are colours.
+        assert_eq!(offset(0x7000, 0x7f12_9000), 0);
+        assert_eq!(offset(0x7000, 0x7f12_4000), 0x3000);
+        assert_eq!(offset(0x3000, 0x7f12_4000), 0);
     }
 }

@@ -44,7 +44,7 @@ impl Caller<'_> {
     /// If that takes long, calls `late` once, which lets other threads go that the function may wait for.
     ///
     /// # Errors
-    /// If the architecture has no such calls, or the thread dies. [`Error::Late`] if the function does not end; the thread
+    /// If the thread dies. [`Error::Late`] if the function does not end; the thread
     /// still completes it by itself.
     pub(crate) fn call_function(
         &mut self,
@@ -77,12 +77,12 @@ impl Caller<'_> {
         frame.truncate(built.len);
         let keeper = f.keeper.map(|k| (k.0 as usize).to_ne_bytes().to_vec()).unwrap_or_default();
         self.mem.write_data(RemoteAddr(first), &[keeper, frame].concat())?;
-        let Some(regs) = self.before.calling(f.at.0, first, args, back.0) else { return Err(none) };
-        t.set_regs(&regs)?;
+        t.set_regs(&self.before.calling(f.at.0, first, args, back.0))?;
         self.called = true;
         let end = first + words + UserRegs::RETURN_WORDS * size_of::<usize>() as u64;
         // The mask comes behind the registers, as in a system call: should prof die in between, the frame has the old one.
-        let done = t.set_signal_mask(ALL_SIGNALS).and_then(|()| run_until(t, f.what, end, late));
+        let done =
+            t.set_signal_mask(ALL_SIGNALS).and_then(|()| run_until(t, f.what, back.0, end, late));
         let kept = UserRegs::KEEPER.filter(|_| f.keeper.is_some());
         let kept = || kept.and_then(|k| self.mem.word(RemoteAddr(first - k.below)).ok());
         let result = done.as_ref().ok().and_then(StoppedRegs::function_result).or_else(kept);
@@ -110,6 +110,7 @@ impl Caller<'_> {
 fn run_until(
     t: &mut Tracee,
     what: &'static str,
+    restorer: u64,
     end: u64,
     late: &mut dyn FnMut(),
 ) -> Result<UserRegs> {
@@ -127,7 +128,7 @@ fn run_until(
             Err(e) => return Err(e),
         }
         let regs = t.regs()?;
-        if regs.syscall_number() == Some(nr::RT_SIGRETURN) && regs.sp() == end {
+        if regs.is_about_to_make(nr::RT_SIGRETURN, restorer) && regs.sp() == end {
             return Ok(regs);
         }
     }
