@@ -212,7 +212,7 @@ pub(crate) fn is_remembered(
     let sp = (0..10).find_map(asleep).map(|a| a.sp).or_else(stopped);
     let mut end_of_file = RemoteAddr(0);
     for m in maps {
-        // What stands behind prof's own pages of a file is no module's data.
+        // Memory that is mapped right behind prof's own pages of a file is no module's data.
         let ours = except.iter().any(|r| r.start < m.end.0 && m.start.0 < r.end);
         let data = !ours && (m.inode != 0 || m.start == end_of_file);
         if data {

@@ -21,7 +21,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What earlier commands have left in a family's folder.
+/// Journal and last sign of life that earlier commands have left in a family's folder.
 #[derive(Debug)]
 pub(crate) struct Before {
     lines: Vec<Value>,

@@ -27,7 +27,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// The collectors of a family's processes.
 #[derive(Default)]
 pub(super) struct Collectors {
-    /// Those that are children of this process.
+    /// Collectors that are children of this process.
     own: Vec<Started>,
     of: BTreeMap<PathBuf, Watched>,
     looked: Option<Instant>,
@@ -45,13 +45,13 @@ struct Watched {
     worker: Option<Pid>,
 }
 
-/// What is to be done about a recording.
+/// The next step for a recording, as its process and its collector are now.
 enum Next {
     /// Nothing: its collector is at work, or somebody is.
     Nothing,
     /// Another collector has taken it up.
     Watch((Pid, u64)),
-    /// Its collector has died, and its process lives.
+    /// The recording goes on with another collector: its own has died, and the process lives.
     TakeUp(Box<Peek>),
     /// The process is not recorded to this file any more, but perhaps to another.
     Finish(Option<Box<Peek>>),
@@ -142,7 +142,7 @@ impl Watched {
         };
         self.worker = None;
         if failed {
-            // What was in the way may not go away soon.
+            // The obstacle may not go away soon.
             self.taken = std::iter::repeat_n(Instant::now(), MOST).collect();
         }
     }

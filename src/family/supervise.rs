@@ -193,7 +193,7 @@ impl<'a> Supervisor<'a> {
         while !STOP.load(Relaxed) && !self.collectors.are_done() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
-        // What one process takes up, another can't take prof out of meanwhile.
+        // A recording that a process takes up can't be detached by another one meanwhile.
         while self.collectors.are_taken_up() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -390,7 +390,7 @@ fn move_pages(c: &mut Caller<'_>, from: u64, to: Area) -> Result<bool> {
             return Ok(true);
         }
         unmap_at(c, Area { addr: at, ..to })?;
-        // Where pages have colours, the kernel rounds the hint up to the next way, and then adds the colour.
+        // The kernel rounds the hint up to the next way, and then adds the colour, where pages have colours.
         let way = at.wrapping_sub(to.addr);
         let below = to.addr & !way.wrapping_sub(1);
         if hint != to.addr || below == to.addr || !way.is_power_of_two() || way > LARGEST_WAY {

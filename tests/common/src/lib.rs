@@ -52,9 +52,9 @@ pub fn installed(command: &str) -> bool {
 pub struct Output {
     /// Exit code; a signal is 128 + its number, as in a shell.
     pub code: i32,
-    /// What it wrote to its standard output.
+    /// Text that the command wrote to its standard output.
     pub stdout: String,
-    /// What it wrote to its standard error.
+    /// Text that the command wrote to its standard error.
     pub stderr: String,
     /// Time from its start to its end.
     pub took: Duration,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// A process that a test has started; it is killed at the end.
 pub struct Target {
-    /// Its process id.
+    /// The target's process ID.
     pub pid: i32,
     name: String,
     child: Child,
