@@ -221,6 +221,10 @@ pub trait StoppedRegs: Copy + Eq + Default {
     /// the caller of an interrupted function is uncertain, and so is the end of a stack.
     const COARSE_TABLES: bool = false;
 
+    /// Whether a system call leaves registers alone that a signal frame does not restore: those of the architecture's
+    /// `SCALABLE_REGSETS`. A thread in a system call that the program's own code has made may then need them.
+    const CALLS_KEEP_VECTORS: bool = false;
+
     /// Returns the difference, in bytes, between an address that has the alignment of signal frames and one that the stack
     /// pointer may have at a function's first instruction.
     const ENTRY_MISALIGNMENT: u64 = 0;

@@ -252,6 +252,9 @@ impl StoppedRegs for UserRegs {
     /// Compilers write tables for C code only where they are asked to, and many functions of glibc's have none.
     const COARSE_TABLES: bool = true;
 
+    /// Those of MSA: the kernel does not touch them (`arch/mips/kernel/scall64-n64.S`).
+    const CALLS_KEEP_VECTORS: bool = true;
+
     /// Ends the chain of frames, for unwinders that the function may call. A function finds its own address in `$t9`
     /// (MIPS64 ABI, position-independent calls).
     fn calling(&self, at: u64, sp: u64, args: [u64; 2], back: u64) -> Self {

@@ -185,6 +185,11 @@ impl Modules {
         self.libc
     }
 
+    /// Returns whether a thread with these frames runs libc's own code.
+    pub(crate) fn is_libcs(&self, frames: &[Frame]) -> bool {
+        frames.first().is_some_and(|f| f.module == self.libc && !f.is_signal)
+    }
+
     /// Returns the code in which threads begin.
     pub(crate) fn begins(&self) -> &Starts {
         &self.begins
@@ -289,6 +294,14 @@ mod tests {
         assert_eq!(judged(&[(OTHER_ALLOCATOR, 3)]), (Some("in the allocator"), None));
         assert_eq!(judged(&[(PROGRAM, 3), (LINKER, 3)]).1, Some("in the dynamic linker"));
         assert_eq!(judged(&[(PROGRAM, 3), (LIBC, 0x205)]).1, Some("in the dynamic linker"));
+    }
+
+    #[test]
+    fn the_first_frame_says_whose_code_makes_a_call() {
+        let is_libcs = |first: Frame| modules().is_libcs(&[first, frame(PROGRAM, 1)]);
+        assert!(is_libcs(frame(LIBC, 0x405)) && !is_libcs(frame(PROGRAM, 3)));
+        assert!(!is_libcs(Frame { is_signal: true, ..frame(LIBC, 0x800) }), "a handler returns");
+        assert!(!modules().is_libcs(&[]));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::stopped::tracee::Tracee;
 use crate::stopped::walk::Walker;
 use crate::{Error, RemoteMemory, Result};
 use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::native::UserRegs;
 use prof_os::maps::{self, Map};
 use prof_os::status::Status;
 use prof_os::{Pid, task};
@@ -224,6 +225,9 @@ impl Search<'_> {
                 Some(place) => {
                     why = format!("thread {tid} was {place} at the last look ({})", at());
                 }
+                None if regs.is_in_call() && loses_vectors(t, modules.is_libcs(&frames)) => {
+                    why = format!("thread {tid} may keep vectors across its system call");
+                }
                 // A thread in the kernel is in no restartable sequence, as these may not make system calls.
                 None if regs.is_in_call() => fit.push(tid),
                 None if walker.is_caller_uncertain() => {
@@ -241,6 +245,12 @@ impl Search<'_> {
         }
         Ok(if fit.is_empty() { Err(why) } else { Ok(fit) })
     }
+}
+
+/// Returns whether a thread in a system call may need vector registers that a function overwrites and that prof can't restore.
+/// Compilers keep none of them across a call of libc's, `by_libc`, but they may across an instruction of the program's own.
+fn loses_vectors(t: &mut Tracee, by_libc: bool) -> bool {
+    UserRegs::CALLS_KEEP_VECTORS && !by_libc && t.has_volatile_state()
 }
 
 /// Returns the status of each thread that has a filter, after the trials that the filters may require.
