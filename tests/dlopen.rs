@@ -386,35 +386,6 @@ fn the_processs_own_unwinder_gets_through_the_hook() {
     target.quit();
 }
 
-/// The thread that has called the linker's functions sleeps on for what is left of its time.
-#[test]
-fn a_sleep_goes_on_behind_the_calls() {
-    let scene = Scene::new("dlopen-nap");
-    let mut target = Target::start(&program("naps.c"), &[]);
-    let mut nap = 3000;
-    for _ in 0..5 {
-        target.send(&format!("nap {nap}"));
-        target.expect("going");
-        let began = Instant::now();
-        std::thread::sleep(std::time::Duration::from_millis(nap / 3));
-        let recording = scene.attach_with(&target, &BY_DLOPEN);
-        scene.detach(&target);
-        let over = began.elapsed().as_millis() as u64;
-        std::fs::remove_file(recording).expect("the recording");
-        let answer = target.expect("done");
-        let mut words = answer["done ".len()..].split_whitespace();
-        let took: u64 = words.next().expect("a time").parse().expect("a number");
-        assert!(took + 1 >= nap && words.next() == Some("0"), "{answer} of {nap} ms");
-        // A sleep that began anew at either call would take at least a third longer.
-        if over < nap - 200 && took < nap + nap / 4 {
-            return target.quit();
-        }
-        println!("slept for {took} ms of {nap} ms; detached after {over} ms");
-        nap = nap.max((2 * over).min(60_000));
-    }
-    panic!("the sleep began anew each time, or the attach and the detach took too long");
-}
-
 /// Whatever a signal handler has interrupted, also in the hook, its backtrace ends.
 #[test]
 fn a_backtrace_by_a_signal_handler_ends() {
