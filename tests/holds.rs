@@ -77,10 +77,7 @@ fn each_holder_is_named_with_all_that_only_it_holds() {
         let from = |root: &Value, text| !find(&root["holds"], "from", text).is_empty();
         let heap = find(&report["top_roots"], "name", "from before the attach");
         assert!(heap.iter().any(|r| from(r, "make_for_before")), "{out}");
-        let stacks = find(&report["top_roots"], "kind", "stack");
-        let of_thread = stacks.iter().find(|r| from(r, "make_for_stack"));
-        let thread = of_thread.unwrap_or_else(|| panic!("no stack in {out}"));
-        assert!(thread["thread"].as_i64().is_some_and(|t| t != i64::from(target.pid)));
+        frames(&report, target.pid);
         // Lost blocks are nobody's.
         assert!(sum(&report["unreachable"]).1 >= 7, "{out}");
         let lists = report["top_stacks"].as_array().expect("stacks");
@@ -93,6 +90,42 @@ fn each_holder_is_named_with_all_that_only_it_holds() {
     target.ask("end");
     scene.detach(&target);
     target.quit();
+}
+
+/// What a frame of a stack holds hangs on that, and what several do on the stack.
+fn frames(report: &Value, pid: i32) {
+    let from = |of: &Value, text| find(&of["holds"], "from", text).len();
+    let of_function = |root: &Value, name: &str| -> Option<Value> {
+        let all = root["holds"].as_array().expect("a list").iter();
+        let mut all =
+            all.filter(|n| n["frame"]["function"].as_str().is_some_and(|f| f.starts_with(name)));
+        all.next().cloned()
+    };
+    let stacks = find(&report["top_roots"], "kind", "stack");
+    let found = stacks.iter().find_map(|s| Some((s, of_function(s, "thread(")?)));
+    let (stack, outer) = found.unwrap_or_else(|| panic!("no frame of thread() in {report:#}"));
+    let thread = stack["thread"].as_i64().expect("a thread");
+    assert_ne!(thread, i64::from(pid));
+    let frame = &outer["frame"];
+    assert_eq!((&frame["kind"], frame["thread"].as_i64()), (&"frame".into(), Some(thread)));
+    let source = std::fs::read_to_string("tests/programs/holds.cpp").expect("the source");
+    let line = |text: &str| source.lines().position(|l| l.trim() == text).expect("a line") + 1;
+    let call = (&frame["file"], &frame["line"]);
+    assert_eq!(call, (&"holds.cpp".into(), &line("inner(both);").into()), "{outer:#}");
+    let number = frame["frame"].as_u64().expect("a number");
+    let name = frame["name"].as_str().expect("a name");
+    assert!(name.contains(&format!("thread {thread} ")), "{name}");
+    assert!(name.contains("in thread(") && name.ends_with(&format!("(frame {number})")), "{name}");
+    assert_eq!((from(&outer, "make_for_stack"), sum(&outer["retained"]).1 > 0), (1, true));
+    // Two frames have this one; the thread's variables stand behind its stack, in no frame.
+    assert_eq!([from(stack, "make_for_both"), from(stack, "make_for_thread")], [1, 1], "{stack:#}");
+    // Where the tables don't say what a function has saved, a register may be anybody's.
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        let inner = of_function(stack, "inner(").unwrap_or_else(|| panic!("no inner: {stack:#}"));
+        assert!(inner["frame"]["frame"].as_u64() < Some(number), "{stack:#}");
+        assert_eq!((from(&inner, "make_for_inner"), from(&inner, "make_for_outer")), (1, 0));
+        assert_eq!(from(&outer, "make_for_outer"), 1, "{stack:#}");
+    }
 }
 
 /// A chain leads from the variable through each block to the one that was asked for.
@@ -119,6 +152,17 @@ fn chains(scene: &Scene, pid: &str) {
     let address = blocks[1]["address"].as_str().expect("an address");
     let inside = u64::from_str_radix(&address[2..], 16).expect("a number") + 500;
     assert_eq!(chain(&format!("{inside:#x}"))["blocks"], path["blocks"]);
+    // One from a frame names the thread and the function.
+    let stacks = find(&report["top_roots"], "kind", "stack");
+    let mut nodes = stacks.iter().flat_map(|s| s["holds"].as_array().expect("a list"));
+    let outer =
+        nodes.find(|n| n["frame"]["function"].as_str().is_some_and(|f| f.starts_with("thread(")));
+    let on_stack = find(&outer.expect("a frame")["holds"], "from", "make_for_stack")[0];
+    let path = chain(&on_stack["stack"].to_string());
+    assert_eq!((&path["root"]["kind"], &path["root_offset"]), (&"frame".into(), &Value::Null));
+    let text = scene.prof(&["holds", pid, "--path", &on_stack["stack"].to_string()]).ok("--path");
+    assert!(text.stdout.contains(", in thread(void*) (frame "), "{text:?}");
+    assert!(text.stdout.contains(": frame "), "{text:?}");
     let text = scene.prof(&["holds", pid, "--path", &stack, "--by", "root"]).ok("prof holds");
     assert!(text.stdout.contains("cart in "), "{text:?}");
     assert!(text.stdout.contains(&format!("-> {address}: ")), "{text:?}");
@@ -366,7 +410,7 @@ fn anonymous(scene: &Scene, file: &str) {
     let bytes = std::fs::read(scene.path("nobody.prof")).expect("a recording");
     let packed = scene.path("nobody.prof");
     let out = scene.prof(&["holds", packed.to_str().expect("a path"), "--top", "0"]).ok("holds");
-    for name in ["list_head", "sessions", "first", "holds.cpp"] {
+    for name in ["list_head", "sessions", "first", "holds.cpp", "inner("] {
         assert!(!out.stdout.contains(name), "{name}: {out:?}");
         let has = bytes.windows(name.len()).any(|w| w == name.as_bytes());
         assert!(!has, "{name} is in the file");

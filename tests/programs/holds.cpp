@@ -1,4 +1,4 @@
-// Blocks with known holders: variables, a stack, a thread-local variable, memory from before the attach. "begin" makes
+// Blocks with known holders: variables, frames of a stack, a thread-local variable, memory from before the attach. "begin" makes
 // them all; "more" makes the list longer, and gives up the cart; "lose" loses the sessions and the cart; "end" ends the
 // program's work.
 extern "C" {
@@ -40,6 +40,9 @@ KIND Node *add_node() { return (Node *)calloc(1, sizeof(Node)); }
 KIND shop::Cart *open_cart() { return new shop::Cart; }
 KIND char *make_shared() { return (char *)calloc(1, 700); }
 KIND char *make_for_stack() { return (char *)calloc(1, 5000); }
+KIND char *make_for_outer() { return (char *)calloc(1, 5100); }
+KIND char *make_for_inner() { return (char *)calloc(1, 5200); }
+KIND char *make_for_both() { return (char *)calloc(1, 5300); }
 KIND char *make_for_thread() { return (char *)calloc(1, 6000); }
 KIND char *make_for_before() { return (char *)calloc(1, 7000); }
 KIND char *make_lost() { return (char *)calloc(1, 300); }
@@ -50,12 +53,32 @@ Node *outer;
 
 static int gate[2];
 
-static void *thread(void *) {
-    char *volatile on_stack = make_for_stack();
-    of_thread = make_for_thread();
+// Overwrites what calls have left on the stack and in registers.
+KIND static void clear() {
+    volatile char c[16384];
+    for (auto &x : c) x = 0;
+}
+
+// Has a variable in the register in which its caller has one, and so saves that.
+KIND static void inner(char *handed) {
+    char *volatile both = handed;
+    char *own = make_for_inner();
     char c;
     say("done\n");
     if (read(gate[0], &c, 1) != 1) fail("read");
+    free(own);
+    KEEP(both);
+}
+
+static void *thread(void *) {
+    char *volatile on_stack = make_for_stack();
+    char *volatile both = make_for_both();
+    char *own = make_for_outer();
+    of_thread = make_for_thread();
+    clear();
+    inner(both);
+    free(own);
+    free(both);
     free(on_stack);
     free(of_thread);
     return nullptr;
@@ -110,12 +133,6 @@ KIND static void more() {
 KIND static void lose() {
     for (auto &s : sessions) s = nullptr;
     cart = nullptr;
-}
-
-// Overwrites what calls have left on the stack and in registers.
-KIND static void clear() {
-    volatile char c[16384];
-    for (auto &x : c) x = 0;
 }
 
 int main() {

@@ -12,6 +12,17 @@ pub enum Root {
     Global(u64),
     /// The stack of a thread, with libc's thread-local variables, where they lie behind the stack.
     Stack(Pid),
+    /// A frame of a thread's stack. It is a part of [`Root::Stack`].
+    Frame {
+        /// The thread.
+        thread: Pid,
+        /// Number of the frame, counted from the innermost, which is 0.
+        number: u32,
+        /// Address of the instruction at which the function goes on.
+        pc: u64,
+        /// Whether that instruction was interrupted. Otherwise it stands behind a call.
+        exact: bool,
+    },
     /// A thread's registers.
     Registers(Pid),
     /// Thread-local variables that lie in a mapping of their own.
@@ -44,6 +55,8 @@ pub struct Edges {
     pub to: Vec<u32>,
     /// The roots.
     pub roots: Vec<Root>,
+    /// For each root that is a part of another the index of that one, else [`NONE`]. Roots behind the end are no parts.
+    pub above: Vec<u32>,
     /// The pointers of the roots.
     pub of_roots: Vec<RootEdge>,
     /// For each block the index of its class, or [`NONE`]; empty: no block has one.
@@ -52,4 +65,14 @@ pub struct Edges {
     pub tables: Vec<u64>,
     /// Number of pointers for which there was no room.
     pub left_out: u64,
+}
+
+impl Edges {
+    /// Puts the pointers of roots in order, without repetitions: of several words of a root the first one counts.
+    #[must_use]
+    pub fn settled(mut self) -> Self {
+        self.of_roots.sort_unstable();
+        self.of_roots.dedup_by_key(|e| (e.root, e.to));
+        self
+    }
 }

@@ -4,6 +4,7 @@ use crate::bits::Bits;
 use crate::dominators::{Dominators, OFTEN, Successors};
 use crate::edges::{Edges, NONE, Root, RootEdge};
 use crate::held::{Builder, Held, Holder};
+use crate::roots::Parts;
 use crate::table::Table;
 use std::collections::HashMap;
 use std::ops::{AddAssign, Range};
@@ -34,6 +35,7 @@ pub struct Heap {
     /// Bytes requested of each block.
     pub(crate) sizes: Vec<u64>,
     pub(crate) roots: Vec<Root>,
+    pub(crate) root_parts: Parts,
     pub(crate) of_roots: Vec<RootEdge>,
     /// For each root, the index of its first pointer in `of_roots`; at last, the end of the last root's pointers.
     root_starts: Vec<u32>,
@@ -84,8 +86,10 @@ impl Heap {
     ) -> Self {
         let roots = std::mem::take(&mut edges.roots);
         let of_roots = std::mem::take(&mut edges.of_roots);
+        let root_parts = Parts::new(std::mem::take(&mut edges.above), roots.len());
+        let root_starts = Vec::new();
         let mut heap =
-            Self { table, edges, stacks, sizes, roots, of_roots, root_starts: Vec::new() };
+            Self { table, edges, stacks, sizes, roots, root_parts, of_roots, root_starts };
         heap.count_roots();
         heap
     }
@@ -105,6 +109,18 @@ impl Heap {
         &self.roots
     }
 
+    /// Returns the number of roots that are no parts of others.
+    #[must_use]
+    pub fn root_count(&self) -> usize {
+        self.root_parts.of(None).len()
+    }
+
+    /// Returns the number of the root that a root is a part of.
+    #[must_use]
+    pub fn root_above(&self, root: u32) -> Option<u32> {
+        self.root_parts.above.get(root as usize).copied().filter(|above| *above != NONE)
+    }
+
     /// Makes roots with the same key one, which then stands for the first of them: words of one variable, say.
     pub fn merge_roots<K: std::hash::Hash + Eq>(&mut self, key: impl Fn(&Root) -> K) {
         let (mut numbers, mut kept) = (HashMap::new(), Vec::new());
@@ -116,6 +132,7 @@ impl Heap {
             });
             renumbered.push(number);
         }
+        self.root_parts = self.root_parts.renumbered(&renumbered, kept.len());
         self.roots = kept;
         self.of_roots.iter_mut().for_each(|e| e.root = renumbered[e.root as usize]);
         self.of_roots.sort_unstable();
@@ -169,7 +186,7 @@ impl Heap {
             }
             let above = nodes[tree.immediate[i] as usize];
             nodes[i] = match graph.block(*node) {
-                None => builder.root(node - 1),
+                None => builder.root(above, node - 1),
                 Some(block) => builder.block(above, block as usize),
             };
         }
@@ -350,13 +367,14 @@ impl Successors for Graph<'_> {
             let (from, to) = (h.edges.starts[b as usize], h.edges.starts[b as usize + 1]);
             return (index < to - from).then(|| h.edges.to[(from + index) as usize] + behind);
         }
-        match node.checked_sub(1) {
-            None => (index < roots).then_some(index + 1),
-            Some(root) => {
-                let edges = &h.of_roots[h.root_range(root)];
-                edges.get(index as usize).map(|e| e.to + behind)
-            }
+        // Parts of a root come before its own pointers.
+        let root = node.checked_sub(1);
+        let parts = h.root_parts.of(root);
+        if let Some(part) = parts.get(index as usize) {
+            return Some(part + 1);
         }
+        let edges = &h.of_roots[h.root_range(root?)];
+        edges.get(index as usize - parts.len()).map(|e| e.to + behind)
     }
 }
 
@@ -387,6 +405,7 @@ mod tests {
             starts,
             to,
             roots,
+            above: Vec::new(),
             of_roots,
             classes: Vec::new(),
             tables: Vec::new(),
@@ -462,6 +481,48 @@ mod tests {
                 assert!(single <= exact, "{single} of {exact}");
             }
         }
+    }
+
+    #[test]
+    fn what_several_frames_hold_hangs_on_their_stack() {
+        let thread = prof_os::Pid::from_raw(7);
+        let frame = |number| Root::Frame { thread, number, pc: 0x500, exact: false };
+        let roots = vec![Root::Stack(thread), frame(0), frame(3), Root::Registers(thread)];
+        let of = |root, to| RootEdge { root, to, at: 0 };
+        // Block 0 is frame 0's, 1 frame 3's with 2 below it, 3 of both, 4 the register's and frame 3's.
+        let of_roots = vec![of(1, 0), of(1, 3), of(2, 1), of(2, 3), of(2, 4), of(3, 4)];
+        let edges = Edges {
+            starts: vec![0, 0, 1, 1, 1, 1],
+            to: vec![2],
+            roots,
+            above: vec![NONE, 0, 0],
+            of_roots,
+            classes: Vec::new(),
+            tables: Vec::new(),
+            left_out: 0,
+        };
+        let table = (0..5).map(|i| (i * 16 + 0x1000, 16)).collect();
+        let mut h = Heap::new(table, edges, [], |address| Some((address as u32, 10)));
+        assert_eq!(h.root_count(), 2);
+        h.merge_roots(|root| match root {
+            Root::Registers(t) => Root::Stack(*t),
+            other => other.clone(),
+        });
+        assert_eq!((h.roots().len(), h.root_count(), h.root_above(2)), (3, 1, Some(0)));
+        let held = h.held();
+        let retained = |holder| {
+            let node = held.nodes.iter().find(|n| n.holder == holder).expect("a node");
+            (node.retained.blocks, held.nodes[node.parent as usize].holder)
+        };
+        assert_eq!(retained(Holder::Root(0)), (5, Holder::All));
+        assert_eq!(retained(Holder::Root(1)), (1, Holder::Root(0)));
+        assert_eq!(retained(Holder::Root(2)), (2, Holder::Root(0)));
+        assert_eq!(retained(Holder::Stack(0x1030)), (1, Holder::Root(0)));
+        assert_eq!(retained(Holder::Stack(0x1040)), (1, Holder::Root(0)));
+        let gone = h.reached(Some(Holder::Root(2)), &|| false).expect("a sum").1;
+        assert_eq!(gone.blocks, 3);
+        let way = h.path(|address, _| address == 0x1020).expect("a way");
+        assert_eq!((way.root, way.blocks.len()), (frame(3), 2));
     }
 
     #[test]

@@ -14,7 +14,7 @@ const ABOVE: usize = 256;
 pub enum Holder {
     /// All roots together: what hangs on this node is held by several of them.
     All,
-    /// A root, by its number.
+    /// A root, by its number. One that is a part of another stands below that.
     Root(u32),
     /// Blocks that one stack allocated.
     Stack(u32),
@@ -68,8 +68,8 @@ impl<'a> Builder<'a> {
         (self.nodes.len() - 1) as u32
     }
 
-    pub(crate) fn root(&mut self, root: u32) -> u32 {
-        self.push(0, Holder::Root(root))
+    pub(crate) fn root(&mut self, above: u32, root: u32) -> u32 {
+        self.push(above, Holder::Root(root))
     }
 
     /// Counts a block below a node, and returns the node that it is part of.

@@ -12,6 +12,7 @@ mod edges;
 mod heap;
 mod held;
 mod parts;
+mod roots;
 mod saved;
 mod table;
 
@@ -20,5 +21,5 @@ pub use edges::{Edges, NONE, Root, RootEdge};
 pub use heap::{Heap, Path, Sum};
 pub use held::{Held, Holder, Node};
 pub use parts::HeapBlock;
-pub use saved::{Naming, Saved, Unusable};
+pub use saved::{Naming, Read, Saved, Unusable};
 pub use table::{Keys, Table};

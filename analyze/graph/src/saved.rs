@@ -4,8 +4,8 @@ use crate::edges::{Edges, NONE, Root, RootEdge};
 use crate::heap::Heap;
 use crate::table::{Keys, Table};
 use prof_trace::records::{
-    Scan, ScanBlock, ScanBlocks, ScanCoder, ScanPointer, ScanPointers, ScanRoot, ScanRoots,
-    ScanStack, kind,
+    Scan, ScanBlock, ScanBlocks, ScanCoder, ScanFrame, ScanPointer, ScanPointers, ScanRoot,
+    ScanRoots, ScanStack, kind,
 };
 use prof_trace::ticks::Ticks;
 use std::fmt;
@@ -25,6 +25,10 @@ const MOST: usize = 1 << 30;
 pub trait Naming {
     /// Returns a root with its name.
     fn root(&self, root: &Root) -> ScanRoot;
+    /// Returns a frame with its name. The number of its root is set by the caller.
+    fn frame(&self, _frame: &Root) -> ScanFrame {
+        ScanFrame::default()
+    }
     /// Returns the mangled name of the class that a table of virtual functions belongs to.
     fn class(&self, table: u64) -> Option<String>;
     /// Returns what a number of a stack stands for.
@@ -47,22 +51,47 @@ impl Heap {
         let numbers = self.named_classes(names, &mut head.classes);
         head.blocks = self.table.len() as u64;
         head.pointers = self.edges.to.len() as u64;
-        (head.roots, head.root_pointers) = (self.roots.len() as u64, self.of_roots.len() as u64);
+        // A frame is saved beside its root, so that a reader that knows none takes its pointers for the root's.
+        let (tops, frames) = self.saved_roots();
+        (head.roots, head.root_pointers) = (tops.len() as u64, self.of_roots.len() as u64);
+        head.frames = frames.len() as u64;
         head.left_out = self.edges.left_out;
         put(kind::SCAN, &head.encode())?;
-        for part in self.roots.chunks(ROOTS) {
+        for part in tops.chunks(ROOTS) {
             let mut chunk = ScanRoots { ticks, ..ScanRoots::default() };
-            part.iter().for_each(|root| chunk.put(&names.root(root)));
+            part.iter().for_each(|n| chunk.put(&names.root(&self.roots[*n as usize])));
             put(kind::SCAN_ROOTS, &chunk.encode())?;
         }
+        for part in frames.chunks(ROOTS) {
+            let mut chunk = ScanRoots { ticks, ..ScanRoots::default() };
+            for (frame, root) in part {
+                let named = names.frame(&self.roots[*frame as usize]);
+                chunk.put_frame(&ScanFrame { root: *root, ..named });
+            }
+            put(kind::SCAN_ROOTS, &chunk.encode())?;
+        }
+        let numbers_of_roots = numbers_of(&tops, &frames, self.roots.len());
         self.save_blocks(ticks, names, &numbers, &mut put)?;
         for part in self.of_roots.chunks(POINTERS) {
             let mut chunk = ScanPointers { ticks, ..ScanPointers::default() };
-            let of = |e: &RootEdge| ScanPointer { root: e.root, to: e.to, at: e.at };
+            let of = |e: &RootEdge| {
+                let (root, frame) = numbers_of_roots[e.root as usize];
+                ScanPointer { root, to: e.to, at: e.at, frame }
+            };
             chunk.put(&part.iter().map(of).collect::<Vec<_>>());
             put(kind::SCAN_POINTERS, &chunk.encode())?;
         }
         Ok(())
+    }
+
+    /// Returns the roots that are no parts of others, and those that are, each with its root's place among the former.
+    fn saved_roots(&self) -> (Vec<u32>, Vec<(u32, u32)>) {
+        let tops = self.root_parts.of(None).to_vec();
+        let parts = (0u32..).zip(&tops).flat_map(|(place, root)| {
+            self.root_parts.of(Some(*root)).iter().map(move |part| (*part, place))
+        });
+        let parts = parts.collect();
+        (tops, parts)
     }
 
     fn save_blocks<E>(
@@ -119,17 +148,27 @@ impl Heap {
     }
 }
 
+/// Returns for each root its number in a recording, and that of the frame.
+fn numbers_of(tops: &[u32], frames: &[(u32, u32)], roots: usize) -> Vec<(u32, Option<u32>)> {
+    let mut numbers = vec![(0, None); roots];
+    (0..).zip(tops).for_each(|(i, root)| numbers[*root as usize] = (i, None));
+    (0..).zip(frames).for_each(|(i, (frame, root))| numbers[*frame as usize] = (*root, Some(i)));
+    numbers
+}
+
 /// A scan of a recording that is being read: chunks are added in their order.
 #[derive(Debug, Default)]
 pub struct Saved {
     head: Scan,
     roots: Vec<ScanRoot>,
+    frames: Vec<ScanFrame>,
     keys: Keys,
     starts: Vec<u32>,
     to: Vec<u32>,
     classes: Vec<u32>,
     stacks: Vec<u32>,
     sizes: Vec<u64>,
+    /// Pointers of roots; those that stand in frames have the frames' numbers plus those of all roots.
     of_roots: Vec<RootEdge>,
     /// End of the last block.
     end: u64,
@@ -187,15 +226,26 @@ impl Saved {
 
     /// Returns whether there is more than the head says: who asks for a scan knows by it how much memory that takes.
     fn is_too_much(&self) -> bool {
-        let found = [self.stacks.len(), self.to.len(), self.roots.len(), self.of_roots.len()];
-        let head = &self.head;
-        let said = [head.blocks, head.pointers, head.roots, head.root_pointers];
-        found.iter().zip(said).any(|(found, said)| *found as u64 > said)
+        self.found().iter().zip(self.said()).any(|(found, said)| *found > said)
+    }
+
+    /// Returns the numbers of blocks, pointers, roots, pointers of roots, and frames so far.
+    fn found(&self) -> [u64; 5] {
+        let (blocks, roots) = (self.stacks.len(), self.roots.len());
+        let all = [blocks, self.to.len(), roots, self.of_roots.len(), self.frames.len()];
+        all.map(|n| n as u64)
+    }
+
+    /// Returns the same numbers as the head has them.
+    fn said(&self) -> [u64; 5] {
+        let h = &self.head;
+        [h.blocks, h.pointers, h.roots, h.root_pointers, h.frames]
     }
 
     fn take_roots(&mut self, r: &ScanRoots) -> Option<()> {
         if r.ticks == self.head.ticks {
             self.roots.extend(r.all()?);
+            self.frames.extend(r.all_frames()?);
         }
         Some(())
     }
@@ -234,28 +284,39 @@ impl Saved {
 
     fn take_pointers(&mut self, p: &ScanPointers) -> Option<()> {
         if p.ticks == self.head.ticks {
-            let of = |p: ScanPointer| RootEdge { root: p.root, to: p.to, at: p.at };
-            self.of_roots.extend(p.all()?.into_iter().map(of));
+            // The frame names the root.
+            let (frames, roots) = (&self.frames, self.head.roots);
+            let is_of = |f: u32, root: u32| frames.get(f as usize).is_some_and(|f| f.root == root);
+            let root = |p: &ScanPointer| match p.frame {
+                None => Some(p.root).filter(|root| u64::from(*root) < roots),
+                Some(f) if is_of(f, p.root) => u32::try_from(roots).ok()?.checked_add(f),
+                Some(_) => None,
+            };
+            let of = |p: ScanPointer| Some(RootEdge { root: root(&p)?, to: p.to, at: p.at });
+            let all: Option<Vec<_>> = p.all()?.into_iter().map(of).collect();
+            self.of_roots.extend(all?);
         }
         Some(())
     }
 
     /// Makes the heap, in which the class of a block is a number of [`Scan::classes`], and each root is
-    /// [`Root::Saved`]. Also returns the head and the roots.
+    /// [`Root::Saved`]: first those that are no parts of others, and then the frames. Also returns the head, and both.
     ///
     /// # Errors
     /// If parts are missing, or contradict each other.
-    pub fn finish(mut self) -> Result<(Heap, Scan, Vec<ScanRoot>), Unusable> {
-        let (head, n) = (self.head, self.stacks.len());
-        let counts = [n, self.to.len(), self.roots.len(), self.of_roots.len()];
-        let wanted = [head.blocks, head.pointers, head.roots, head.root_pointers];
-        if self.is_bad || counts.map(|n| n as u64) != wanted {
+    pub fn finish(mut self) -> Result<Read, Unusable> {
+        if self.is_bad || self.found() != self.said() {
             return Err(Unusable::Incomplete);
         }
-        let roots = self.roots.len() as u32;
+        let (head, n) = (self.head, self.stacks.len());
+        let tops = self.roots.len() as u32;
+        let roots = tops + self.frames.len() as u32;
+        let mut above = vec![NONE; tops as usize];
+        above.extend(self.frames.iter().map(|f| f.root));
         let is_block = |to: &u32| (*to as usize) < n;
         let table = Table::new(self.keys);
         let fits = self.to.iter().all(is_block)
+            && self.frames.iter().all(|f| f.root < tops)
             && self.of_roots.iter().all(|e| e.root < roots && is_block(&e.to))
             && self.of_roots.len() <= MOST
             && table.len() == n
@@ -268,20 +329,40 @@ impl Saved {
             starts: self.starts,
             to: self.to,
             roots: (0..roots).map(Root::Saved).collect(),
+            above,
             of_roots: self.of_roots,
             classes: self.classes,
             tables: (1..=head.classes.len() as u64).collect(),
             left_out: head.left_out,
         };
-        Ok((Heap::of_parts(table, edges, self.stacks, self.sizes), head, self.roots))
+        let heap = Heap::of_parts(table, edges, self.stacks, self.sizes);
+        Ok(Read { heap, head, roots: self.roots, frames: self.frames })
     }
+}
+
+/// A scan of a recording that was read.
+#[derive(Debug)]
+pub struct Read {
+    /// The blocks and pointers.
+    pub heap: Heap,
+    /// The head.
+    pub head: Scan,
+    /// The roots that are no parts of others.
+    pub roots: Vec<ScanRoot>,
+    /// The frames, which are the heap's roots behind those.
+    pub frames: Vec<ScanFrame>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::heap::Sum;
+    use crate::held::Holder;
+    use prof_os::Pid;
     use prof_trace::records::root_kind;
+
+    const THREAD: Pid = Pid::from_raw(7);
+    const FRAME: Root = Root::Frame { thread: THREAD, number: 2, pc: 0x500, exact: false };
 
     struct Plain;
 
@@ -289,6 +370,11 @@ mod tests {
         fn root(&self, root: &Root) -> ScanRoot {
             let name = format!("{root:?}");
             ScanRoot { kind: root_kind::DATA, name, ..ScanRoot::default() }
+        }
+
+        fn frame(&self, frame: &Root) -> ScanFrame {
+            let Root::Frame { number, pc, .. } = *frame else { panic!("{frame:?}") };
+            ScanFrame { number, address: pc, name: "f".into(), ..ScanFrame::default() }
         }
 
         fn class(&self, table: u64) -> Option<String> {
@@ -316,10 +402,14 @@ mod tests {
         let edges = Edges {
             starts,
             to: (1..n - 1).collect(),
-            roots: vec![Root::Global(0x4000), Root::Kernel],
+            // A frame need not stand behind what it is a part of.
+            roots: vec![Root::Global(0x4000), FRAME, Root::Kernel, Root::Stack(THREAD)],
+            above: vec![NONE, 3],
             of_roots: vec![
                 RootEdge { root: 0, to: 0, at: 0x4000 },
-                RootEdge { root: 1, to: n - 1, at: 0 },
+                RootEdge { root: 1, to: 5, at: 0x7000 },
+                RootEdge { root: 2, to: n - 1, at: 0 },
+                RootEdge { root: 3, to: 6, at: 0x7008 },
             ],
             classes,
             tables: vec![0x42, 0x99, 0x43],
@@ -339,7 +429,7 @@ mod tests {
         all
     }
 
-    fn read(chunks: &[(u16, Vec<u8>)]) -> Result<(Heap, Scan, Vec<ScanRoot>), Unusable> {
+    fn read(chunks: &[(u16, Vec<u8>)]) -> Result<Read, Unusable> {
         let mut saved = Saved::new(Scan::decode(&chunks[0].1).expect("a head"));
         chunks[1..].iter().for_each(|(kind, payload)| saved.take(*kind, payload, 77));
         saved.finish()
@@ -351,18 +441,35 @@ mod tests {
         let all = chunks(&old);
         let blocks = all.iter().filter(|c| c.0 == kind::SCAN_BLOCKS).count();
         assert!(blocks > 2, "the array's pointers stand in {blocks} chunks");
-        let (new, head, roots) = read(&all).expect("a scan");
+        let Read { heap: new, head, roots, frames } = read(&all).expect("a scan");
         assert_eq!(
             (new.edges.starts.clone(), &new.edges.to),
             (old.edges.starts.clone(), &old.edges.to)
         );
-        assert_eq!(
-            (&new.stacks, &new.sizes, &new.of_roots),
-            (&old.stacks, &old.sizes, &old.of_roots)
-        );
+        assert_eq!((&new.stacks, &new.sizes), (&old.stacks, &old.sizes));
+        // The frame has come behind the roots, below its stack.
+        let of = |root, to, at| RootEdge { root, to, at };
+        let n = new.stacks.len() as u32;
+        let expected = [of(0, 0, 0x4000), of(1, n - 2, 0), of(2, 6, 0x7008), of(3, 5, 0x7000)];
+        assert_eq!(new.of_roots, expected);
+        assert_eq!((new.root_count(), new.root_above(3), new.root_above(2)), (3, Some(2), None));
+        let named = ScanFrame {
+            root: 2,
+            number: 2,
+            address: 0x500,
+            name: "f".into(),
+            ..Default::default()
+        };
+        assert_eq!(frames, [named]);
+        let held = new.held();
+        let node = |h: &Holder| held.nodes.iter().position(|n| n.holder == *h).expect("a node");
+        let (stack, frame) = (node(&Holder::Root(2)), node(&Holder::Root(3)));
+        assert_eq!(held.nodes[frame].parent as usize, stack);
+        // The array has pointers to both blocks, too.
+        assert_eq!(held.nodes[stack].retained.blocks, 0);
         assert_eq!((new.live(), new.left_out()), (old.live(), 3));
         assert_eq!(roots[1].name, "Kernel");
-        assert_eq!(new.roots(), [Root::Saved(0), Root::Saved(1)]);
+        assert_eq!(new.roots(), [0, 1, 2, 3].map(Root::Saved));
         assert_eq!(head.classes, ["42", "43"]);
         let of = |at: u64| new.class_of(at).map(|n| head.classes[n as usize - 1].as_str());
         assert_eq!(
@@ -393,6 +500,21 @@ mod tests {
             p.encode()
         });
         assert_eq!(pointers, Err(Unusable::Malformed));
+        // A pointer in a frame of another root's, or of none.
+        for (i, number) in [(0, 1), (1, 2)] {
+            let pointers = edit(kind::SCAN_POINTERS, &|p| {
+                let mut p = ScanPointers::decode(p).expect("pointers");
+                p.frames[i] = number;
+                p.encode()
+            });
+            assert_eq!(pointers, Err(Unusable::Incomplete));
+        }
+        let frame = edit(kind::SCAN_ROOTS, &|p| {
+            let mut r = ScanRoots::decode(p).expect("frames");
+            r.frames[0] = 3;
+            r.encode()
+        });
+        assert!(frame.is_err());
         // More blocks than the head says are not even kept.
         let mut more = all.clone();
         let mut head = Scan::decode(&more[0].1).expect("a head");

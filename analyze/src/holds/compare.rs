@@ -247,7 +247,8 @@ fn add<M: Memory>(of: &Holders<M>, side: usize, to: &mut BTreeMap<Key, Both>) ->
     let mut above: Vec<Option<u32>> = vec![None; nodes.len()];
     for (i, n) in nodes.iter().enumerate().skip(1) {
         above[i] = match n.holder {
-            Holder::Root(r) => Some(r),
+            // Frames come and go: what they hold is their stack's.
+            Holder::Root(r) => above[n.parent as usize].or(Some(r)),
             _ => above[n.parent as usize],
         };
         let Some(root) = above[i] else {
@@ -258,7 +259,7 @@ fn add<M: Memory>(of: &Holders<M>, side: usize, to: &mut BTreeMap<Key, Both>) ->
         };
         let Some(RootData { kind, name, .. }) = of.root(root) else { continue };
         match n.holder {
-            Holder::Root(_) if n.retained.blocks == 0 => {}
+            Holder::Root(_) if n.retained.blocks == 0 || n.parent != 0 => {}
             Holder::Root(_) => {
                 let both = to.entry((*kind, name.clone())).or_default();
                 *both.retained[side].get_or_insert_default() += n.retained;

@@ -67,6 +67,12 @@ impl Graph for ScanGraph<'_> {
 
     fn each_pointer(&self, take: TakePointer<'_>) -> io::Result<()> {
         let first = self.first_block();
+        // A stack has a pointer to each of its frames.
+        for to in 0..self.heap.roots().len() as u32 {
+            if let Some(from) = self.heap.root_above(to) {
+                take(GraphPointer { from: from.into(), to: to.into(), at: None })?;
+            }
+        }
         for (root, to, at) in self.heap.root_pointers() {
             let at = Some(at).filter(|at| *at != 0);
             take(GraphPointer { from: root.into(), to: first + u64::from(to), at })?;

@@ -115,7 +115,7 @@ fn below(nodes: &[NodeData], more: Option<SumData>, all: u64, out: &mut String) 
             write!(out, "<code>{}</code> ", escaped(class))?;
         }
         write!(out, "<span class=\"name\">{}</span>", escaped(&n.from))?;
-        if n.own != n.retained {
+        if n.stack.is_some() && n.own != n.retained {
             write!(out, " <small>own {}</small>", n.own)?;
         }
         if is_leaf {

@@ -9,9 +9,9 @@ use crate::Analysis;
 use crate::job::{Job, Pass};
 use crate::load::ScanAt;
 use crate::style::printable;
-use prof_graph::{Heap, Root, Saved};
+use prof_graph::{Read, Root, Saved};
 use prof_os::Pid;
-use prof_trace::records::{Scan, ScanFigures, ScanRoot};
+use prof_trace::records::{Scan, ScanFigures};
 use prof_trace::values::text::{count, duration};
 
 /// Usual ratio of compression of a scan's parts at most, and the limit of the bytes decompressed in excess of it, so that a
@@ -94,9 +94,12 @@ pub fn read(analysis: &Analysis, index: usize) -> Result<Holders, HoldsError> {
         HoldsError::Unusable(format!("scan #{number} of {path} can't be used: {why}"))
     };
     let scan = meta.scans.get(index).ok_or_else(|| unusable("there is none"))?;
-    let (heap, head, roots) = parts(analysis, scan)?.map_err(|why| unusable(&why))?;
+    let read = parts(analysis, scan)?.map_err(|why| unusable(&why))?;
+    let Read { heap, head, roots, frames } = read;
     let held = heap.held_unless(&Job::is_current_cancelled).ok_or(HoldsError::Cancelled)?;
-    let roots = (0..).zip(&roots).map(|(i, r)| (Root::Saved(i), RootData::of_record(r)));
+    let frame = |f| RootData::of_frame(f, roots.get(f.root as usize));
+    let named = roots.iter().map(RootData::of_record).chain(frames.iter().map(frame));
+    let named = (0..).map(Root::Saved).zip(named).collect();
     let (number, name) = (index + 1, printable(&head.name));
     Ok(Holders {
         pid: Pid::from_u32(meta.target.pid),
@@ -106,13 +109,13 @@ pub fn read(analysis: &Analysis, index: usize) -> Result<Holders, HoldsError> {
         tree: Tree::new(&held),
         held,
         heap,
-        roots: roots.collect(),
+        roots: named,
         scan: ScanData::of_saved(&ScanFigures::decode(&head.figures), meta),
         memory: Classes(head.classes),
     })
 }
 
-type Parts = Result<(Heap, Scan, Vec<ScanRoot>), String>;
+type Parts = Result<Read, String>;
 
 /// Reads the parts of a scan. The outer error is that the job was cancelled.
 fn parts(analysis: &Analysis, at: &ScanAt) -> Result<Parts, HoldsError> {

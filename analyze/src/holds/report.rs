@@ -38,12 +38,16 @@ impl fmt::Display for SumData {
     }
 }
 
-/// Blocks of one stack below a holder.
+/// Blocks of one stack below a holder, or what a frame of a thread's stack holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeData {
-    /// Number of the stack in this recording.
-    pub stack: u32,
-    /// The function that asked for the memory, with its place.
+    /// Number of the stack in this recording; nothing: this is a frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<u32>,
+    /// The frame; nothing: these are blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frame: Option<RootData>,
+    /// The function that asked for the memory, with its place; of a frame its function, with its number and place.
     pub from: String,
     /// The C++ class that most of the blocks begin with.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -256,7 +260,7 @@ impl HoldsData {
             unreachable: of.held.unreachable.into(),
             scan: of.scan.clone(),
             pointers_left_out: of.heap.left_out(),
-            roots: of.heap.roots().len() as u64,
+            roots: of.heap.root_count() as u64,
             top_roots,
             shared,
             top_stacks,
@@ -328,6 +332,10 @@ impl HoldsData {
         for line in self.scan.hidden() {
             writeln!(out, "  may hide pointers: {line}")?;
         }
+        if self.scan.cut_stacks > 0 {
+            let n = count(self.scan.cut_stacks, "thread", "threads");
+            writeln!(out, "  outer frames are not known of {n}: the stack could not be followed")?;
+        }
         let title = |text: String| match style.color {
             true => format!("\x1b[1m{text}\x1b[0m"),
             false => text,
@@ -384,7 +392,13 @@ fn lines(nodes: &[NodeData], more: Option<SumData>, level: usize, out: &mut Stri
             (Some(c), _) => format!("mostly {c}, "),
             _ => String::new(),
         };
-        write!(out, "{indent}{}: {class}{} [stack {}]", n.retained, n.from, n.stack)?;
+        write!(out, "{indent}{}: {class}{}", n.retained, n.from)?;
+        let Some(stack) = n.stack else {
+            out.push('\n');
+            lines(&n.holds, n.more, level + 1, out)?;
+            continue;
+        };
+        write!(out, " [stack {stack}]")?;
         if n.own != n.retained {
             write!(out, " [own: {}]", n.own)?;
         }
@@ -458,12 +472,22 @@ impl<M: Memory> Maker<'_, M> {
 
     fn node(&mut self, index: u32, level: usize) -> NodeData {
         let n = self.of.held.nodes[index as usize].clone();
-        let Holder::Stack(stack) = n.holder else { unreachable!("only stacks are below others") };
         let (class, class_blocks) = self.class(n.class);
         let (holds, more) = self.below(index, level);
+        let (stack, frame) = match n.holder {
+            Holder::Stack(stack) => (Some(stack), None),
+            Holder::Root(number) => (None, self.of.root(number).cloned()),
+            Holder::All => (None, None),
+        };
+        let from = match (stack, &frame) {
+            (Some(stack), _) => self.names.get(stack).label(),
+            (None, Some(frame)) => frame.frame_text(),
+            (None, None) => String::new(),
+        };
         NodeData {
             stack,
-            from: self.names.get(stack).label(),
+            frame,
+            from,
             class,
             class_blocks,
             own: n.own.into(),

@@ -36,6 +36,8 @@ pub struct ScanData {
     pub absent_shared_bytes: u64,
     /// Threads whose registers could not be read.
     pub unread_threads: u64,
+    /// Threads whose stacks could not be followed to their start, so that some of their pointers have no frame.
+    pub cut_stacks: u64,
     /// Descriptors of io_uring.
     pub io_uring: u64,
     /// Requests of aio may have been on their way.
@@ -70,6 +72,7 @@ impl ScanData {
             unreadable_bytes: f.unreadable,
             absent_shared_bytes: f.absent,
             unread_threads: f.unread_threads,
+            cut_stacks: f.cut_stacks,
             io_uring: f.rings,
             aio: f.aio,
             nested_blocks: f.nested,

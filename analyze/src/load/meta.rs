@@ -190,6 +190,12 @@ impl Meta {
         Self { passes_calls_on: true, ..Self::default() }
     }
 
+    /// Returns the module that was loaded at an address last, with its number.
+    pub fn module_at(&self, address: u64) -> Option<(u32, &Module)> {
+        let there = self.modules.iter().filter(|(_, m)| (m.start..m.end).contains(&address));
+        there.max_by_key(|(id, _)| **id).map(|(id, m)| (*id, m))
+    }
+
     /// Decodes a chunk of any kind except events. Returns the ticks of a pass that begins.
     pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<Ticks> {
         if kind != kind::ZIPPED {

@@ -140,7 +140,7 @@ impl Names {
         if self.how == Anonymize::None {
             return;
         }
-        let Some(mut roots) = r.all() else {
+        let (Some(mut roots), Some(mut frames)) = (r.all(), r.all_frames()) else {
             *r = ScanRoots { ticks: r.ticks, ..ScanRoots::default() };
             return;
         };
@@ -156,6 +156,15 @@ impl Names {
                 root.name = self.roots.name("memory_", &root.name);
             }
             new.put(root);
+        }
+        for f in &mut frames {
+            f.module = f.module.as_deref().map(|m| self.module_path(m));
+            if self.how == Anonymize::Full {
+                f.name = self.roots.name("root_", &f.name);
+                f.file = f.file.as_deref().map(|file| self.files.name("file_", file));
+                f.function = f.function.as_deref().map(|name| self.function(name));
+            }
+            new.put_frame(f);
         }
         *r = new;
     }

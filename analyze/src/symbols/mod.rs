@@ -103,6 +103,14 @@ impl<'a> Symbolizer<'a> {
         frames
     }
 
+    /// Returns the frames of a code address of the process as it is now: of modules that were loaded there one after the other,
+    /// the last is meant. `exact`: see [`Pc`].
+    pub fn frames_at(&mut self, address: u64, exact: bool) -> Arc<[Frame]> {
+        let call = address.wrapping_sub(u64::from(!exact));
+        let module = self.analysis.meta().module_at(call).map_or(0, |(number, _)| number);
+        self.frames(Pc { address, module, exact })
+    }
+
     /// Returns the frames of a code address without counting it in the statistics.
     pub(crate) fn peek(&mut self, pc: Pc) -> Arc<[Frame]> {
         if let Some(f) = self.cache.get(&pc) {

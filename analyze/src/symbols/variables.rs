@@ -4,7 +4,6 @@ use super::find::Files;
 use super::table::Table;
 use super::{declared, demangle, find, shorten};
 use crate::Analysis;
-use prof_trace::records::Module;
 use std::collections::{BTreeSet, HashMap};
 
 /// A place in the data of a module.
@@ -34,7 +33,7 @@ impl<'a> Variables<'a> {
 
     /// Returns the variable at an address of the process; `None`: no module that is loaded now lies there.
     pub fn at(&mut self, address: u64) -> Option<Variable> {
-        let (id, module) = self.module(address)?;
+        let (id, module) = self.analysis.meta().module_at(address)?;
         let (table, _) = self.tables.entry(id).or_insert_with(|| {
             let files = find::find(self.analysis, module);
             let mut table = Table::default();
@@ -53,19 +52,12 @@ impl<'a> Variables<'a> {
         Some(Variable { name, start, module: module.path.to_string(), offset })
     }
 
-    /// Returns the module that is loaded at an address: of those that were loaded there one after the other, the last.
-    fn module(&self, address: u64) -> Option<(u32, &'a Module)> {
-        let modules = self.analysis.meta().modules.iter();
-        let there = modules.filter(|(_, m)| (m.start..m.end).contains(&address));
-        there.max_by_key(|(id, _)| **id).map(|(id, m)| (*id, m))
-    }
-
     /// Returns the file and the line where variables are declared, by [`Variable::start`], of modules whose variables were
     /// looked up. Those without debug information are left out.
     pub fn places(&self, starts: impl IntoIterator<Item = u64>) -> HashMap<u64, (String, u32)> {
         let mut by_module: HashMap<u32, (u64, BTreeSet<u64>)> = HashMap::new();
         for start in starts {
-            if let Some((id, m)) = self.module(start) {
+            if let Some((id, m)) = self.analysis.meta().module_at(start) {
                 let (_, wanted) = by_module.entry(id).or_insert((m.bias, BTreeSet::new()));
                 wanted.insert(start.wrapping_sub(m.bias));
             }

@@ -15,6 +15,8 @@ impl Isa for Aarch64 {
     const SP: u16 = SP;
     const FP: u16 = FP;
     const RA: u16 = LR;
+    /// AAPCS64, 6.1.1: `x19` to `x29`.
+    const PRESERVED: &'static [u16] = &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29];
     const VENDOR: Vendor = Vendor::AArch64;
     /// The chain of frame records (AAPCS64, 6.4.6). A record may be anywhere in its frame, so the caller's stack
     /// pointer is only known not to be below the record's end.

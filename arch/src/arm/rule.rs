@@ -24,6 +24,8 @@ impl Isa for Arm {
     const SP: u16 = SP;
     const FP: u16 = R7;
     const RA: u16 = LR;
+    /// AAPCS32, 6.1.1: `r4` to `r11`.
+    const PRESERVED: &'static [u16] = &[4, 5, 6, 7, 8, 9, 10, 11];
     const WORD: u8 = 4;
     const SAVED: [u64; 15] = consecutive(0, 4);
     const SAVED_PC: u64 = 15 * 4;

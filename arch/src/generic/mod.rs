@@ -36,6 +36,8 @@ pub trait Isa: Copy + Eq + Debug + Default + 'static {
     const FP: u16;
     /// Number of the return address column.
     const RA: u16;
+    /// Numbers of the registers that a function leaves as its caller had them, without the stack pointer.
+    const PRESERVED: &'static [u16];
     /// Whether a call leaves the return address in the register [`RA`](Self::RA). Otherwise the return address is on
     /// the stack, and that number means the program counter.
     const LINK: bool = true;

@@ -94,6 +94,7 @@ impl<I: Isa> RegisterSet for FullRegs<I> {
     const SP: u16 = I::SP;
     const RA: u16 = I::RA;
     const LINK: bool = I::LINK;
+    const PRESERVED: &'static [u16] = I::PRESERVED;
     const VENDOR: Vendor = I::VENDOR;
     const WORD: u8 = I::WORD;
 

@@ -17,6 +17,8 @@ impl Isa for Mips64 {
     const SP: u16 = SP;
     const FP: u16 = FP;
     const RA: u16 = RA;
+    /// MIPSpro 64-bit porting guide, table 2-1: `$s0` to `$s7`, `$gp` and `$fp`.
+    const PRESERVED: &'static [u16] = &[16, 17, 18, 19, 20, 21, 22, 23, 28, 30];
     const ZERO: Option<u16> = Some(ZERO);
     const SAVED: [u64; 32] = consecutive(FRAME_REGS, 8);
     const SAVED_PC: u64 = FRAME_PC;

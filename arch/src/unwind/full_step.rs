@@ -47,6 +47,51 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     FullStep::Next { regs: next, signal: frame.signal }
 }
 
+/// Calls `take` with each register that the function at `lookup_pc` has saved in memory for its caller, and the address of
+/// that word. Returns whether a row covers the function; if none does, nothing is known of what it has saved.
+pub fn saved_registers<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
+    cfi: &CfiModule<'_>,
+    regs: &R,
+    lookup_pc: u64,
+    ctx: &mut CfiContext,
+    read: &mut F,
+    take: &mut dyn FnMut(u16, u64),
+) -> bool {
+    let Ok((row, frame)) = cfi.row(lookup_pc, ctx, R::VENDOR) else { return false };
+    let Some(cfa) = cfa(row, &frame, regs, read) else { return false };
+    for (register, rule) in row.registers() {
+        let at = match rule {
+            RegisterRule::Offset(offset) => Some(cfa.wrapping_add(*offset as u64)),
+            RegisterRule::Expression(expression) => {
+                Machine { regs, cfa: Some(cfa), read: &mut *read }
+                    .eval(frame.expression(expression), Some(cfa))
+            }
+            _ => None,
+        };
+        if let Some(at) = at {
+            take(register.0, at);
+        }
+    }
+    true
+}
+
+/// Returns the canonical frame address: the stack pointer that the caller has after the return.
+fn cfa<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
+    row: &Row,
+    frame: &FrameInfo<'_>,
+    regs: &R,
+    read: &mut F,
+) -> Option<u64> {
+    match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            Some(regs.get(register.0)?.wrapping_add(*offset as u64))
+        }
+        CfaRule::Expression(expression) => {
+            Machine { regs, cfa: None, read }.eval(frame.expression(expression), None)
+        }
+    }
+}
+
 /// Applies every rule of the row to the registers as they were before.
 fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     row: &Row,
@@ -54,14 +99,7 @@ fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     regs: &R,
     read: &mut F,
 ) -> Option<R> {
-    let cfa = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => {
-            regs.get(register.0)?.wrapping_add(*offset as u64)
-        }
-        CfaRule::Expression(expression) => {
-            Machine { regs, cfa: None, read }.eval(frame.expression(expression), None)?
-        }
-    };
+    let cfa = cfa(row, frame, regs, read)?;
     let mut next = *regs;
     next.set(R::SP, cfa);
     for (register, rule) in row.registers() {

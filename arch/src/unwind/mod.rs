@@ -23,7 +23,7 @@ mod shape;
 mod traits;
 
 pub use cfi::{CfiContext, CfiModule, FrameInfo, Row, eh_frame_address};
-pub use full_step::step_full;
+pub use full_step::{saved_registers, step_full};
 pub use loaded::{Loaded, Part, loaded};
 pub use rows::{compile, function_range};
 pub use shape::{SLOTS, Shape, shape};

@@ -74,6 +74,8 @@ pub trait RegisterSet: Copy {
     /// Whether a call leaves the return address in a register, which is the one of that column. Otherwise it
     /// is on the stack, and `get` and `set` of that number mean the program counter.
     const LINK: bool;
+    /// Numbers of the registers that a function leaves as its caller had them, without the stack pointer.
+    const PRESERVED: &'static [u16];
     /// Vendor whose call frame instructions occur beside DWARF's own.
     const VENDOR: gimli::Vendor;
     /// Size of a register, and of a word of memory, in bytes.

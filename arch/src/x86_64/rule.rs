@@ -12,7 +12,7 @@
 //! CFA.
 
 use super::goroutine;
-use super::regs::{RA, RBP, RSP, X86_64};
+use super::regs::{R12, R13, R14, R15, RA, RBP, RBX, RSP, X86_64};
 use crate::generic::Isa;
 use crate::generic::regs::Regs;
 use crate::generic::rule::{CFA_FP_DEREF, GO_CALL, RESTORES_FP};
@@ -42,6 +42,8 @@ impl Isa for X86_64 {
     const SP: u16 = RSP;
     const FP: u16 = RBP;
     const RA: u16 = RA;
+    /// System V ABI, AMD64 supplement, figure 3.4.
+    const PRESERVED: &'static [u16] = &[RBX, RBP, R12, R13, R14, R15];
     const LINK: bool = false;
     const CHAIN: bool = true;
     /// `rax` to `r15`, by DWARF number.

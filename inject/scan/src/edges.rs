@@ -42,6 +42,7 @@ impl<'a> Collector<'a> {
             starts: vec![0; table.len() + 1],
             to: Vec::new(),
             roots: Vec::new(),
+            above: Vec::new(),
             of_roots: Vec::new(),
             classes: Vec::new(),
             tables: Vec::new(),
@@ -106,7 +107,7 @@ impl<'a> Collector<'a> {
         self.root_ranges.maps = all;
     }
 
-    /// Counts words, each of which may point into a block or to its start.
+    /// Counts words that are a root's, each of which may point into a block or to its start.
     pub(crate) fn words(&mut self, root: &Root, words: impl IntoIterator<Item = u64>) {
         for w in words {
             if let Some(to) = self.find(w) {
@@ -114,6 +115,11 @@ impl<'a> Collector<'a> {
                 self.keep(RootEdge { root, to, at: 0 });
             }
         }
+    }
+
+    /// Returns whether an address lies in a block.
+    pub(crate) fn is_block(&self, address: u64) -> bool {
+        self.table.find(address).is_some()
     }
 
     fn find(&self, word: u64) -> Option<u32> {
@@ -230,12 +236,10 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Returns what was found. Pointers of roots are without repetitions: of several words of a root the first one counts.
+    /// Returns what was found. Pointers of roots are in no order, and may be there several times.
     #[must_use]
     pub(crate) fn finish(mut self) -> Edges {
         self.close(self.table.len());
-        self.edges.of_roots.sort_unstable();
-        self.edges.of_roots.dedup_by_key(|e| (e.root, e.to));
         self.edges
     }
 }
@@ -280,7 +284,7 @@ mod tests {
         // In two pieces: a block may reach from one into the next.
         c.feed(base, &bytes[..24], &Freed::default());
         c.feed(base + 24, &bytes[24..], &Freed::default());
-        let e = c.finish();
+        let e = c.finish().settled();
         assert_eq!((e.starts, e.to), (vec![0, 1, 2, 2], vec![2, 0]));
         assert_eq!(e.roots, [Root::Mapping(base), Root::Registers(Pid::from_raw(7))]);
         let of = |root, to, at| RootEdge { root, to, at };
@@ -290,7 +294,7 @@ mod tests {
         let own = Root::ThreadLocal(Pid::from_raw(7));
         parts.learn(std::slice::from_ref(&map), &[(base + 0x88..base + 0x90, own.clone())]);
         parts.feed(base, &bytes, &Freed::default());
-        let e = parts.finish();
+        let e = parts.finish().settled();
         assert_eq!(e.roots, [Root::Mapping(base), own]);
         assert_eq!(e.of_roots, [of(0, 1, base + 0x80), of(1, 1, base + 0x88)]);
         // Pointers beyond the limit are counted: one of the two of blocks, and the two of the register and of memory.
@@ -298,7 +302,7 @@ mod tests {
         few.learn(std::slice::from_ref(&map), &[]);
         few.words(&Root::Registers(Pid::from_raw(7)), [base + 0x10f]);
         few.feed(base, &bytes, &Freed::default());
-        let e = few.finish();
+        let e = few.finish().settled();
         assert_eq!(
             (e.starts, e.to, e.of_roots.len(), e.left_out),
             (vec![0, 1, 1, 1], vec![2], 1, 3)

@@ -11,6 +11,7 @@ mod classes;
 mod copy;
 mod edges;
 mod error;
+mod frames;
 mod freed;
 mod kernel;
 mod locals;

@@ -94,6 +94,8 @@ pub struct ScanStats {
     pub absent: u64,
     /// Threads whose registers could not be read.
     pub unread_threads: u64,
+    /// Threads whose stacks could not be followed to their start.
+    pub cut_stacks: u64,
     /// Descriptors of io_uring.
     pub rings: u64,
     /// Blocks that begin inside others, and are not judged.

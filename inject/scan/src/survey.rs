@@ -3,6 +3,7 @@
 use crate::classes;
 use crate::edges::Collector;
 use crate::error::Error;
+use crate::frames;
 use crate::freed::Freed;
 use crate::kernel::Kept;
 use crate::locals;
@@ -10,7 +11,7 @@ use crate::memory::ScannedMemory;
 use crate::pass::{Blocks, Scanner};
 use crate::prove::Stop;
 use crate::ranges;
-use crate::threads::{Threads, has_guard};
+use crate::threads::{ThreadLook, Threads, has_guard};
 use crate::word::WORD;
 use prof_graph::{Edges, Heap, Root, Sum, Table};
 use prof_inject::isolated;
@@ -83,27 +84,34 @@ impl Scanner {
         }
         let mut collector = Collector::new(&table, self.options.mask, &memory.maps);
         let stopped = match way {
-            Way::Running => Ok(false),
-            Way::Copied => {
-                self.survey_copied(&mut collector, blocks.freed())?;
-                Ok(true)
-            }
-            _ => self.survey_stopped(&mut collector, blocks.freed()).map(|()| true),
+            Way::Running => Ok(None),
+            Way::Copied => Ok(Some(self.survey_copied(&mut collector, blocks.freed())?)),
+            _ => self.survey_stopped(&mut collector, blocks.freed()).map(Some),
         };
-        match stopped {
-            Ok(true) => {}
+        let looks = match stopped {
+            Ok(Some(looks)) => looks,
             Err(e) if !matches!(e, Error::Threads(_)) => return Err(e),
-            Ok(false) | Err(_) => {
+            Ok(None) | Err(_) => {
                 collector = Collector::new(&table, self.options.mask, &memory.maps);
-                self.survey_running(&mut collector, memory, blocks.freed())?;
+                self.survey_running(&mut collector, memory, blocks.freed())?
             }
-        }
+        };
         let edges = collector.finish();
+        let edges = self.with_frames(edges, &table, &looks);
         // Blocks that were freed, and those at their addresses, were not what was read.
         let changed = blocks.catch_up()?;
         let addresses: Vec<u64> = changed.iter().map(|(address, _)| *address).collect();
         self.figures.left_out = known(changed, blocks);
         Ok(Heap::new(table, edges, addresses, |at| blocks.get(at).map(|b| (b.group, b.size))))
+    }
+
+    /// Gives pointers on stacks and in registers to the frames that they stand in, and puts all in order. The process may run:
+    /// `looks` has what was copied of each stack together with the registers.
+    fn with_frames(&mut self, mut edges: Edges, table: &Table, looks: &[ThreadLook]) -> Edges {
+        let found = self.frames(looks);
+        self.figures.cut_stacks = found.cut;
+        frames::assign(&mut edges, (table, self.options.mask), looks, &found);
+        edges.settled()
     }
 
     /// Decides how to survey. `learnt`: time that it took to list the blocks and the memory; a page table of terabytes takes
@@ -146,8 +154,9 @@ impl Scanner {
             }
             Ok::<_, Error>(seen.map(|seen| (seen, thread_ns() - before)))
         })?;
-        let Some(((table, edges), cpu)) = done else { return Ok(None) };
+        let Some(((table, edges, looks), cpu)) = done else { return Ok(None) };
         self.end(began, cpu);
+        let edges = self.with_frames(edges, &table, &looks);
         Ok(Some(Heap::new(table, edges, [], |at| blocks.get(at).map(|b| (b.group, b.size)))))
     }
 
@@ -156,7 +165,7 @@ impl Scanner {
         blocks: &mut B,
         stop: Stop,
         threads: &mut [prof_inject::stopped::tracee::Tracee],
-    ) -> Result<Option<(Table, Edges)>, Error> {
+    ) -> Result<Option<(Table, Edges, Vec<ThreadLook>)>, Error> {
         let most = if let Stop::Within(most) = stop { most } else { LONGEST_TELLING };
         if !blocks.catch_up_within(most)? {
             return Ok(None);
@@ -169,16 +178,16 @@ impl Scanner {
         let seen = (&threads, &kept);
         self.collect(&mut collector, &mut memory, seen, blocks.freed(), 0)?;
         let edges = collector.finish();
-        Ok(Some((table, edges)))
+        Ok(Some((table, edges, threads.all)))
     }
 
     fn survey_stopped(
         &mut self,
         collector: &mut Collector<'_>,
         freed: &Freed,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<ThreadLook>, Error> {
         let began = Instant::now();
-        let cpu = isolated(|| {
+        let (looks, cpu) = isolated(|| {
             let before = thread_ns();
             let mut stopped = stop_all(self.reader.pid(), self.options.patience)?;
             let read = self.read_stopped(collector, freed, &mut stopped.threads);
@@ -186,10 +195,10 @@ impl Scanner {
             stopped.resume(&mut times);
             self.figures.stop = Some(times.longest);
             self.figures.longest_stop = self.figures.longest_stop.max(times.longest);
-            read.map(|()| thread_ns() - before)
+            read.map(|looks| (looks, thread_ns() - before))
         })?;
         self.end(began, cpu);
-        Ok(())
+        Ok(looks)
     }
 
     fn read_stopped(
@@ -197,21 +206,27 @@ impl Scanner {
         collector: &mut Collector<'_>,
         freed: &Freed,
         threads: &mut [prof_inject::stopped::tracee::Tracee],
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<ThreadLook>, Error> {
         let mut memory = self.memory()?;
         let threads = Threads::of_stopped(&self.reader, &memory, threads);
         let kept = Kept::of(self.reader.pid());
-        self.collect(collector, &mut memory, (&threads, &kept), freed, 0)
+        self.collect(collector, &mut memory, (&threads, &kept), freed, 0)?;
+        Ok(threads.all)
     }
 
-    fn survey_copied(&mut self, collector: &mut Collector<'_>, freed: &Freed) -> Result<(), Error> {
+    fn survey_copied(
+        &mut self,
+        collector: &mut Collector<'_>,
+        freed: &Freed,
+    ) -> Result<Vec<ThreadLook>, Error> {
         self.copied(|scanner, mut moment| {
             for (at, bytes) in &moment.apart {
                 collector.feed(*at, bytes, freed);
                 scanner.figures.scanned += bytes.len() as u64;
             }
             let (seen, max_cpu) = ((&moment.threads, &moment.kept), scanner.options.max_cpu);
-            scanner.collect(collector, &mut moment.memory, seen, freed, max_cpu)
+            scanner.collect(collector, &mut moment.memory, seen, freed, max_cpu)?;
+            Ok(moment.threads.all)
         })
     }
 
@@ -220,15 +235,17 @@ impl Scanner {
         collector: &mut Collector<'_>,
         mut memory: ScannedMemory,
         freed: &Freed,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<ThreadLook>, Error> {
         let (began, before) = (Instant::now(), thread_ns());
         let threads = Threads::look(&self.reader, &memory, &mut self.sharers)?;
         let kept = Kept::of(self.reader.pid());
         self.collect(collector, &mut memory, (&threads, &kept), freed, self.options.max_cpu)?;
         self.end(began, thread_ns() - before);
-        self.ended()
+        self.ended()?;
+        Ok(threads.all)
     }
 
+    /// Reads all memory. Pointers in registers are left to [`frames::assign`].
     fn collect(
         &mut self,
         collector: &mut Collector<'_>,
@@ -240,13 +257,7 @@ impl Scanner {
         memory.leave_out(&threads.dead(&self.reader, memory));
         let locals = locals::size(&self.reader, &memory.maps);
         collector.learn(&memory.maps, &stacks(memory, threads, locals));
-        for t in &threads.all {
-            let words = |bytes: &[u8]| -> Vec<u64> {
-                let words = bytes.as_chunks::<WORD>().0.iter();
-                words.map(|w| usize::from_ne_bytes(*w) as u64).collect()
-            };
-            collector.words(&Root::Registers(t.state.tid), words(&t.state.bytes));
-        }
+        let copies = copies(collector, threads);
         collector.words(&Root::Kernel, kept.words.iter().copied());
         let f = &mut self.figures;
         (f.rings, f.threads) = (kept.rings, threads.all.len() as u64);
@@ -254,7 +265,7 @@ impl Scanner {
         f.longest_stop = f.longest_stop.max(threads.longest);
         let pieces = memory.pieces(0).into_iter().map(|piece| (piece.clone(), piece.end));
         self.read_pieces(pieces, memory.devices, max_cpu, |at, bytes, _| {
-            collector.feed(at, bytes, freed);
+            feed(collector, at, bytes, freed, &copies);
         })
     }
 
@@ -283,6 +294,38 @@ impl Scanner {
     pub fn class_of(&self, table: u64) -> Option<String> {
         classes::name_of(&self.reader, table)
     }
+}
+
+/// Returns the copies of stacks, in order: what is read later of a stack whose thread runs does not fit its registers. A stack
+/// that lies in a block belongs to that.
+fn copies<'t>(collector: &Collector<'_>, threads: &'t Threads) -> Vec<(u64, &'t [u8])> {
+    let own = threads.all.iter().filter(|t| !collector.is_block(t.state.sp));
+    let mut all: Vec<_> = own.map(|t| (t.stack.0, t.stack.1.as_slice())).collect();
+    all.sort_unstable_by_key(|(at, _)| *at);
+    all.dedup_by(|next, one| next.0 < one.0 + one.1.len() as u64);
+    all
+}
+
+/// Counts the words of memory that was read at an address, with the copies in place of what was read there.
+fn feed(
+    collector: &mut Collector<'_>,
+    mut at: u64,
+    mut bytes: &[u8],
+    freed: &Freed,
+    copies: &[(u64, &[u8])],
+) {
+    let first = copies.partition_point(|(from, copy)| from + copy.len() as u64 <= at);
+    for (from, copy) in &copies[first..] {
+        let start = (*from).max(at);
+        let end = (from + copy.len() as u64).min(at + bytes.len() as u64);
+        if start >= end {
+            break;
+        }
+        collector.feed(at, &bytes[..(start - at) as usize], freed);
+        collector.feed(start, &copy[(start - from) as usize..(end - from) as usize], freed);
+        (bytes, at) = (&bytes[(end - at) as usize..], end);
+    }
+    collector.feed(at, bytes, freed);
 }
 
 /// Returns those of some blocks that are live, each once.

@@ -18,6 +18,7 @@ pub(crate) mod pending_calls;
 pub(crate) mod ptrace;
 pub mod remote;
 pub(crate) mod safe_thread;
+pub mod stack_frames;
 pub(crate) mod stack_pointer;
 pub(crate) mod starts;
 pub mod state;

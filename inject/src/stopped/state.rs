@@ -11,6 +11,8 @@ use prof_os::Pid;
 pub struct ThreadState {
     /// Id of the thread.
     pub tid: Pid,
+    /// The general registers.
+    pub regs: UserRegs,
     /// The stack pointer.
     pub sp: u64,
     /// The thread pointer.
@@ -35,6 +37,7 @@ impl Tracee {
         bytes.extend(self.vector_state()?);
         Ok(ThreadState {
             tid: self.tid,
+            regs,
             sp: regs.sp(),
             thread_pointer: regs.thread_pointer(),
             bytes,

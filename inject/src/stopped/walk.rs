@@ -7,7 +7,9 @@ use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
-use prof_arch::unwind::{CfiContext, CfiRule, FullStep, RegisterSet, compile, step_full};
+use prof_arch::unwind::{
+    CfiContext, CfiRule, FullStep, RegisterSet, compile, saved_registers, step_full,
+};
 use prof_os::maps::Map;
 use prof_os::task::Asleep;
 use std::collections::HashMap;
@@ -131,7 +133,7 @@ impl<'a> Walker<'a> {
             if hit(full.pc) {
                 return Followed::Hit;
             }
-            match self.step(&full, exact) {
+            match self.step_live(&full, exact) {
                 Some(Some((next, signal))) => {
                     full = next;
                     exact = signal;
@@ -148,21 +150,30 @@ impl<'a> Walker<'a> {
     pub(crate) fn frames(&mut self, regs: &UserRegs) -> (Vec<Frame>, bool) {
         let mut full = FullRegs::from(regs);
         let (mut exact, mut all) = (true, Vec::new());
-        (self.by_code, self.by_calls) =
-            (false, UserRegs::COARSE_TABLES && !self.is_covered(full.pc));
+        self.begin(full.pc);
         for _ in 0..MAX_FRAMES {
             let at = if exact { full.pc } else { full.pc.wrapping_sub(1) };
             let Some(module) = self.module_of(full.pc) else { break };
             let is_signal = is_sigreturn_code(&self.mem.read_some(RemoteAddr(full.pc), 16));
             all.push(Frame { at: RemoteAddr(at), module, is_signal });
-            match self.step(&full, exact) {
-                Some(_) if self.by_code && !UserRegs::COARSE_TABLES => break,
+            match self.step_live(&full, exact) {
+                Some(_) if self.is_beside_tables() => break,
                 Some(Some((next, signal))) => (full, exact) = (next, signal),
                 Some(None) => return (all, true),
                 None => break,
             }
         }
         (all, false)
+    }
+
+    /// Forgets what was found out about the stack before, and looks at the first address of another.
+    pub(super) fn begin(&mut self, pc: u64) {
+        (self.by_code, self.by_calls) = (false, UserRegs::COARSE_TABLES && !self.is_covered(pc));
+    }
+
+    /// Returns whether the stack that is being followed has led through code without tables, where that is no rule.
+    pub(super) fn is_beside_tables(&self) -> bool {
+        self.by_code && !UserRegs::COARSE_TABLES
     }
 
     /// Returns whether the first frame's caller is uncertain on the stack that [`frames`](Self::frames) has returned last,
@@ -233,17 +244,48 @@ impl<'a> Walker<'a> {
         (0..words.len()).any(|i| hit(words[i]) && is_interrupted_pc(&words[i..]))
     }
 
-    fn module_of(&self, pc: u64) -> Option<usize> {
+    pub(super) fn module_of(&self, pc: u64) -> Option<usize> {
         self.modules.iter().position(|m| m.start.0 <= pc && pc < m.end.0)
     }
 
-    /// Takes one step to the caller's frame. Returns `Some(None)` at the thread's start, and `None` if the caller
-    /// can't be found.
-    fn step(&mut self, regs: &FullRegs, exact: bool) -> Option<Option<(FullRegs, bool)>> {
+    /// Takes one step to the caller's frame, by the stack as it is now.
+    fn step_live(&mut self, regs: &FullRegs, exact: bool) -> Option<Option<(FullRegs, bool)>> {
+        let mem = self.mem;
+        self.step(regs, exact, &mut |a| mem.word(RemoteAddr(a)).ok())
+    }
+
+    /// Returns whether a signal handler returns to this address.
+    pub(super) fn is_sigreturn(&self, pc: u64) -> bool {
+        is_sigreturn_code(&self.mem.read_some(RemoteAddr(pc), 16))
+    }
+
+    /// Calls `take` with each of its caller's registers that a frame's function has saved, and the address of the word.
+    /// Returns whether that is known.
+    pub(super) fn saved_registers(
+        &mut self,
+        regs: &FullRegs,
+        look: u64,
+        read: &mut dyn FnMut(u64) -> Option<u64>,
+        take: &mut dyn FnMut(u16, u64),
+    ) -> bool {
+        let Some(index) = self.module_of(look) else { return false };
+        let (mem, m) = (self.mem, &self.modules[index]);
+        let cfi = self.cfi.entry(index).or_insert_with(|| Tables::of(mem, m)).cfi();
+        saved_registers(&cfi, regs, look, &mut CfiContext::new(), &mut |a| read(a), take)
+    }
+
+    /// Takes one step to the caller's frame. `read` returns the word at an address of the stack. Returns `Some(None)` at the
+    /// thread's start, and `None` if the caller can't be found.
+    pub(super) fn step(
+        &mut self,
+        regs: &FullRegs,
+        exact: bool,
+        read: &mut dyn FnMut(u64) -> Option<u64>,
+    ) -> Option<Option<(FullRegs, bool)>> {
         let look = if exact { regs.pc } else { regs.pc.wrapping_sub(1) };
         let mem = self.mem;
-        let mut read = |a: u64| mem.word(RemoteAddr(a)).ok();
-        if is_sigreturn_code(&mem.read_some(RemoteAddr(regs.pc), 16)) {
+        let mut read = |a: u64| read(a);
+        if self.is_sigreturn(regs.pc) {
             return match Rule::SIGNAL.step_all(regs, &mut read) {
                 FullStep::Next { regs, .. } => Some(Some((regs, true))),
                 _ => None,
@@ -261,18 +303,23 @@ impl<'a> Walker<'a> {
             FullStep::Next { regs, .. } if regs.pc == 0 => Some(None),
             FullStep::Next { regs, signal } => Some(Some((regs, signal))),
             FullStep::End => Some(None),
-            FullStep::NoCfi => self.step_by_code(regs, look),
+            FullStep::NoCfi => self.step_by_code(regs, look, &mut read),
             FullStep::Cut => None,
         }
     }
 
     /// Takes one step where no table covers the code, if its instructions show the way.
-    fn step_by_code(&mut self, regs: &FullRegs, look: u64) -> Option<Option<(FullRegs, bool)>> {
+    fn step_by_code(
+        &mut self,
+        regs: &FullRegs,
+        look: u64,
+        read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> Option<Option<(FullRegs, bool)>> {
         let mem = self.mem;
         let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();
         let rule = Rule::from_code(look.wrapping_add(1), None, &mut code)?;
         self.by_code = true;
-        match rule.step_all(regs, &mut |a: u64| mem.word(RemoteAddr(a)).ok()) {
+        match rule.step_all(regs, read) {
             FullStep::Next { regs, signal } if regs.pc != 0 => Some(Some((regs, signal))),
             FullStep::Next { .. } | FullStep::End => Some(None),
             _ => None,

@@ -88,6 +88,7 @@ impl Looked<'_> {
         let mut roots: HashMap<Root, RootData> =
             heap.roots().iter().map(|r| (r.clone(), lookup.of(r))).collect();
         lookup.add_places(&mut roots);
+        drop(lookup);
         heap.merge_roots(|r| roots.get(r).cloned());
         let ends = Ends { settled: true, ..Ends::default() };
         let (held, figures) = (heap.held(), scan::saved(&scanner.figures));

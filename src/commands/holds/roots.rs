@@ -3,7 +3,8 @@
 use crate::term::one_line;
 use prof_analyze::Analysis;
 use prof_analyze::holds::{Root, RootData, RootKind};
-use prof_analyze::symbols::Variables;
+use prof_analyze::report::FrameData;
+use prof_analyze::symbols::{Symbolizer, Variables};
 use prof_os::maps::{self, Map};
 use prof_os::{Pid, process};
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 pub(super) struct Roots<'a> {
     pid: Pid,
     variables: Variables<'a>,
+    functions: Symbolizer<'a>,
     maps: Vec<Map>,
     threads: HashMap<Pid, String>,
 }
@@ -20,7 +22,8 @@ impl<'a> Roots<'a> {
     /// Creates the lookup for a process and its recording.
     pub(super) fn new(pid: Pid, analysis: &'a Analysis) -> Self {
         let maps = maps::of(pid).unwrap_or_default();
-        Self { pid, variables: Variables::new(analysis), maps, threads: HashMap::new() }
+        let (variables, functions) = (Variables::new(analysis), Symbolizer::new(analysis));
+        Self { pid, variables, functions, maps, threads: HashMap::new() }
     }
 
     /// Returns a root with its name.
@@ -33,6 +36,7 @@ impl<'a> Roots<'a> {
                 thread: Some(tid),
                 ..unnamed(RootKind::Stack, format!("stack and registers of {}", self.thread(tid)))
             },
+            Root::Frame { thread, number, pc, exact } => self.frame(thread, number, pc, exact),
             Root::ThreadLocal(tid) => RootData {
                 thread: Some(tid),
                 ..unnamed(
@@ -69,6 +73,27 @@ impl<'a> Roots<'a> {
             }
         });
         name.clone()
+    }
+
+    fn frame(&mut self, tid: Pid, number: u32, pc: u64, exact: bool) -> RootData {
+        let frames = self.functions.frames_at(pc, exact);
+        // The last is the function whose frame it is; those before it were inlined into that.
+        let f = frames.last().map(FrameData::new);
+        let f = f.as_ref();
+        let file = f.and_then(|f| f.file.as_deref());
+        let mut data = RootData {
+            thread: Some(tid),
+            frame: Some(number),
+            function: f.and_then(|f| f.function.clone()),
+            module: f.and_then(|f| f.module.clone()),
+            address: Some(format!("{pc:#x}")),
+            file: file.map(|path| path.rsplit('/').next().unwrap_or(path).to_owned()),
+            line: f.and_then(|f| f.line),
+            ..RootData::unnamed(RootKind::Frame, String::new())
+        };
+        let thread = self.thread(tid);
+        data.name = format!("stack of {thread}, in {} (frame {number})", data.code());
+        data
     }
 
     fn global(&mut self, at: u64) -> RootData {

@@ -11,7 +11,7 @@ use prof_graph::{Naming, Root};
 use prof_inject::ScanAnswer;
 use prof_trace::chunk;
 use prof_trace::derived::Zipper;
-use prof_trace::records::{Scan, ScanRoot, ScanStack, kind};
+use prof_trace::records::{Scan, ScanFrame, ScanRoot, ScanStack, kind};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -29,6 +29,10 @@ struct Names<'a> {
 impl Naming for Names<'_> {
     fn root(&self, root: &Root) -> ScanRoot {
         self.roots.get(root).map(RootData::record).unwrap_or_default()
+    }
+
+    fn frame(&self, frame: &Root) -> ScanFrame {
+        self.roots.get(frame).map(RootData::frame_record).unwrap_or_default()
     }
 
     fn class(&self, table: u64) -> Option<String> {

@@ -91,5 +91,6 @@ pub(crate) fn saved(s: &ScanStats) -> ScanFigures {
         aio: s.aio,
         nested: s.nested,
         left_out: (s.left_out.blocks, s.left_out.bytes),
+        cut_stacks: s.cut_stacks,
     }
 }

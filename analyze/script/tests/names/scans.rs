@@ -61,6 +61,7 @@ impl Graph {
             starts,
             to: self.to.concat(),
             roots: (0..self.roots.len() as u64).map(Root::Global).collect(),
+            above: Vec::new(),
             of_roots: of_roots.flat_map(|(i, to)| to.iter().map(move |t| edge(i, t))).collect(),
             classes: self
                 .blocks

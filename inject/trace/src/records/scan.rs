@@ -31,6 +31,8 @@ record! {
         /// Names of the C++ classes that blocks begin with, as the Itanium C++ ABI mangles them. They are numbered from 1
         /// on.
         classes: texts,
+        /// Number of frames of threads' stacks.
+        frames: later,
     }
 }
 
@@ -61,6 +63,8 @@ pub struct ScanFigures {
     pub nested: u64,
     /// Live blocks that the scan does not have, as they were allocated while it was made: their number, and bytes.
     pub left_out: (u64, u64),
+    /// Threads whose stacks could not be followed to their start, so that some of their pointers have no frame.
+    pub cut_stacks: u64,
 }
 
 impl ScanFigures {
@@ -82,6 +86,7 @@ impl ScanFigures {
             self.nested,
             self.left_out.0,
             self.left_out.1,
+            self.cut_stacks,
         ]
     }
 
@@ -101,6 +106,7 @@ impl ScanFigures {
             aio: at(9) != 0,
             nested: at(10),
             left_out: (at(11), at(12)),
+            cut_stacks: at(13),
         }
     }
 }
@@ -117,6 +123,11 @@ record! {
         names: texts,
         /// Names of variables, modules, mappings and source files.
         texts: texts,
+        /// Frames of threads' stacks: eight integers for each: number of the root that the stack is; number of the frame,
+        /// counted from the innermost, which is 0; code address; the indices plus one in `texts` of the name for people, of
+        /// the function, of the module, and of the source file, and the line; 0: there is none. They are numbered from 0 on
+        /// over all these chunks.
+        frames: later_ints,
     }
 }
 
@@ -156,22 +167,30 @@ pub struct ScanRoot {
 }
 
 impl ScanRoots {
+    /// Returns the index plus one of a text in `texts`, which may become the last one; 0: there is none.
+    pub(super) fn index(&mut self, text: Option<&str>) -> u64 {
+        let (Some(text), texts) = (text, &mut self.texts) else { return 0 };
+        // Roots of one module often follow each other.
+        if let Some(n) = texts.iter().rev().take(8).position(|old| old == text) {
+            return (texts.len() - n) as u64;
+        }
+        texts.push(String::from(text));
+        texts.len() as u64
+    }
+
+    /// Returns the text with an index plus one; `None`: there is none of that number.
+    pub(super) fn text(&self, number: u64) -> Option<Option<String>> {
+        match number.checked_sub(1) {
+            None => Some(None),
+            Some(i) => self.texts.get(usize::try_from(i).ok()?).map(|t| Some(t.clone())),
+        }
+    }
+
     /// Appends a root.
     pub fn put(&mut self, root: &ScanRoot) {
-        let texts = &mut self.texts;
-        let mut index = |text: &Option<String>| match text {
-            None => 0,
-            // Roots of one module often follow each other.
-            Some(t) => match texts.iter().rev().take(8).position(|old| old == t) {
-                Some(n) => (texts.len() - n) as u64,
-                None => {
-                    texts.push(t.clone());
-                    texts.len() as u64
-                }
-            },
-        };
-        let (variable, module) = (index(&root.variable), index(&root.module));
-        let (file, line) = (index(&root.file), root.line.into());
+        let (variable, module) =
+            (self.index(root.variable.as_deref()), self.index(root.module.as_deref()));
+        let (file, line) = (self.index(root.file.as_deref()), root.line.into());
         let (thread, address) = (root.thread.unwrap_or(0), root.address.unwrap_or(0));
         self.roots.extend([root.kind, thread, address, variable, module, file, line]);
         self.names.push(root.name.clone());
@@ -183,10 +202,7 @@ impl ScanRoots {
         if !rest.is_empty() || roots.len() != self.names.len() {
             return None;
         }
-        let text = |number: u64| match number.checked_sub(1) {
-            None => Some(None),
-            Some(i) => self.texts.get(usize::try_from(i).ok()?).map(|t| Some(t.clone())),
-        };
+        let text = |number: u64| self.text(number);
         let given = |n: u64| (n != 0).then_some(n);
         let root = |(r, name): (&[u64; ROOT], &String)| {
             Some(ScanRoot {
@@ -361,6 +377,8 @@ record! {
         /// Three integers for each pointer: root, block, and address of the word or 0; each minus that of the pointer
         /// before it, in zigzag coding.
         pointers: ints,
+        /// For each pointer the number plus one of the frame that it stands in, or 0; empty: none stands in a frame.
+        frames: later_ints,
     }
 }
 
@@ -373,6 +391,8 @@ pub struct ScanPointer {
     pub to: u32,
     /// Address of the word; 0: it is in a register, or the kernel's.
     pub at: u64,
+    /// Number of the frame of the root's stack that it stands in.
+    pub frame: Option<u32>,
 }
 
 impl ScanPointers {
@@ -388,22 +408,28 @@ impl ScanPointers {
             ]);
             last = *p;
         }
+        if pointers.iter().any(|p| p.frame.is_some()) {
+            let number = |p: &ScanPointer| p.frame.map_or(0, |f| u64::from(f) + 1);
+            self.frames.extend(pointers.iter().map(number));
+        }
     }
 
-    /// Returns the pointers; `None` if a number is too large.
+    /// Returns the pointers; `None` if a number is too large, or the lists do not belong together.
     pub fn all(&self) -> Option<Vec<ScanPointer>> {
         let mut last = ScanPointer::default();
         let (all, rest) = self.pointers.as_chunks::<3>();
-        let next = |p: &[u64; 3]| {
+        let next = |(i, p): (usize, &[u64; 3])| {
             let root = u32::try_from(unzigzag(p[0], last.root.into())).ok()?;
             let to = u32::try_from(unzigzag(p[1], last.to.into())).ok()?;
-            last = ScanPointer { root, to, at: unzigzag(p[2], last.at) };
+            let frame = self.frames.get(i).and_then(|f| f.checked_sub(1));
+            let frame = frame.map(u32::try_from).transpose().ok()?;
+            last = ScanPointer { root, to, at: unzigzag(p[2], last.at), frame };
             Some(last)
         };
-        if !rest.is_empty() {
+        if !rest.is_empty() || !self.frames.is_empty() && self.frames.len() != all.len() {
             return None;
         }
-        all.iter().map(next).collect()
+        all.iter().enumerate().map(next).collect()
     }
 }
 
@@ -460,7 +486,7 @@ mod tests {
         r.texts.pop();
         assert_eq!(r.all(), None);
         let pointers = [(0, 5, 0x4000), (0, 4, 0x3000), (7, 0, 0)];
-        let pointers = pointers.map(|(root, to, at)| ScanPointer { root, to, at });
+        let pointers = pointers.map(|(root, to, at)| ScanPointer { root, to, at, frame: None });
         let mut p = ScanPointers::default();
         p.put(&pointers);
         assert_eq!(p.all().as_deref(), Some(&pointers[..]));
@@ -476,6 +502,7 @@ mod tests {
             aio: true,
             nested: 3,
             left_out: (4, 5),
+            cut_stacks: 2,
             ..Default::default()
         };
         assert_eq!(ScanFigures::decode(&f.encode()), f);

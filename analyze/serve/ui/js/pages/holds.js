@@ -81,7 +81,7 @@ function figureRow(r) {
 
 /** @param {any} d */
 function nameOf(d) {
-  if (d.kind) return [d.node === d.kind ? null : h("span.badge", null, d.kind), h("span.fn", { title: d.name }, d.name), d.file ? h("span.place", null, d.file + (d.line ? ":" + d.line : "")) : null];
+  if (d.kind) return [d.node === d.kind ? null : h("span.badge", null, d.kind), h("span.fn", { title: d.name }, d.function ? d.function + " #" + d.frame : d.name), d.file ? h("span.place", null, d.file + (d.line ? ":" + d.line : "")) : null];
   const cls = d.class ? h("span.fn", { title: d.class }, (d.class_blocks < d.own.blocks ? "mostly " : "") + d.class) : null;
   return [cls, h("span" + (cls ? ".place" : ".fn"), { title: d.from }, d.from)];
 }
