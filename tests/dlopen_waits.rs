@@ -35,8 +35,9 @@ fn goes_on(scene: &Scene, target: &mut Target, way: &str, mut nap: u64) -> u64 {
         let mut words = answer["done ".len()..].split_whitespace();
         let took: u64 = words.next().expect("a time").parse().expect("a number");
         assert!(took + 1 >= nap && words.next() == Some("0"), "{way}: {answer} of {nap} ms");
-        // A sleep that began anew at either call would take at least a third longer.
-        if over < nap - 200 && took < nap + nap / 4 {
+        // A sleep that began anew at either call would take at least a third longer. prof itself makes epoll_wait again, on a
+        // busy machine for its whole time (tests/waits.rs).
+        if over < nap - 200 && (took < nap + nap / 4 || way == "epoll") {
             return nap;
         }
         println!("{way}: slept for {took} ms of {nap} ms; detached after {over} ms");
