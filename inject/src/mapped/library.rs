@@ -95,8 +95,8 @@ fn refused(pid: Pid, why: String) -> Error {
 
 fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functions> {
     let refused = |why: &str| refused(pid, why.into());
-    // A kernel of AArch64 continues the system calls of a 32-bit program in another way than a kernel of ARM does. The calls of
-    // functions are untested there.
+    // A kernel of AArch64 continues the system calls of a 32-bit program in another way than a kernel of ARM does. Nobody has
+    // killed prof yet in the midst of a call there.
     if prof_os::is_wider_than_arm() {
         return Err(refused("prof can do that in 32-bit programs under a 32-bit kernel only"));
     }

@@ -203,7 +203,7 @@ impl Search<'_> {
             if regs.sp() == 0 {
                 continue;
             }
-            let (frames, is_whole) = walker.frames(&regs);
+            let (frames, is_whole) = walker.frames(&regs, |f| modules.begins().has(f));
             // The linker's own start has no call frame information.
             if only
                 && modules.is_at_start(&frames)
@@ -211,7 +211,7 @@ impl Search<'_> {
             {
                 return Ok(Ok(vec![tid]));
             }
-            if !is_whole || !modules.begins().has(frames.last()) {
+            if !is_whole {
                 return Ok(Err(format!("the stack of thread {tid} can't be followed to its end")));
             }
             if let Some(place) = modules.inside_linker(&frames) {

@@ -146,8 +146,14 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the frames of a thread's stack, the innermost first, as far as call frame information leads, and whether that is
-    /// to its end. Where most C code has none ([`COARSE_TABLES`](StoppedRegs::COARSE_TABLES)), the code itself leads on.
-    pub(crate) fn frames(&mut self, regs: &UserRegs) -> (Vec<Frame>, bool) {
+    /// to its end: a frame in which a thread begins, `is_start`. Where most C code has none
+    /// ([`COARSE_TABLES`](StoppedRegs::COARSE_TABLES)), the code itself leads on.
+    pub(crate) fn frames(
+        &mut self,
+        regs: &UserRegs,
+        is_start: impl Fn(&Frame) -> bool,
+    ) -> (Vec<Frame>, bool) {
+        let mem = self.mem;
         let mut full = FullRegs::from(regs);
         let (mut exact, mut all) = (true, Vec::new());
         self.begin(full.pc);
@@ -159,7 +165,14 @@ impl<'a> Walker<'a> {
             match self.step_live(&full, exact) {
                 Some(_) if self.is_beside_tables() => break,
                 Some(Some((next, signal))) => (full, exact) = (next, signal),
-                Some(None) => return (all, true),
+                Some(None) if all.last().is_some_and(&is_start) => return (all, true),
+                // Coarse tables may mark a function that they leave out like one without a caller (ARM's epoll_wait).
+                Some(None) => {
+                    match self.step_by_code(&full, at, &mut |a| mem.word(RemoteAddr(a)).ok()) {
+                        Some(Some((next, signal))) => (full, exact) = (next, signal),
+                        _ => break,
+                    }
+                }
                 None => break,
             }
         }
