@@ -97,12 +97,11 @@ fn frames(report: &Value, pid: i32) {
     let from = |of: &Value, text| find(&of["holds"], "from", text).len();
     let of_function = |root: &Value, name: &str| -> Option<Value> {
         let all = root["holds"].as_array().expect("a list").iter();
-        let mut all =
-            all.filter(|n| n["frame"]["function"].as_str().is_some_and(|f| f.starts_with(name)));
+        let mut all = all.filter(|n| n["frame"]["function"] == name);
         all.next().cloned()
     };
     let stacks = find(&report["top_roots"], "kind", "stack");
-    let found = stacks.iter().find_map(|s| Some((s, of_function(s, "thread(")?)));
+    let found = stacks.iter().find_map(|s| Some((s, of_function(s, "thread")?)));
     let (stack, outer) = found.unwrap_or_else(|| panic!("no frame of thread() in {report:#}"));
     let thread = stack["thread"].as_i64().expect("a thread");
     assert_ne!(thread, i64::from(pid));
@@ -115,17 +114,10 @@ fn frames(report: &Value, pid: i32) {
     let number = frame["frame"].as_u64().expect("a number");
     let name = frame["name"].as_str().expect("a name");
     assert!(name.contains(&format!("thread {thread} ")), "{name}");
-    assert!(name.contains("in thread(") && name.ends_with(&format!("(frame {number})")), "{name}");
+    assert!(name.contains("in thread (") && name.ends_with(&format!("(frame {number})")), "{name}");
     assert_eq!((from(&outer, "make_for_stack"), sum(&outer["retained"]).1 > 0), (1, true));
     // Two frames have this one; the thread's variables stand behind its stack, in no frame.
     assert_eq!([from(stack, "make_for_both"), from(stack, "make_for_thread")], [1, 1], "{stack:#}");
-    // Where the tables don't say what a function has saved, a register may be anybody's.
-    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-        let inner = of_function(stack, "inner(").unwrap_or_else(|| panic!("no inner: {stack:#}"));
-        assert!(inner["frame"]["frame"].as_u64() < Some(number), "{stack:#}");
-        assert_eq!((from(&inner, "make_for_inner"), from(&inner, "make_for_outer")), (1, 0));
-        assert_eq!(from(&outer, "make_for_outer"), 1, "{stack:#}");
-    }
 }
 
 /// A chain leads from the variable through each block to the one that was asked for.
@@ -155,13 +147,12 @@ fn chains(scene: &Scene, pid: &str) {
     // One from a frame names the thread and the function.
     let stacks = find(&report["top_roots"], "kind", "stack");
     let mut nodes = stacks.iter().flat_map(|s| s["holds"].as_array().expect("a list"));
-    let outer =
-        nodes.find(|n| n["frame"]["function"].as_str().is_some_and(|f| f.starts_with("thread(")));
+    let outer = nodes.find(|n| n["frame"]["function"].as_str().is_some_and(|f| f == "thread"));
     let on_stack = find(&outer.expect("a frame")["holds"], "from", "make_for_stack")[0];
     let path = chain(&on_stack["stack"].to_string());
     assert_eq!((&path["root"]["kind"], &path["root_offset"]), (&"frame".into(), &Value::Null));
     let text = scene.prof(&["holds", pid, "--path", &on_stack["stack"].to_string()]).ok("--path");
-    assert!(text.stdout.contains(", in thread(void*) (frame "), "{text:?}");
+    assert!(text.stdout.contains(", in thread (frame "), "{text:?}");
     assert!(text.stdout.contains(": frame "), "{text:?}");
     let text = scene.prof(&["holds", pid, "--path", &stack, "--by", "root"]).ok("prof holds");
     assert!(text.stdout.contains("cart in "), "{text:?}");
