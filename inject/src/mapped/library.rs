@@ -6,7 +6,7 @@
 
 use crate::linker_calls::{self, Deed};
 use crate::mapped::image::HookImage;
-use crate::mapped::library_file::{self, FOLDERS, LibraryFile};
+use crate::mapped::library_file::{self, FOLDERS, LibraryFile, LibraryInMemory};
 use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
 use crate::process::elf::{self, Module};
 use crate::process::glibc::Glibc;
@@ -154,6 +154,46 @@ fn find_from(mem: &RemoteMemory, first: u64, number: u64) -> Listed {
     Listed::Unknown
 }
 
+/// What came of a call of `dlopen`.
+enum Opened {
+    Loaded(Loaded),
+    /// The library is not loaded, for this reason.
+    Refused(String),
+}
+
+/// Arguments for calls of `dlopen`.
+struct Linker<'a> {
+    mem: &'a RemoteMemory,
+    functions: &'a Functions,
+    modules: &'a [Module],
+    /// Stack on which the functions are called.
+    stack: Area,
+    /// Number of the library.
+    number: u64,
+}
+
+impl Linker<'_> {
+    /// Has the linker load the library from `path`.
+    ///
+    /// # Errors
+    /// If a function can't be called, or does not end.
+    fn open(&self, c: &mut Caller<'_>, path: &str, late: &mut dyn FnMut()) -> Result<Opened> {
+        let Self { mem, functions, stack, .. } = *self;
+        mem.write_data(RemoteAddr(stack.addr), format!("{path}\0").as_bytes())?;
+        let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
+        c.call_function(&functions.open, [stack.addr, flags], stack, late)?;
+        if let Listed::Yes(loaded) = find(mem, self.modules, self.number) {
+            return Ok(Opened::Loaded(loaded));
+        }
+        let said = match c.call_function(&functions.error, [0; 2], stack, late)? {
+            Some(at) => Some(text(mem, at)),
+            None => left_on(mem, stack, path),
+        };
+        let said = said.filter(|s| !s.is_empty());
+        Ok(Opened::Refused(said.unwrap_or_else(|| "its dynamic linker did not say why".into())))
+    }
+}
+
 /// Returns whether the library with this number is mapped.
 pub(crate) fn is_mapped(pid: Pid, number: u64) -> bool {
     maps::of(pid).is_ok_and(|maps| maps.iter().any(|m| library_file::is_of(m, number)))
@@ -179,13 +219,19 @@ impl<'a> Site<'a> {
         control: &mut Control,
         m: &mut Mapped,
     ) -> Result<()> {
-        let (pid, mem) = (self.pid, self.mem);
-        let modules = elf::modules(mem, &maps::of(pid)?);
-        let stack = control.linker_stack.get();
+        let pid = self.pid;
+        let modules = elf::modules(self.mem, &maps::of(pid)?);
         let number = library_file::new_number();
         control.needs = control.needs.max(NEEDS_FOR_LIBRARY);
         control.library.store(number, Relaxed);
         m.library = number;
+        let linker = Linker {
+            mem: self.mem,
+            functions,
+            modules: &modules,
+            stack: control.linker_stack.get(),
+            number,
+        };
         let mut why = String::new();
         for folder in FOLDERS {
             let mut file = match LibraryFile::new(pid, folder, number) {
@@ -195,46 +241,54 @@ impl<'a> Site<'a> {
                     continue;
                 }
             };
-            let path = format!("{}\0", file.path);
-            let search = self.search(Deed::Load, &functions.glibc);
-            let done = search.run(self.stops, |c, late| {
-                mem.write_data(RemoteAddr(stack.addr), path.as_bytes())?;
-                let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
-                c.call_function(&functions.open, [stack.addr, flags], stack, late)?;
-                let found = find(mem, &modules, number);
-                let found = match found {
-                    Listed::Yes(loaded) => Some(loaded),
-                    Listed::No | Listed::Unknown => None,
-                };
-                let said = match found {
-                    Some(_) => None,
-                    None => match c.call_function(&functions.error, [0; 2], stack, late)? {
-                        Some(at) => Some(text(mem, at)),
-                        None => left_on(mem, stack, path.trim_end_matches('\0')),
-                    },
-                };
-                Ok((found, said))
-            })?;
-            file.stays = self.keeps_library && matches!(done, Ok((Some(_), _)));
+            let opened = self.at_a_moment(functions, |c, late| linker.open(c, &file.path, late));
+            file.stays = self.keeps_library && matches!(opened, Ok(Opened::Loaded(_)));
             drop(file);
-            match done {
-                Ok((Some(loaded), _)) => return self.enter(image, control, m, &loaded),
-                Ok((None, said)) => {
-                    let said = said.filter(|s| !s.is_empty());
-                    why = said.unwrap_or_else(|| "its dynamic linker did not say why".into());
-                }
-                Err(reason) => {
-                    let time = prof_trace::values::text::time(self.timeout);
-                    return Err(refused(
-                        pid,
-                        format!(
-                            "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}; --by map needs no such moment, which never comes in a process that was forked within a signal handler"
-                        ),
-                    ));
-                }
+            match opened? {
+                Opened::Loaded(loaded) => return self.enter(image, control, m, &loaded),
+                Opened::Refused(said) => why = said,
             }
         }
-        Err(refused(pid, why))
+        if self.keeps_library {
+            return Err(refused(pid, why));
+        }
+        let opened = self.at_a_moment(functions, |c, late| {
+            let library = match LibraryInMemory::new(pid, c, number) {
+                Ok(library) => library,
+                Err(e @ (Error::Remote { .. } | Error::File { .. })) => {
+                    return Ok(Opened::Refused(e.to_string()));
+                }
+                Err(e) => return Err(e),
+            };
+            let opened = linker.open(c, &library.path, late)?;
+            library.close(c).map(|()| opened)
+        })?;
+        match opened {
+            Opened::Loaded(loaded) => self.enter(image, control, m, &loaded),
+            Opened::Refused(said) => {
+                Err(refused(pid, format!("{why}; nor can it be a memfd: {said}")))
+            }
+        }
+    }
+
+    /// Calls `f` in a moment in which a thread may load the library.
+    ///
+    /// # Errors
+    /// If `f` fails, or there is no such moment in time.
+    fn at_a_moment<T>(
+        &mut self,
+        functions: &Functions,
+        f: impl FnOnce(&mut Caller<'_>, &mut dyn FnMut()) -> Result<T>,
+    ) -> Result<T> {
+        self.search(Deed::Load, &functions.glibc).run(self.stops, f)?.map_err(|reason| {
+            let time = prof_trace::values::text::time(self.timeout);
+            refused(
+                self.pid,
+                format!(
+                    "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}; --by map needs no such moment, which never comes in a process that was forked within a signal handler"
+                ),
+            )
+        })
     }
 
     /// Notes the address of the library, after a check that its contents are those of the file that prof has written.

@@ -2,8 +2,15 @@
 //!
 //! The file is there only while the target's dynamic linker loads it, unless it was asked for to stay. Its path is a new one each time: the linker would
 //! take a library of the same path for the one that a killed prof has left.
+//!
+//! Where no folder will do, as in a container that is read-only, the file is a memfd. The linker opens it by a descriptor of the
+//! target's, which the target's threads can see if the linker takes so long that they have to go on meanwhile. So folders
+//! come first.
 
+use crate::Result;
 use crate::mapped::image::HOOK;
+use crate::mapped::memfd::NewMemfd;
+use crate::stopped::remote::Caller;
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use prof_os::files::folder_below;
 use prof_os::maps::Map;
@@ -32,10 +39,68 @@ pub(crate) fn is_of(m: &Map, number: u64) -> bool {
     is_path(&m.name, number)
 }
 
-/// Returns whether a path is that of the library with this number.
+/// Returns whether a path is that of the library with this number, or that of a descriptor of it.
 pub(crate) fn is_path(path: &[u8], number: u64) -> bool {
-    let name = format!("/{}/{NAME}", folder_name(number));
-    memchr::memmem::find(path, name.as_bytes()).is_some()
+    let of_descriptor = |rest: &[u8]| rest.starts_with(dots(number).as_bytes());
+    memchr::memmem::find(path, memfd_name(number).as_bytes()).is_some()
+        || path.strip_prefix(DESCRIPTORS.as_bytes()).is_some_and(of_descriptor)
+}
+
+/// Folder in which the thread that loads the library finds its descriptors.
+const DESCRIPTORS: &str = "/proc/thread-self/fd";
+
+/// Returns the path by which the target opens its descriptor `fd` of the library. The library's number is in it, as the linker
+/// takes libraries of one path for one library. No component but dots may be added to a path in `/proc`, so each bit of the
+/// number is a slash, with a dot if it is set.
+fn descriptor_path(fd: u64, number: u64) -> String {
+    format!("{DESCRIPTORS}{}{fd}", dots(number))
+}
+
+/// Returns the part of a descriptor's path that has the library's number. It ends with a slash.
+fn dots(number: u64) -> String {
+    let bits = (0..u64::BITS).map(|bit| if number >> bit & 1 == 0 { "/" } else { "/." });
+    bits.chain(["/"]).collect()
+}
+
+/// Returns the name of the memfd that has the library, which is like the path of a file of it.
+fn memfd_name(number: u64) -> String {
+    format!("/{}/{NAME}", folder_name(number))
+}
+
+/// The library as a memfd of which the target has a descriptor.
+pub(crate) struct LibraryInMemory {
+    memfd: NewMemfd,
+    /// Path of the descriptor as the target sees it.
+    pub(crate) path: String,
+}
+
+impl LibraryInMemory {
+    /// Has the target make the memfd, and writes the library to it.
+    ///
+    /// # Errors
+    /// If that is not possible. The target has no descriptor of it then.
+    pub(crate) fn new(pid: Pid, c: &mut Caller<'_>, number: u64) -> Result<Self> {
+        let memfd = NewMemfd::make(pid, c, &memfd_name(number))?;
+        if let Err(e) = (&memfd.file).write_all(HOOK) {
+            let e = memfd.failed(e);
+            return memfd.close(c).1.and(Err(e));
+        }
+        let seals =
+            libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+        // Nobody needs to write to it any more. It works without the seals, too.
+        // SAFETY: the descriptor is prof's own, and the other arguments are integers.
+        unsafe { libc::fcntl(memfd.file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        let path = descriptor_path(memfd.number, number);
+        Ok(Self { memfd, path })
+    }
+
+    /// Has the target close its descriptor.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub(crate) fn close(self, c: &mut Caller<'_>) -> Result<()> {
+        self.memfd.close(c).1
+    }
 }
 
 /// Returns whether a path is that of the library with any number.
@@ -170,5 +235,25 @@ mod tests {
         std::mem::forget(LibraryFile::new(Pid::this(), "/tmp", number).expect("a file"));
         remove_left(Pid::this(), number);
         drop(LibraryFile::new(Pid::this(), "/tmp", number).expect("it is gone"));
+    }
+
+    #[test]
+    fn the_path_of_a_descriptor_has_the_number_of_the_library() {
+        let file = fs::File::open("/proc/self/maps").expect("a descriptor");
+        for number in [1, 0x8000_0000_0000_0000, 0xffff_ffff_ffff_ffff, new_number()] {
+            let path = descriptor_path(file.as_raw_fd() as u64, number);
+            assert_eq!(
+                fs::canonicalize(&path).expect("the kernel finds it").file_name(),
+                Some("maps".as_ref())
+            );
+            assert!(is_path(path.as_bytes(), number), "{path}");
+            // Neither another number nor a beginning of this one.
+            for other in (0..64).map(|bit| number ^ 1 << bit) {
+                assert!(!is_path(path.as_bytes(), other), "{path} {other:#x}");
+            }
+        }
+        let mapped = format!("/memfd:{} (deleted)", memfd_name(0x1234));
+        assert!(is_path(mapped.as_bytes(), 0x1234) && is_library(mapped.as_bytes()));
+        assert!(!is_path(b"/proc/thread-self/fd/5", 0) && !is_path(b"", 0));
     }
 }

@@ -1,31 +1,23 @@
 //! The shared memory's way into the target, in one stop of all its threads.
 //!
-//! To map the memory, the target needs a descriptor of it. As long as one of its threads runs, that number is
-//! not prof's: the thread may close it, be given it for a file of its own, or fork a child that keeps it. So
-//! the memfd is made, proved to be prof's, sized, sealed, mapped and closed while nobody runs, and the number
-//! is free again before anybody can see that it was taken. The same holds for what is left of a prof that
-//! was killed in between.
+//! To map the memory, the target needs a descriptor of it, for the time of that stop ([`crate::mapped::memfd`]).
 
 use crate::hooked::places;
 use crate::mapped::mapping::{Site, advise, map, unmap_at};
+use crate::mapped::memfd::{NewMemfd, exchanged};
 use crate::mapped::{bits, ring_file};
-use crate::process::rings::{is_named, left};
 use crate::stopped::remote::Caller;
 use crate::{Error, RemoteAddr, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_os::{Pid, maps, process};
-use prof_trace::shared::{Area, Geometry, MAGIC, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
-use std::fs::{File, Metadata};
+use prof_trace::shared::{Area, Geometry, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
+use std::fs::File;
 use std::mem::offset_of;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// `memfd_create`: never to be executed (Linux 6.3).
-const MFD_NOEXEC_SEAL: u64 = 8;
 
 /// The shared memory, mapped in the target and here.
 #[derive(Debug)]
@@ -92,78 +84,16 @@ fn make_at(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<
 /// Maps the first page of a new memfd into the target and returns the file. Until the end of this function the target
 /// has a descriptor of it, which stays open if prof is killed now. So nothing is done here that can wait.
 fn enter(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<File> {
-    let number = make(pid, c)?;
-    let path = c.proc_dir().join(format!("fd/{number}"));
-    let entered = open_new(pid, &path).and_then(|file| {
-        ring_file::size_ring(pid, &file, geometry)?;
-        mark(&file, at, geometry).map_err(|errno| Error::File { path: path.clone(), errno })?;
-        map_first(pid, c, number, at)?;
-        Ok(file)
+    let made = NewMemfd::make(pid, c, MEMFD_NAME)?;
+    let entered = ring_file::size_ring(pid, &made.file, geometry).and_then(|()| {
+        mark(&made.file, at, geometry).map_err(|errno| made.failed(errno))?;
+        map_first(pid, c, made.number, at)
     });
-    let closed = close(c, number, &path);
+    let (file, closed) = made.close(c);
     if closed.is_err() && entered.is_ok() {
         let _ = unmap_at(c, Area { addr: at, len: prof_os::page_size() });
     }
-    closed.and(entered)
-}
-
-fn make(pid: Pid, c: &mut Caller<'_>) -> Result<u64> {
-    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-    // The ring is never executed. vm.memfd_noexec = 2 demands that this is said; kernels before 6.3 do not
-    // know how to.
-    for flags in [flags | MFD_NOEXEC_SEAL, flags] {
-        let name = c.put(format!("{MEMFD_NAME}\0").as_bytes())?;
-        match c.call("memfd_create", nr::MEMFD_CREATE, [name.0, flags, 0, 0, 0, 0]) {
-            Err(Error::Remote { errno: Errno::EINVAL, .. }) => {}
-            other => return other,
-        }
-    }
-    Err(Error::Remote { what: "memfd_create", pid, errno: Errno::EINVAL })
-}
-
-/// Opens the memfd that was just made. That it is the one, and nothing of the target's, is looked at before
-/// its size is changed.
-fn open_new(pid: Pid, path: &Path) -> Result<File> {
-    let failed = |errno| Error::File { path: path.into(), errno };
-    let opened = File::options().read(true).write(true).open(path);
-    let file = opened.map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => exchanged(pid, "nothing is"),
-        _ => failed(e),
-    })?;
-    let meta = file.metadata().map_err(failed)?;
-    // SAFETY: a descriptor of ours, plain integers.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    let open = seals >= 0
-        && seals
-            & (libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)
-            == 0;
-    if is_named(path) && is_memory(&meta) && meta.len() == 0 && open {
-        return Ok(file);
-    }
-    let link = std::fs::read_link(path).unwrap_or_default();
-    Err(exchanged(pid, &format!("{} is", link.display())))
-}
-
-/// Returns whether a file has no name in any folder.
-fn is_memory(meta: &Metadata) -> bool {
-    meta.is_file() && meta.nlink() == 0
-}
-
-/// Closes the target's descriptor, if it still leads to a memfd of prof's.
-fn close(c: &mut Caller<'_>, number: u64, path: &Path) -> Result<()> {
-    let is_ours = is_named(path) && std::fs::metadata(path).is_ok_and(|m| is_memory(&m));
-    if !is_ours {
-        log::warn!(
-            "another process has put a file of its own in the place of the descriptor that was made for prof, {}; it stays as it is",
-            path.display()
-        );
-        return Ok(());
-    }
-    match c.call("close", nr::CLOSE, [number, 0, 0, 0, 0, 0]) {
-        // A process that shares descriptors and is not stopped has done it.
-        Ok(_) | Err(Error::Remote { errno: Errno::EBADF, .. }) => Ok(()),
-        Err(e) => Err(e),
-    }
+    closed.and(entered).map(|()| file)
 }
 
 /// Writes into the control page where the ring will be, by which [`is_ring`] recognises the page in the target.
@@ -240,14 +170,6 @@ fn is_ring(c: &Caller<'_>, at: Area) -> bool {
         && word(STABLE_AT + offset_of!(Stable, ring_len)) == Some(at.len)
 }
 
-/// Returns the error for a descriptor of prof's whose number leads elsewhere.
-fn exchanged(pid: Pid, what: &str) -> Error {
-    let what = format!(
-        "{what} under the descriptor that it has made for prof (does another process share its descriptors?); nothing was changed, try again"
-    );
-    Error::Nonsense { pid, what }
-}
-
 /// Lets a page that was just mapped grow to the whole area, unlocked; takes it back if that fails.
 pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
     let _ = c.call("munlock", nr::MUNLOCK, [first.addr, first.len, 0, 0, 0, 0]);
@@ -260,30 +182,4 @@ pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
         unmap_at(c, first)?;
     }
     grown.map(|_| ())
-}
-
-/// Closes what a killed prof has left; all threads of the target stand still. Another's ring is not touched:
-/// the collector of another process has one open.
-pub(crate) fn close_left(pid: Pid, c: &mut Caller<'_>) -> Result<()> {
-    for (number, path) in left(&c.proc_dir()) {
-        if is_leftover(pid, &path) {
-            close(c, number, &path)?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether no other process owns a ring: it has no control page, or that of process `pid`.
-fn is_leftover(pid: Pid, path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    let word = |at: usize| {
-        let mut b = [0; 8];
-        file.read_exact_at(&mut b, at as u64).ok().map(|()| b)
-    };
-    let owner = word(STABLE_AT + offset_of!(Stable, pid))
-        .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
-    match word(0).map(u64::from_ne_bytes) {
-        Some(MAGIC) => owner == Some(pid.as_u32()),
-        _ => true,
-    }
 }

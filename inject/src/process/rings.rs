@@ -1,5 +1,6 @@
-//! Finds prof's rings in a process: in its mappings, and among its open descriptors.
+//! Finds prof's rings in a process: in its mappings, and among its open descriptors, where a library may be, too.
 
+use crate::mapped::library_file;
 use prof_os::maps::{self, Map, memfd_name};
 use prof_os::{Pid, process};
 use prof_trace::shared::MEMFD_NAME;
@@ -33,9 +34,11 @@ pub(crate) fn with_ring() -> impl Iterator<Item = Pid> {
     process::all().into_iter().filter(move |p| *p != me).filter(has_ring)
 }
 
+/// Returns whether a descriptor's link leads to a memfd with a name that prof gives: a ring's, or a library's.
 pub(crate) fn is_named(path: &Path) -> bool {
     let link = std::fs::read_link(path).unwrap_or_default();
-    memfd_name(link.as_os_str().as_encoded_bytes()) == Some(MEMFD_NAME.as_bytes())
+    let name = memfd_name(link.as_os_str().as_encoded_bytes());
+    name.is_some_and(|name| name == MEMFD_NAME.as_bytes() || library_file::is_library(name))
 }
 
 /// The descriptors that a killed prof has left in the table of a thread.
