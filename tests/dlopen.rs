@@ -1,20 +1,12 @@
 //! The hook as a library that the target's own dynamic linker loads (`--by dlopen`).
 
 use common::build::{compile, has_compiler, program, program_with};
-use common::killer::killed_at;
+use common::library::{BY_DLOPEN, maps_of_hook, no_mounts, none_left, over_folders};
 use common::snapshot::Snapshot;
-use common::{DEADLINE, Scene, Target, until};
-use std::path::{Path, PathBuf};
+use common::{Scene, Target, until};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
-
-/// Number of kills in a run of a test, unless `PROF_KILLS` sets it.
-const KILLS: usize = 20;
-const BY_DLOPEN: [&str; 2] = ["--by", "dlopen"];
-
-fn maps_of_hook(target: &Target) -> usize {
-    target.proc("maps").lines().filter(|l| l.contains("/libprof_hook.so")).count()
-}
 
 /// Returns the number of executable mappings of no file. The kernel may have some of its own, and a stack.
 fn code_without_file(target: &Target) -> usize {
@@ -24,7 +16,7 @@ fn code_without_file(target: &Target) -> usize {
 
 /// Returns a command that records another one, with the hook by dlopen.
 fn run(scene: &Scene, file: &str, by: &str, command: &Path) -> Command {
-    let mut c = prof(scene, &["run", "--by", by, "-o", file, "--"]);
+    let mut c = scene.command(&["run", "--by", by, "-o", file, "--"]);
     c.arg(command);
     c
 }
@@ -72,7 +64,7 @@ fn child_of(pid: i32) -> i32 {
 #[test]
 fn a_command_that_calls_exec_is_followed() {
     let scene = Scene::new("dlopen-exec");
-    let mut c = prof(&scene, &["run", "--by", "dlopen", "-o", "r.prof", "--"]);
+    let mut c = scene.command(&["run", "--by", "dlopen", "-o", "r.prof", "--"]);
     let shell = format!("(exit 3); [ $? = 3 ] && exec {}", program("toggle.c").display());
     c.args(["sh", "-c", &shell]);
     let mut target = Target::spawn(c);
@@ -99,7 +91,7 @@ fn a_command_whose_linker_is_watched_is_recorded() {
         let program = program("toggle.c");
         let script = format!("{variable}={} exec {}", value.display(), program.display());
         std::fs::write(&inner, script).expect("a script");
-        let mut c = prof(&scene, &["run", "--by", "dlopen", "-o", variable, "--", "sh"]);
+        let mut c = scene.command(&["run", "--by", "dlopen", "-o", variable, "--", "sh"]);
         c.arg(&inner).env("LD_DEBUG_OUTPUT", &debug);
         let mut target = Target::spawn(c);
         target.expect("ready");
@@ -127,20 +119,6 @@ fn a_static_command_is_recorded_by_map() {
     target.quit();
     let r = scene.finished(&scene.path("r.prof"));
     r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
-}
-
-/// Waits until no file of the hook's library is left: other tests have such files for a moment. Those from before this process
-/// are of other runs, which may have been killed.
-fn none_left() {
-    let modified = |m: std::fs::Metadata| m.modified().expect("a time");
-    let start = modified(std::fs::metadata("/proc/self").expect("this process"));
-    let is_ours = |e: &std::fs::DirEntry| {
-        e.file_name().to_string_lossy().starts_with("prof-hook-")
-            && e.metadata().is_ok_and(|m| modified(m) >= start)
-    };
-    until("the library's folders are gone", || {
-        !std::fs::read_dir("/tmp").expect("/tmp").flatten().any(|e| is_ours(&e))
-    });
 }
 
 #[test]
@@ -220,100 +198,6 @@ fn beside_threads_that_are_busy() {
         target.ask("free 10");
     }
     none_left();
-    target.quit();
-}
-
-fn prof(scene: &Scene, args: &[&str]) -> Command {
-    let mut c = Command::new(Scene::binary());
-    c.args(args).current_dir(scene.path(""));
-    c
-}
-
-/// Returns the system calls at which to kill: evenly spaced, and others each time.
-fn places(calls: usize) -> Vec<usize> {
-    let wanted = std::env::var("PROF_KILLS").ok().and_then(|v| v.parse().ok());
-    let step = (calls / wanted.unwrap_or(KILLS)).max(1);
-    (1 + std::process::id() as usize % step..=calls).step_by(step).collect()
-}
-
-/// Detaches after a kill: that succeeds, or finds nothing to do, and the target works as before.
-#[track_caller]
-fn clean_up(scene: &Scene, target: &mut Target, linked: &str, place: usize) {
-    target.ask("progress");
-    let out = scene.prof(&["detach", &target.pid.to_string()]);
-    let nothing = out.stderr.contains("is not being recorded");
-    assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
-    target.ask("progress");
-    target.ask("park");
-    let begun = Instant::now();
-    loop {
-        let after = Snapshot::of(target);
-        if after.foreign().is_empty() && maps_of_hook(target) == 0 {
-            break;
-        }
-        let left = after.foreign();
-        assert!(begun.elapsed() < DEADLINE / 6, "at call {place}: {left:?} after {out:?}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    assert_eq!(target.ask("linked"), linked, "after a kill at call {place}");
-    none_left();
-    target.ask("go");
-}
-
-fn busy() -> (Target, String) {
-    let mut target = Target::start(&program("busy.c"), &[]);
-    target.ask("go");
-    target.ask("progress");
-    target.ask("park");
-    let linked = target.ask("linked");
-    target.ask("go");
-    (target, linked)
-}
-
-#[test]
-fn kills_of_attach_do_no_harm() {
-    let scene = Scene::new("dlopen-killed-attach");
-    let (mut target, linked) = busy();
-    let pid = target.pid.to_string();
-    let run = |at| {
-        let _ = std::fs::remove_file(scene.path("k.prof"));
-        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB", "--look", "0s"];
-        let options = [&options[..], &["--timeout", "60s"], &BY_DLOPEN].concat();
-        killed_at(prof(&scene, &options), at)
-    };
-    let (calls, _) = run(None);
-    assert!(maps_of_hook(&target) > 0);
-    clean_up(&scene, &mut target, &linked, 0);
-    let mut killed = 0;
-    for place in places(calls) {
-        killed += usize::from(run(Some(place)).1);
-        clean_up(&scene, &mut target, &linked, place);
-    }
-    println!("killed {killed} times in {calls} calls");
-    assert!(killed > KILLS / 3, "{killed}");
-    target.quit();
-}
-
-#[test]
-fn kills_of_detach_do_no_harm() {
-    let scene = Scene::new("dlopen-killed-detach");
-    let (mut target, linked) = busy();
-    let pid = target.pid.to_string();
-    let run = |at| {
-        let _ = std::fs::remove_file(scene.path("k.prof"));
-        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"];
-        scene.prof(&[&options[..], &BY_DLOPEN].concat()).ok("attach");
-        killed_at(prof(&scene, &["detach", &pid, "--timeout", "60s"]), at)
-    };
-    let (calls, _) = run(None);
-    clean_up(&scene, &mut target, &linked, 0);
-    let mut killed = 0;
-    for place in places(calls) {
-        killed += usize::from(run(Some(place)).1);
-        clean_up(&scene, &mut target, &linked, place);
-    }
-    println!("killed {killed} times in {calls} calls");
-    assert!(killed > KILLS / 3, "{killed}");
     target.quit();
 }
 
@@ -473,146 +357,6 @@ fn works(child: i32) {
     until("a child works", || name().trim() == "works");
 }
 
-/// Returns what gdb prints for these commands.
-fn gdb(scene: &Scene, target: &Target, commands: &[&str]) -> String {
-    let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-p", &target.pid.to_string()]);
-    commands.iter().for_each(|c| _ = gdb.args(["-ex", c]));
-    scene.run(gdb).ok("gdb").stdout
-}
-
-/// Tools that ask the dynamic linker, or read the maps, know the hook by its name.
-#[test]
-fn a_debugger_lists_it() {
-    if !common::installed("gdb") {
-        return common::skip("dlopen-gdb", "there is no gdb");
-    }
-    let scene = Scene::new("dlopen-gdb");
-    let mut target = Target::start(&program("toggle.c"), &[]);
-    scene.attach_with(&target, &BY_DLOPEN);
-    let out = gdb(&scene, &target, &["info sharedlibrary"]);
-    assert!(out.contains("/libprof_hook.so"), "{out}");
-    target.ask("alloc 10");
-    scene.detach(&target);
-    target.quit();
-}
-
-/// A debugger's backtrace leads from a hooked function, and through it, to its callers: they return to prof's bridge.
-#[test]
-fn a_debugger_gets_through_a_hooked_function() {
-    if !common::installed("gdb") {
-        return common::skip("dlopen-gdb-through", "there is no gdb");
-    }
-    let program = program_with("seen.c", &["-O1"]);
-    let name = program.file_name().unwrap().to_str().unwrap();
-    let named = format!("--alloc-fn={name}:sleeping_alloc(1)");
-    for by in ["map", "dlopen"] {
-        let scene = Scene::new("dlopen-gdb-through");
-        let mut target = Target::start(&program, &[]);
-        let recording = scene.attach_with(&target, &[&named, "--by", by]);
-        target.send("sleep");
-        target.expect("sleeping");
-        let out = gdb(&scene, &target, &["bt"]);
-        let at = |name: &str| out.find(name).unwrap_or_else(|| panic!("no {name}: {out}"));
-        assert!(at("sleeping_alloc") < at("asks_for_it"), "{out}");
-        assert!(at("asks_for_it") < at("main ("), "{out}");
-        target.send("go");
-        target.expect("done");
-        scene.detach(&target);
-        target.quit();
-        scene.finished(&recording).marked("seen.c", "sleeping_alloc").assert_live(1, 72);
-    }
-}
-
-/// A debugger's backtrace leads from a function of libc through the hook, which has called it, if the library's file is there.
-#[test]
-fn a_debugger_gets_through_the_hook() {
-    if !common::installed("gdb") {
-        return common::skip("dlopen-gdb-hook", "there is no gdb");
-    }
-    let scene = Scene::new("dlopen-gdb-hook");
-    let mut target = Target::start(&program_with("seen.c", &["-O1"]), &[]);
-    scene.attach_with(&target, &["--by", "dlopen", "--keep-library"]);
-    target.send("inform");
-    target.expect("informing");
-    let mut out = String::new();
-    until("the thread waits in malloc_info", || {
-        out = gdb(&scene, &target, &["bt"]);
-        out.contains("malloc_info (")
-    });
-    let at = |name: &str| out.find(name).unwrap_or_else(|| panic!("no {name}: {out}"));
-    assert!(at("malloc_info") < at("/libprof_hook.so"), "{out}");
-    assert!(at("/libprof_hook.so") < at("in asks_for_info"), "{out}");
-    assert!(at("in asks_for_info") < at("main ("), "{out}");
-    target.send("go");
-    target.expect("done");
-    scene.detach(&target);
-    target.quit();
-}
-
-/// Returns the file of the hook's library in this process.
-fn library_of(target: &Target) -> PathBuf {
-    let maps = target.proc("maps");
-    let line = maps.lines().find(|l| l.contains("/libprof_hook.so")).expect("the library");
-    let path = &line[line.find('/').expect("a path")..];
-    path.strip_suffix(" (deleted)").unwrap_or(path).into()
-}
-
-/// On request the file of the library stays, so that a debugger finds its way from the hook's own code, too. It is removed
-/// when prof is taken out, and when the process has ended.
-#[test]
-fn the_file_stays_on_request() {
-    let scene = Scene::new("dlopen-kept");
-    let out = scene.prof(&["attach", "1", "--by", "map", "--keep-library"]);
-    assert!(out.code == 2 && out.stderr.contains("--by dlopen"), "{out:?}");
-    let mut target = Target::start(&program("toggle.c"), &[]);
-    scene.attach_with(&target, &BY_DLOPEN);
-    assert!(!library_of(&target).exists());
-    scene.detach(&target);
-    let keep = [&BY_DLOPEN[..], &["--keep-library"]].concat();
-    for ends in [false, true] {
-        scene.attach_with(&target, &keep);
-        let file = library_of(&target);
-        assert!(file.exists(), "{file:?}");
-        target.ask("alloc 10");
-        if ends {
-            target.quit();
-            until("the file is gone", || !file.parent().expect("a folder").exists());
-            break;
-        }
-        scene.detach(&target);
-        assert!(!file.parent().expect("a folder").exists(), "{file:?}");
-    }
-    none_left();
-}
-
-/// A thread may be anywhere in the hook when a debugger comes.
-#[test]
-fn a_debugger_finds_its_way_out_of_the_hook() {
-    if !common::installed("gdb") {
-        return common::skip("dlopen-gdb-in", "there is no gdb");
-    }
-    let scene = Scene::new("dlopen-gdb-in");
-    let mut target = Target::start(&program_with("seen.c", &["-O1"]), &[]);
-    scene.attach_with(&target, &["--by", "dlopen", "--keep-library"]);
-    target.send("spin");
-    target.expect("spinning");
-    let mut inside = 0;
-    for _ in 0..200 {
-        let out = gdb(&scene, &target, &["bt"]);
-        assert!(out.contains("spins") && out.contains("main ("), "{out}");
-        inside += usize::from(out.contains("/libprof_hook.so"));
-        if inside == 3 {
-            break;
-        }
-    }
-    assert_eq!(inside, 3);
-    target.send("go");
-    target.expect("done");
-    scene.detach(&target);
-    target.quit();
-}
-
 /// Processes whose dynamic linker can't do it are told so, and nothing is left in them.
 #[test]
 fn what_can_not_load_it_is_refused() {
@@ -634,38 +378,43 @@ fn what_can_not_load_it_is_refused() {
     }
 }
 
-/// glibc leaves a part of a library mapped of which the kernel refuses the code, so prof asks for none.
+/// glibc leaves a part of a library mapped of which the kernel refuses the code, so prof asks for none. Where no folder will
+/// do, the library is a memfd, whose descriptor nobody sees.
 #[test]
 fn folders_whose_files_are_no_code_are_passed_over() {
-    if !nix::unistd::geteuid().is_root() || !common::installed("unshare") {
-        return common::skip("dlopen-noexec", "mounting takes root and unshare");
-    }
-    if !["/tmp", "/var/tmp", "/dev/shm", "/run"].iter().all(|d| Path::new(d).is_dir()) {
-        return common::skip(
-            "dlopen-noexec",
-            "a folder that it would mount something on is missing",
-        );
+    if let Some(why) = no_mounts() {
+        return common::skip("dlopen-noexec", why);
     }
     let scene = Scene::new("dlopen-noexec");
-    let script = r#"for d in /tmp /var/tmp /dev/shm /run; do
-        mount -t tmpfs -o "$OPTIONS" none $d || exit; [ $d != "$LAST" ] || OPTIONS=exec; done; exec "$0""#;
-    for (last, works) in [("/run", false), ("/dev/shm", true)] {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script]).arg(program("toggle.c"));
-        command.env("OPTIONS", "noexec").env("LAST", last);
-        let mut target = Target::spawn(command);
+    for (n, options, place) in [
+        (0, ["noexec", "ro", "exec", "noexec"], " /dev/shm/prof-hook-"),
+        (1, ["noexec", "ro", "ro", "noexec"], " /memfd:/prof-hook-"),
+    ] {
+        let mut target = Target::spawn(over_folders(options, &program("toggle.c")));
         target.expect("ready");
         target.ask("alloc 10");
         let before = Snapshot::of(&target);
         let pid = target.pid.to_string();
-        let out = scene.prof(&["attach", &pid, "--by", "dlopen", "-o", &format!("{works}.prof")]);
-        assert_eq!(out.code, if works { 0 } else { 3 }, "{out:?}");
-        assert_eq!(out.stderr.contains("it is mounted with noexec"), !works, "{out:?}");
-        if works {
+        let file = format!("{n}.prof");
+        let keep = ["attach", &pid, "--by", "dlopen", "--keep-library", "-o", &file];
+        if n == 1 {
+            let out = scene.prof(&keep);
+            assert!(out.code == 3 && out.stderr.contains("it is mounted with noexec"), "{out:?}");
+            before.assert_same(&Snapshot::of(&target));
+        }
+        // The linker must not take the second library for the first.
+        for again in 0..2 {
+            let file = format!("{n}-{again}.prof");
+            let recording = scene.attach_with(&target, &["--by", "dlopen", "-o", &file]);
+            let maps = target.proc("maps");
+            assert!(maps.contains(place), "{maps}");
+            assert!(!target.has_memfd("/prof-hook-"));
             target.ask("alloc 10");
             scene.detach(&target);
+            before.assert_same(&Snapshot::of(&target));
+            let r = scene.finished(&recording);
+            r.marked("toggle.c", "toggled_block").assert_live(10, 10 * 128);
         }
-        before.assert_same(&Snapshot::of(&target));
         target.quit();
     }
 }

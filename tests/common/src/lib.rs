@@ -7,6 +7,7 @@ pub mod build;
 pub mod disk;
 pub mod heap;
 pub mod killer;
+pub mod library;
 pub mod report;
 pub mod snapshot;
 pub mod target;
@@ -115,6 +116,13 @@ impl Scene {
     pub fn binary() -> &'static Path {
         static BINARY: LazyLock<PathBuf> = LazyLock::new(find_binary);
         &BINARY
+    }
+
+    /// Returns a command that runs prof in the scratch folder, with these arguments alone.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut c = Command::new(Self::binary());
+        c.args(args).current_dir(&self.dir);
+        c
     }
 
     /// Runs `prof` in the scratch folder.

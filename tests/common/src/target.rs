@@ -129,9 +129,15 @@ impl Target {
 
     /// Returns whether the process has a descriptor of prof's ring.
     pub fn has_ring(&self) -> bool {
+        self.has_memfd("prof-ring")
+    }
+
+    /// Returns whether the process has a descriptor of a memfd whose name begins so.
+    pub fn has_memfd(&self, name: &str) -> bool {
         let dir = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("the descriptors");
         let links = dir.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
-        links.into_iter().any(|link| link.to_string_lossy().starts_with("/memfd:prof-ring"))
+        let begin = format!("/memfd:{name}");
+        links.into_iter().any(|link| link.to_string_lossy().starts_with(&begin))
     }
 
     /// Ends the program as it is meant to end, which must work.
