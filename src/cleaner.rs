@@ -1,8 +1,9 @@
 //! A process that cleans the target if prof is killed while it attaches.
 //!
-//! For some microseconds of an attach the target has a descriptor of the ring. If prof is killed at that moment,
-//! nobody in the target knows of the descriptor, and a program that counts on the lowest number sees that it is taken.
-//! So a second process waits until that is over. It is started right before the target gets the descriptor.
+//! For some microseconds of an attach the target has a descriptor of the ring, and of the hook's library if that is a
+//! memfd. If prof is killed at that moment, nobody in the target knows of the descriptor, and a program that counts on the
+//! lowest number sees that it is taken. So a second process waits until that is over. It is started right before the target
+//! gets the descriptor.
 
 use crate::commands::collect::CleanArgs;
 use crate::daemon::{become_daemon, open_descriptors};

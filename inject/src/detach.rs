@@ -11,7 +11,7 @@ use crate::mapped::mapping::{Mapped, Site, unmap_at};
 use crate::mapped::memfd::close_left;
 use crate::mapped::remains;
 use crate::outside::{areas, wait_outside};
-use crate::process::rings::{ring_in, still_open};
+use crate::process::rings::{library_still_open, ring_in, still_open};
 use crate::recorded::{Patched, Recorded};
 use crate::report::DetachReport;
 use crate::stopped::fibers;
@@ -245,8 +245,8 @@ fn wait_for_fibers(
     Ok((!outside).then(|| "a thread is still inside prof's code".into()))
 }
 
-/// Removes what an interrupted attach has left before it had a control page: an empty ring, or a descriptor of one.
-/// Returns `false` if there is nothing of that kind.
+/// Removes what an interrupted attach has left before it had a control page: an empty ring, or a descriptor of one. Later
+/// on, it may have left a descriptor of the library. Returns `false` if there is nothing of that kind.
 ///
 /// # Errors
 /// If the target can't be stopped.
@@ -259,7 +259,7 @@ pub fn clean(pid: Pid, timeout: Duration) -> Result<bool> {
 
 /// Cleans like [`clean`], on behalf of a caller that holds the target's lock.
 pub(crate) fn clean_locked(pid: Pid, timeout: Duration) -> Result<bool> {
-    if Recorded::open(pid).is_ok() {
+    if Recorded::open(pid).is_ok() && !library_still_open(pid) {
         return Ok(false);
     }
     isolated(|| sweep(pid, timeout))
@@ -271,7 +271,7 @@ fn is_in_use(mem: &RemoteMemory, at: RemoteAddr) -> bool {
     mem.read(at, &mut magic).is_ok() && u64::from_ne_bytes(magic) == prof_trace::shared::MAGIC
 }
 
-/// Unmaps all rings and closes all their descriptors, unless one of the rings is in use. Returns whether there was
+/// Unmaps all rings, unless one of them is in use, and closes all descriptors of memfds of prof's. Returns whether there was
 /// any.
 fn sweep(pid: Pid, timeout: Duration) -> Result<bool> {
     let mem = RemoteMemory::open(pid)?;
@@ -286,17 +286,20 @@ fn sweep(pid: Pid, timeout: Duration) -> Result<bool> {
         maps.iter().filter(named).map(|m| Area { addr: m.start.0, len: m.len() }).collect()
     };
     let there = rings(&maps::of(pid)?);
-    if there.iter().any(|a| is_in_use(&mem, RemoteAddr(a.addr))) {
-        // This process is a collector, which has the ring of another process mapped.
-        return Ok(false);
-    }
-    if there.is_empty() && !still_open(pid) {
+    // This process is recorded, or it is a collector, which has the ring of another process mapped.
+    let in_use = there.iter().any(|a| is_in_use(&mem, RemoteAddr(a.addr)));
+    let nothing_left = match in_use {
+        true => !library_still_open(pid),
+        false => there.is_empty() && !still_open(pid),
+    };
+    if nothing_left {
         return Ok(false);
     }
     let stops = &mut StopTimes::default();
     Site::new(pid, &mem, gadgets?, timeout, stops).alone(|c| {
         // The mappings are read again, as the target may have mapped something of its own there since.
-        for a in rings(&maps::of(pid)?) {
+        let empty = if in_use { Vec::new() } else { rings(&maps::of(pid)?) };
+        for a in empty {
             unmap_at(c, a)?;
         }
         close_left(pid, c)?;

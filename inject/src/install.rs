@@ -104,6 +104,7 @@ fn put_in_by(target: &Target, options: &Options, by_linker: bool) -> Result<Inst
     let guard = options.guard.map(|guard| guard(pid));
     site.by_linker = by_linker;
     site.keeps_library = options.way_in.keeps_library;
+    site.guard = options.guard;
     let ring = site.make_ring(geometry, &windows)?;
     drop(guard);
     let mut mapped = Mapped::default();

@@ -70,8 +70,8 @@ pub struct Options {
     pub choice: FunctionChoice,
     /// How the hook gets into the target.
     pub way_in: WayIn,
-    /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
-    /// ring any more.
+    /// Called with the pid before the target gets a descriptor of the ring, or of the library. What it returns is dropped
+    /// when the target has none any more.
     pub guard: Option<fn(Pid) -> Box<dyn Any>>,
 }
 

@@ -252,6 +252,7 @@ impl<'a> Site<'a> {
         if self.keeps_library {
             return Err(refused(pid, why));
         }
+        let guard = self.guard.map(|guard| guard(pid));
         let opened = self.at_a_moment(functions, |c, late| {
             let library = match LibraryInMemory::new(pid, c, number) {
                 Ok(library) => library,
@@ -262,8 +263,13 @@ impl<'a> Site<'a> {
             };
             let opened = linker.open(c, &library.path, late)?;
             library.close(c).map(|()| opened)
-        })?;
+        });
         match opened {
+            Ok(_) => drop(guard),
+            // The guard closes the descriptor when prof ends.
+            Err(_) => std::mem::forget(guard),
+        }
+        match opened? {
             Opened::Loaded(loaded) => self.enter(image, control, m, &loaded),
             Opened::Refused(said) => {
                 Err(refused(pid, format!("{why}; nor can it be a memfd: {said}")))

@@ -26,6 +26,7 @@ use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
+use std::any::Any;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
@@ -115,6 +116,8 @@ pub(crate) struct Site<'a> {
     pub by_linker: Option<Functions>,
     /// Whether the file of the library that it loads stays.
     pub keeps_library: bool,
+    /// Called before the target has a descriptor of the library, like [`Options::guard`](crate::Options::guard).
+    pub guard: Option<fn(Pid) -> Box<dyn Any>>,
     /// The error of the last mapping that could not be unmapped.
     pub failed: Option<Error>,
 }
@@ -136,6 +139,7 @@ impl<'a> Site<'a> {
             hooked: &[],
             by_linker: None,
             keeps_library: false,
+            guard: None,
             failed: None,
         }
     }

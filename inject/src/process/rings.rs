@@ -34,25 +34,47 @@ pub(crate) fn with_ring() -> impl Iterator<Item = Pid> {
     process::all().into_iter().filter(move |p| *p != me).filter(has_ring)
 }
 
+/// Returns the name of the memfd that a descriptor's link leads to.
+fn name_of(path: &Path) -> Option<Vec<u8>> {
+    let link = std::fs::read_link(path).ok()?;
+    memfd_name(link.as_os_str().as_encoded_bytes()).map(<[u8]>::to_vec)
+}
+
 /// Returns whether a descriptor's link leads to a memfd with a name that prof gives: a ring's, or a library's.
 pub(crate) fn is_named(path: &Path) -> bool {
-    let link = std::fs::read_link(path).unwrap_or_default();
-    let name = memfd_name(link.as_os_str().as_encoded_bytes());
-    name.is_some_and(|name| name == MEMFD_NAME.as_bytes() || library_file::is_library(name))
+    name_of(path).is_some_and(|name| name == MEMFD_NAME.as_bytes()) || is_library(path)
+}
+
+fn is_library(path: &Path) -> bool {
+    name_of(path).is_some_and(|name| library_file::is_library(&name))
+}
+
+/// Returns the descriptors in the table of a thread whose links fulfil `is`.
+fn descriptors(dir: &Path, is: fn(&Path) -> bool) -> Vec<(u64, PathBuf)> {
+    let all = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+    let number = |p: PathBuf| Some((p.file_name()?.to_str()?.parse().ok()?, p));
+    all.filter_map(|e| number(e.path())).filter(|(_, path)| is(path)).collect()
 }
 
 /// The descriptors that a killed prof has left in the table of a thread.
 pub(crate) fn left(dir: &Path) -> Vec<(u64, PathBuf)> {
-    let all = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-    let number = |p: PathBuf| Some((p.file_name()?.to_str()?.parse().ok()?, p));
-    all.filter_map(|e| number(e.path())).filter(|(_, path)| is_named(path)).collect()
+    descriptors(dir, is_named)
 }
 
-pub(crate) fn still_open(pid: Pid) -> bool {
+fn has_open(pid: Pid, is: fn(&Path) -> bool) -> bool {
     let dirs = process::threads(pid).unwrap_or_default();
     // The folder of a thread that has ended shows no descriptors.
     let dirs = dirs.iter().take(MOST_TABLES).map(|tid| format!("/proc/{pid}/task/{tid}"));
-    dirs.into_iter().any(|dir| !left(dir.as_ref()).is_empty())
+    dirs.into_iter().any(|dir| !descriptors(dir.as_ref(), is).is_empty())
+}
+
+pub(crate) fn still_open(pid: Pid) -> bool {
+    has_open(pid, is_named)
+}
+
+/// Returns whether a process has a descriptor of the hook's library.
+pub(crate) fn library_still_open(pid: Pid) -> bool {
+    has_open(pid, is_library)
 }
 
 /// Returns whether a process has anything of prof's: its memory, or a descriptor of it.
