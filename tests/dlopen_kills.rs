@@ -93,7 +93,7 @@ fn kills_of_attach_without_a_folder_do_no_harm() {
     kill_attaches(&scene, over_folders(["ro", "noexec", "ro", "noexec"], &program("busy.c")));
 }
 
-/// The process must not keep the descriptor of the library, also if no other prof follows.
+/// The process does not keep the descriptor of the library, also if no other prof follows.
 #[test]
 fn a_kill_in_the_moment_of_the_descriptor_does_no_harm() {
     if let Some(why) = no_mounts() {
