@@ -164,7 +164,8 @@ fn a_quiet_heap_is_known_at_once() {
     let bytes = number(&report["totals"]["live_bytes"]);
     assert!((told.usable..told.usable + 20_000).contains(&bytes), "{told:?} {bytes}");
     let text = scene.prof(&["report", "quiet.prof"]).ok("prof report").stdout;
-    assert!(text.contains("(before the attach)") && text.contains("[age: more than "), "{text}");
+    assert!(text.contains("  0 (before the attach)\n"), "without an address: {text}");
+    assert!(text.contains("[age: more than "), "{text}");
     for command in
         [&["leaks", "quiet.prof"][..], &["info", "quiet.prof"], &["fragmentation", "quiet.prof"]]
     {

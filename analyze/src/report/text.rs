@@ -225,7 +225,11 @@ impl Text<'_> {
 /// terminal.
 fn frame(style: Style, i: usize, f: &FrameData) -> String {
     let address = f.address.strip_prefix("0x").unwrap_or(&f.address);
-    let head = format!("{i:>3} 0x{address:0>16} ");
+    // What stands for blocks from before the attach has a name and no code.
+    let head = match (&f.function, &f.module) {
+        (Some(_), None) => format!("{i:>3} "),
+        _ => format!("{i:>3} 0x{address:0>16} "),
+    };
     let mut function = printable(f.function.as_deref().unwrap_or("??"));
     let offset = f.function_offset.map_or(String::new(), |o| format!("+{o:#x}"));
     let inlined = if f.inlined { " [inlined]" } else { "" };
