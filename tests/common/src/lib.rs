@@ -244,7 +244,7 @@ pub fn way(args: &[&str]) -> Vec<String> {
 }
 
 /// Returns whether a test is to be skipped because `PROF_TESTS_BY` asks for dlopen, and says so with the reason `why` prof
-/// refuses that there.
+/// refuses that there, or figures differ.
 pub fn is_refused_by_dlopen(what: &str, why: &str) -> bool {
     let by_dlopen = std::env::var("PROF_TESTS_BY").is_ok_and(|by| by == "dlopen");
     if by_dlopen {
