@@ -3,6 +3,7 @@
 
 use common::build::{compile, has_compiler, program};
 use common::{Report, Scene, Target, installed, skip, until};
+use nix::libc;
 use nix::sys::signal::Signal;
 use std::process::Command;
 
@@ -178,6 +179,30 @@ fn signals_reach_the_command_and_report_prints_at_the_end() {
     r.marked("toggle.c", "toggled_block").assert_live(25, 25 * 128);
     let line = common::build::line_of("toggle.c", "toggled_block");
     assert!(text.contains(&format!("toggle.c:{line}")), "no report at exit:\n{text}");
+}
+
+/// A signal that ends prof would leave the command alone.
+#[test]
+fn signals_that_few_programs_use_reach_the_command() {
+    let scene = Scene::new("signals-rare");
+    let traps = "for s in 14 18 26 27 29 40; do trap \"echo got $s\" $s; done; trap 'echo bye; exit 5' 15; \
+                 echo ready; while :; do sleep 0.05; done";
+    let numbers = match cfg!(target_arch = "mips64") {
+        // signal(7), "Signal numbering for standard signals"
+        true => traps.replace("14 18 26 27 29 40", "14 25 28 29 22 40"),
+        false => traps.to_owned(),
+    };
+    let mut target = Target::spawn(run(&scene, "r.prof", &[], &["sh", "-c", &numbers]));
+    target.expect("ready");
+    let named = [libc::SIGALRM, libc::SIGCONT, libc::SIGVTALRM, libc::SIGPROF, libc::SIGIO];
+    for signal in named.into_iter().chain([40]) {
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::kill(target.pid, signal) }, 0);
+        assert_eq!(target.line(), format!("got {signal}"));
+    }
+    target.signal(Signal::SIGTERM);
+    assert_eq!(target.line(), "bye");
+    assert_eq!(target.wait(), 5);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::signals::parse_signal;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::Parser;
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use prof_analyze::Now;
 use prof_os::Pid;
@@ -80,18 +80,32 @@ impl RunArgs {
 static CHILD: AtomicI32 = AtomicI32::new(0);
 /// Signals that came before the command was ready for them, one bit each. Otherwise they would end prof, and leave the
 /// command stopped.
-static EARLY: AtomicU64 = AtomicU64::new(0);
+static EARLY: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Signals that are passed on to the command.
-const PASSED: [Signal; 7] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
+/// Signals with names that are passed on to the command: those that others send to a program, and that would end prof or go
+/// unseen.
+const PASSED: [i32; 13] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGPWR,
 ];
+
+/// Returns all signals that are passed on to the command.
+fn passed() -> impl Iterator<Item = i32> {
+    // A signal of coprocessors, which MIPS has not.
+    let other = cfg!(not(target_arch = "mips64")).then_some(16);
+    PASSED.into_iter().chain(other).chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
+}
 
 /// Runs a command under recording, and ends with its exit code.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -223,7 +237,8 @@ pub(crate) fn show(path: &Path) -> Result<()> {
 extern "C" fn pass(signal: i32) {
     // Either this handler sees the child, or the one that stores its id sees the bit.
     if CHILD.load(SeqCst) == 0 {
-        EARLY.fetch_or(bit(signal), SeqCst);
+        let (word, bit) = bit(signal);
+        EARLY[word].fetch_or(bit, SeqCst);
         if CHILD.load(SeqCst) != 0 {
             pass_early();
         }
@@ -235,15 +250,21 @@ extern "C" fn pass(signal: i32) {
 
 /// Passes on what came before there was a command.
 fn pass_early() {
-    let early = EARLY.swap(0, SeqCst);
-    for signal in PASSED.into_iter().map(|s| s as i32).filter(|s| early & bit(*s) != 0) {
+    let early = [0, 1].map(|word: usize| EARLY[word].swap(0, SeqCst));
+    let came = |signal: &i32| {
+        let (word, bit) = bit(*signal);
+        early[word] & bit != 0
+    };
+    for signal in passed().filter(came) {
         // SAFETY: as in `pass`.
         unsafe { libc::kill(CHILD.load(SeqCst), signal) };
     }
 }
 
-fn bit(signal: i32) -> u64 {
-    1u64.checked_shl(signal.unsigned_abs()).unwrap_or(0)
+/// Returns the place of a signal's bit: the number of the word, and the bit alone.
+fn bit(signal: i32) -> (usize, u64) {
+    let n = signal.unsigned_abs().saturating_sub(1);
+    ((n / 64 % 2) as usize, 1 << (n % 64))
 }
 
 /// Refuses a word that begins like an option but is none, as every word from the command on belongs to the command.
@@ -260,24 +281,21 @@ fn refuse_option(command: &std::ffi::OsStr) -> Result<()> {
 /// Passes signals on to the command. `early`: the command has not been started yet, and starts with the signals ignored
 /// that this process ignores, as by `nohup`.
 fn pass_signals(more: &[u32], early: bool) -> Result<()> {
-    let action = SigAction::new(SigHandler::Handler(pass), SaFlags::SA_RESTART, SigSet::empty());
-    for signal in PASSED {
-        // SAFETY: the handler is async-signal-safe, as it makes such calls alone.
-        let old = unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
-        if early && matches!(old.handler(), SigHandler::SigIgn) {
+    let handler: extern "C" fn(i32) = pass;
+    let more = more.iter().map(|s| *s as i32).filter(|s| *s != 0);
+    for signal in passed().chain(more) {
+        // SAFETY: all zeroes are an action without flags and with an empty mask.
+        let (mut action, mut old): (libc::sigaction, libc::sigaction) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        action.sa_sigaction = handler as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: the handler makes async-signal-safe calls alone, and both actions live until the call has returned.
+        let set = unsafe { libc::sigaction(signal, &raw const action, &raw mut old) };
+        nix::errno::Errno::result(set).context("cannot set a signal handler")?;
+        if early && old.sa_sigaction == libc::SIG_IGN {
             // SAFETY: the action that was in effect before is set again.
-            unsafe { sigaction(signal, &old) }.context("cannot set a signal handler")?;
+            unsafe { libc::sigaction(signal, &raw const old, std::ptr::null_mut()) };
         }
-    }
-    // Real-time signals are not part of `Signal`.
-    let unnamed = |s: &&u32| **s != 0 && !PASSED.iter().any(|passed| *passed as u32 == **s);
-    for signal in more.iter().filter(unnamed) {
-        let handler: extern "C" fn(i32) = pass;
-        // SAFETY: the handler is async-signal-safe, and is a function that lives for ever.
-        let set =
-            unsafe { libc::signal(*signal as i32, handler as *const () as libc::sighandler_t) };
-        nix::errno::Errno::result(if set == libc::SIG_ERR { -1 } else { 0 })
-            .context("cannot set a signal handler")?;
     }
     Ok(())
 }
