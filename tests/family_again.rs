@@ -149,8 +149,12 @@ fn a_family_goes_on_after_all_of_prof_was_killed() {
     family.target.ask(&format!("end {ends}"));
     let late = family.fork();
     let before = family.batch();
+    // An attach that was killed before it recorded anything has left its file.
+    let empty = family.folder.join("late.99999999.prof");
+    std::fs::write(&empty, "").expect("an empty file");
     let out = family.attach();
     assert_eq!(out.code, 0, "{out:#?}");
+    assert!(out.stderr.contains("the empty file is removed") && !empty.exists(), "{out:#?}");
     assert_eq!(out.stderr.matches("its collector had died").count(), 2, "{out:#?}");
     assert!(out.stderr.contains("nobody has attached to new processes for"), "{out:#?}");
     assert!(out.stderr.contains("what came last is lost"), "{out:#?}");

@@ -200,6 +200,17 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
         if in_use.iter().any(is_same) {
             continue;
         }
+        if fs::metadata(&path).is_ok_and(|m| m.len() == 0) && !is_written(&path) {
+            say(&match fs::remove_file(&path) {
+                Ok(()) => format!(
+                    "{name}: its attach was killed before anything was recorded; the empty file is removed"
+                ),
+                Err(e) => format!(
+                    "{name}: its attach was killed before anything was recorded, and the empty file can't be removed: {e}"
+                ),
+            });
+            continue;
+        }
         // A collector that lives finishes the recording itself.
         match finish_unattended(&path, || is_written(&path)) {
             Ok(Some(until)) => {
