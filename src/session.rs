@@ -530,10 +530,11 @@ fn adopt(pid: Pid, record: &RecordArgs) -> Result<()> {
     // Another prof may attach between this look and the lock.
     let options = DetachOptions { timeout: DETACH_TIMEOUT, children: false, leftovers: true };
     let old = finished(take_out(pid, options, Audit::of(record))).with_context(|| {
-        format!(
-            "process {pid} has an earlier recording in it, {}, that can't be ended now; try again, or end it with `prof detach {pid}`",
-            peek.path.display()
-        )
+        let path = match peek.path.as_os_str().is_empty() {
+            true => "parts of an attach that was interrupted, or is in progress,".into(),
+            false => format!("an earlier recording in it, {},", peek.path.display()),
+        };
+        format!("process {pid} has {path} that can't be ended now; try again, or end it with `prof detach {pid}`")
     })?;
     if !old.path.as_os_str().is_empty() {
         say(&format!("finished an earlier recording, {}", old.path.display()));
