@@ -60,7 +60,7 @@ macro_rules! demand {
             let _: [usize; 3] =
                 [syscall::LOAD_NUMBER_LEN, syscall::SIGSET_LEN, syscall::SIGACTION_LEN];
             let _: [&[u8]; 2] = [&syscall::SYSCALL_INSN, &syscall::SYSCALL_RET];
-            let _: syscall::SignalSet = syscall::ALL_SIGNALS;
+            let _: [syscall::SignalSet; 2] = [syscall::ALL_SIGNALS, syscall::ALL_BUT_FAULTS];
             let _: fn(&[u8]) -> usize = syscall::popped;
             let _: fn(u64, u64, u64) -> [u8; syscall::SIGACTION_LEN] = syscall::sigaction;
             let _: fn(&[u8]) -> u64 = syscall::sigaction_handler;

@@ -107,7 +107,7 @@ pub(crate) fn check(pass: &Pass, deed: Deed, call: RemoteAddr) -> std::result::R
                 Fate::Made => return Ok(()),
                 Fate::Fails if !c.needed => return Ok(()),
                 Fate::Fails => "refuses",
-                Fate::Other => "kills it, or sends it SIGSYS, for",
+                Fate::Other => "kills it, sends it SIGSYS, or asks another process, for",
             };
             Err(format!("its seccomp filter {does} {}, a call that its dynamic linker makes", c.what))
         }),

@@ -7,7 +7,7 @@
 
 use crate::generic::syscall;
 pub use crate::generic::syscall::{
-    ALL_SIGNALS, SIGSET_LEN, SignalSet, find_pop_number_gadget, popped,
+    ALL_BUT_FAULTS, ALL_SIGNALS, SIGSET_LEN, SignalSet, find_pop_number_gadget, popped,
 };
 
 /// The instruction `svc #0`.

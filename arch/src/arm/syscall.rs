@@ -8,7 +8,9 @@
 
 use super::regs::THUMB;
 use crate::generic::syscall;
-pub use crate::generic::syscall::{ALL_SIGNALS, SIGSET_LEN, SignalSet, find_pop_number_gadget};
+pub use crate::generic::syscall::{
+    ALL_BUT_FAULTS, ALL_SIGNALS, SIGSET_LEN, SignalSet, find_pop_number_gadget,
+};
 
 /// The longest system call instruction.
 pub const SYSCALL_INSN: [u8; 4] = [0x00, 0x00, 0x00, 0xef];

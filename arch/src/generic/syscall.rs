@@ -6,6 +6,9 @@ pub const SIGSET_LEN: usize = 8;
 pub type SignalSet = u64;
 /// Set of all signals.
 pub const ALL_SIGNALS: SignalSet = u64::MAX;
+/// Set of all signals but those by which the kernel reports a fault to the thread that has made it: SIGILL, SIGTRAP, SIGBUS,
+/// SIGFPE, SIGSEGV and SIGSYS (signal(7)). If a thread has blocked such a signal, the kernel kills the process instead.
+pub const ALL_BUT_FAULTS: SignalSet = !(1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30);
 
 /// Returns the kernel's `struct sigaction` (handler, flags, restorer, mask; each but the mask of `word` bytes) for a
 /// handler with these flags and an empty mask.

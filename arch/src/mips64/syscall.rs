@@ -31,6 +31,10 @@ pub const SIGSET_LEN: usize = 16;
 pub type SignalSet = [u64; 2];
 /// Set of all signals.
 pub const ALL_SIGNALS: SignalSet = [u64::MAX; 2];
+/// Set of all signals but those by which the kernel reports a fault to the thread that has made it: SIGILL, SIGTRAP, SIGFPE,
+/// SIGBUS, SIGSEGV and SIGSYS (signal(7)). If a thread has blocked such a signal, the kernel kills the process instead.
+pub const ALL_BUT_FAULTS: SignalSet =
+    [!(1 << 3 | 1 << 4 | 1 << 7 | 1 << 9 | 1 << 10 | 1 << 11), u64::MAX];
 /// Size of the kernel's `struct sigaction`, in bytes: flags, handler, mask. There is no restorer: signal
 /// handlers return to the vDSO.
 pub const SIGACTION_LEN: usize = 32;

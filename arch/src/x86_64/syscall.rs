@@ -6,7 +6,7 @@
 //! `rax`, `rcx` and `r11` clobbered.
 
 use crate::generic::syscall;
-pub use crate::generic::syscall::{ALL_SIGNALS, SIGSET_LEN, SignalSet, popped};
+pub use crate::generic::syscall::{ALL_BUT_FAULTS, ALL_SIGNALS, SIGSET_LEN, SignalSet, popped};
 #[cfg(feature = "relocate")]
 use memchr::memmem;
 

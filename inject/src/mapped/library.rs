@@ -232,8 +232,11 @@ impl<'a> Site<'a> {
             stack: control.linker_stack.get(),
             number,
         };
-        let mut why = String::new();
-        for folder in FOLDERS {
+        let serves = library_file::serves_files(pid);
+        let mut why = serves.map_or(String::new(), |what| {
+            format!("prof puts no library into folders of a process that has {what} open: the kernel may ask the process before it opens a file there")
+        });
+        for folder in FOLDERS.into_iter().filter(|_| serves.is_none()) {
             let mut file = match LibraryFile::new(pid, folder, number) {
                 Ok(file) => file,
                 Err(e) => {
@@ -291,7 +294,7 @@ impl<'a> Site<'a> {
             refused(
                 self.pid,
                 format!(
-                    "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}; --by map needs no such moment, which never comes in a process that was forked within a signal handler"
+                    "no moment came within {time} in which no thread was inside its dynamic linker or its allocator: {reason}"
                 ),
             )
         })
@@ -379,6 +382,11 @@ impl<'a> Site<'a> {
             return true;
         }
         library_file::remove_left(pid, number);
+        // A call that prof has given up waiting for goes on, and needs its stack.
+        if let Err(e) = await_calls(pid, stack, self.timeout) {
+            self.failed = Some(e);
+            return false;
+        }
         if !self.unmap_strays(m) {
             return false;
         }

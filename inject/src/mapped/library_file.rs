@@ -11,6 +11,7 @@ use crate::Result;
 use crate::mapped::image::HOOK;
 use crate::mapped::memfd::NewMemfd;
 use crate::stopped::remote::Caller;
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use prof_os::files::folder_below;
 use prof_os::maps::Map;
@@ -120,6 +121,20 @@ pub(crate) fn new_number() -> u64 {
     number.max(1)
 }
 
+/// Returns by which file a process answers for the file systems of others, if it does: /dev/fuse (fuse(4)), or a group of
+/// fanotify(7). A thread that opens a file there waits for an answer of the process, which can't give one if all of its
+/// threads are stopped, or if that is its only thread.
+pub(crate) fn serves_files(pid: Pid) -> Option<&'static str> {
+    let folder = fs::read_dir(format!("{}/fd", process::folder(pid))).ok()?;
+    folder.flatten().find_map(|entry| {
+        match fs::read_link(entry.path()).ok()?.as_os_str().as_encoded_bytes() {
+            b"/dev/fuse" => Some("/dev/fuse"),
+            b"anon_inode:[fanotify]" => Some("a group of fanotify"),
+            _ => None,
+        }
+    })
+}
+
 /// The file of the hook's library. Dropping it removes it.
 #[derive(Debug)]
 pub struct LibraryFile {
@@ -139,6 +154,10 @@ impl LibraryFile {
     /// If the folder can't be written to, or the kernel maps no code of files in it.
     pub(crate) fn new(pid: Pid, folder: &str, number: u64) -> io::Result<Self> {
         let file = Self::at(pid, folder, number)?;
+        // Whoever serves it may depend on this process, which stands still while the file is opened.
+        if fstatfs(&file.folder)?.filesystem_type() == FUSE_SUPER_MAGIC {
+            return Err(io::Error::other("a process serves it (FUSE)"));
+        }
         // glibc leaves a part of the library mapped where the kernel refuses the rest.
         if fstatvfs(&file.folder)?.flags().contains(FsFlags::ST_NOEXEC) {
             return Err(io::Error::other("it is mounted with noexec"));
@@ -189,13 +208,18 @@ impl Drop for LibraryFile {
         let own = self.own_folder();
         for removed in [self.remove_file(), fs::remove_dir(&own)] {
             match removed {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(e) if !is_not_there(&e) => {
                     log::warn!("prof could not remove {} of the target: {e}", self.path);
                 }
                 _ => {}
             }
         }
     }
+}
+
+/// Returns whether an attempt to remove a file has failed as there is none. A file system that is read-only may say so first.
+fn is_not_there(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// Returns the file of the library with this number (0: none) that process `pid` has loaded, if that file was asked for to stay.

@@ -3,7 +3,8 @@
 //! As with a system call ([`crate::stopped::remote`]), a signal frame with everything that the thread had stands in memory
 //! before its registers change, and the function returns into the target's own `rt_sigreturn`. So a thread that is left
 //! alone at any instant completes the function and goes on where it was. Frame and function are on a stack of prof's own:
-//! nothing has to be known of the thread's. Its signals are blocked meanwhile, by the kernel.
+//! nothing has to be known of the thread's. Its signals are blocked meanwhile, by the kernel, but for those that report a
+//! fault: a program may have memory that its handler makes accessible.
 //!
 //! As long as prof lives, it restores registers and vector state itself, as behind a system call: the kernel then goes on
 //! with the wait that it has interrupted.
@@ -19,7 +20,8 @@ use crate::{Error, RemoteAddr, Result};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{build_sigframe, sigframe_len};
-use prof_arch::native::syscall::{ALL_SIGNALS, nr};
+use prof_arch::native::syscall::{ALL_BUT_FAULTS, SIGSET_LEN, nr};
+use prof_os::status::Status;
 use prof_trace::shared::Area;
 use std::time::{Duration, Instant};
 
@@ -60,6 +62,7 @@ impl Caller<'_> {
             return Err(none);
         };
         let vector = t.vector_state()?;
+        let had_sigpipe = has_sigpipe(t);
         let mut frame = vec![0; sigframe_len(vector.len())];
         let words = u64::from(f.keeper.is_some()) * size_of::<usize>() as u64;
         // The stack pointer at the function's first instruction: what its return takes off the stack is there.
@@ -81,8 +84,9 @@ impl Caller<'_> {
         self.called = true;
         let end = first + words + UserRegs::RETURN_WORDS * size_of::<usize>() as u64;
         // The mask comes behind the registers, as in a system call: should prof die in between, the frame has the old one.
-        let done =
-            t.set_signal_mask(ALL_SIGNALS).and_then(|()| run_until(t, f.what, back.0, end, late));
+        let done = t
+            .set_signal_mask(ALL_BUT_FAULTS)
+            .and_then(|()| run_until(t, f.what, back.0, end, late));
         let kept = UserRegs::KEEPER.filter(|_| f.keeper.is_some());
         let kept = || kept.and_then(|k| self.mem.word(RemoteAddr(first - k.below)).ok());
         let result = done.as_ref().ok().and_then(StoppedRegs::function_result).or_else(kept);
@@ -102,8 +106,36 @@ impl Caller<'_> {
             self.thread = None;
             return Err(e);
         }
+        if !had_sigpipe {
+            self.take_sigpipe();
+        }
         Ok(result)
     }
+
+    /// Takes away the SIGPIPE that the function has left the thread, as the dynamic linker does if it writes messages
+    /// (LD_DEBUG) to a pipe that nobody reads. The signal would end the program.
+    fn take_sigpipe(&mut self) {
+        /// Bytes of a `struct timespec` of either width, without which the call would wait.
+        const TIME: usize = 16;
+        if !self.thread.as_ref().is_some_and(has_sigpipe) {
+            return;
+        }
+        let mut set = vec![0; SIGSET_LEN];
+        // The kernel's words have its byte order.
+        let first = 1usize << (libc::SIGPIPE - 1);
+        set[..size_of::<usize>()].copy_from_slice(&first.to_ne_bytes());
+        let put = self.put(&[vec![0; TIME], set].concat());
+        if let Ok(at) = put {
+            let args = [at.plus(TIME as u64).0, 0, at.0, SIGSET_LEN as u64, 0, 0];
+            self.ask("rt_sigtimedwait", libc::SYS_rt_sigtimedwait as u64, args);
+        }
+    }
+}
+
+/// Returns whether a SIGPIPE is pending for a stopped thread.
+fn has_sigpipe(t: &Tracee) -> bool {
+    let pending = Status::of_thread(t.pid, t.tid).map_or(0, |s| s.signals("SigPnd"));
+    pending >> (libc::SIGPIPE - 1) & 1 == 1
 }
 
 /// Lets the thread run until it is about to restore a signal frame with the stack pointer at `end`. Returns its registers.

@@ -116,6 +116,7 @@ impl Search<'_> {
             order.iter().map(|(_, tid)| (*tid, task::waits_in(pid, *tid))).collect();
         let filtered = filtered(pid, &order);
         let left = self.timeout.saturating_sub(began.elapsed());
+        let since = Instant::now();
         let mut stopped = match stop_all(pid, left.max(Duration::from_millis(100))) {
             Err(e @ Error::NotStopping { .. }) => return Ok(Err(e.to_string())),
             stopped => stopped?,
@@ -163,6 +164,8 @@ impl Search<'_> {
                     let r = f.take().map_or(Err(Error::NoThread(pid)), |f| f(&mut c, &mut let_go));
                     let end = c.finish();
                     let_go();
+                    // The thread that makes the call does nothing else meanwhile.
+                    times.lasts(since.elapsed());
                     stops.join(times);
                     return r.and_then(|v| end.map(|()| Ok(v)));
                 }

@@ -27,6 +27,13 @@ impl StopTimes {
         self.count(since.elapsed());
     }
 
+    /// Makes the longest of these stops last at least this long, as one of the threads was held longer than the others.
+    pub(crate) fn lasts(&mut self, d: Duration) {
+        self.sum += d.saturating_sub(self.longest);
+        self.longest = self.longest.max(d);
+        self.count = self.count.max(1);
+    }
+
     /// Adds other stops.
     pub(crate) fn join(&mut self, other: Self) {
         self.longest = self.longest.max(other.longest);
