@@ -6,7 +6,6 @@ use common::snapshot::Snapshot;
 use common::{Scene, Target, until};
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 /// Returns the number of executable mappings of no file. The kernel may have some of its own, and a stack.
 fn code_without_file(target: &Target) -> usize {
