@@ -101,7 +101,9 @@ fn record(scene: &Scene, cached: bool, threads: u64) {
     let mut target = start(cached, threads);
     target.ask("churn");
     let busy = count(&mut target);
-    let recording = scene.attach_with(&target, &["--census", "--census-stop", "5s"]);
+    // The threads make some ten million events a second: what the collector does not read in time has room.
+    let options = ["--census", "--census-stop", "5s", "--ring-size", "256MiB"];
+    let recording = scene.attach_with(&target, &options);
     let began = count(&mut target);
     assert!(began.changes > busy.changes, "the threads go on");
     std::thread::sleep(Duration::from_millis(100));
