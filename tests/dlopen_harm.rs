@@ -54,7 +54,7 @@ fn a_process_that_is_asked_for_its_own_files_opens_none() {
     target.ask("alloc 10");
     scene.detach(&target);
     before.assert_same(&Snapshot::of(&target));
-    // Its folder has a mark: it is asked for a file that another process opens there.
+    // The mark on its folder works: the kernel asks it when another process opens a file there.
     let inside = format!("/proc/{}/root/tmp/file", target.pid);
     std::fs::write(&inside, "text").expect("a file");
     assert_eq!(std::fs::read(&inside).expect("it permits that"), b"text");
@@ -71,7 +71,7 @@ fn talking() -> (Target, File) {
     let mut command = Command::new(program("toggle.c"));
     command.env("LD_DEBUG", "files").stderr(OwnedFd::from(to));
     let mut target = Target::spawn(command);
-    // What the linker says at the start is more than the pipe holds.
+    // The linker's first messages are more than the pipe holds.
     let mut some = [0; 512];
     let mut said = Vec::new();
     until("the linker has started the program", || {

@@ -102,7 +102,7 @@ const PASSED: [i32; 13] = [
 
 /// Returns all signals that are passed on to the command.
 fn passed() -> impl Iterator<Item = i32> {
-    // A signal of coprocessors, which MIPS has not.
+    // SIGSTKFLT has this number, and MIPS does not have it (signal(7)).
     let other = cfg!(not(target_arch = "mips64")).then_some(16);
     PASSED.into_iter().chain(other).chain(libc::SIGRTMIN()..=libc::SIGRTMAX())
 }

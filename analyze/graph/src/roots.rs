@@ -7,7 +7,8 @@ use crate::edges::NONE;
 pub(crate) struct Parts {
     /// For each root the one that it is a part of, or [`NONE`].
     pub above: Vec<u32>,
-    /// Where the parts of all, and of each root, begin in `below`, and behind them where the last ones end.
+    /// Indexes into `below` at which the parts of all, and then of each root, begin. The last index is the end of the last
+    /// parts.
     starts: Vec<u32>,
     below: Vec<u32>,
 }

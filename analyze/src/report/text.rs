@@ -225,7 +225,7 @@ impl Text<'_> {
 /// terminal.
 fn frame(style: Style, i: usize, f: &FrameData) -> String {
     let address = f.address.strip_prefix("0x").unwrap_or(&f.address);
-    // What stands for blocks from before the attach has a name and no code.
+    // A frame that stands for blocks from before the attach has a name and no code.
     let head = match (&f.function, &f.module) {
         (Some(_), None) => format!("{i:>3} "),
         _ => format!("{i:>3} 0x{address:0>16} "),

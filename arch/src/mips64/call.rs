@@ -252,7 +252,7 @@ impl StoppedRegs for UserRegs {
     /// Compilers write tables for C code only where they are asked to, and many functions of glibc's have none.
     const COARSE_TABLES: bool = true;
 
-    /// Those of MSA: the kernel does not touch them (`arch/mips/kernel/scall64-n64.S`).
+    /// The kernel does not touch the vector registers of MSA in a system call (`arch/mips/kernel/scall64-n64.S`).
     const CALLS_KEEP_VECTORS: bool = true;
 
     /// Ends the chain of frames, for unwinders that the function may call. A function finds its own address in `$t9`

@@ -154,7 +154,7 @@ fn find_from(mem: &RemoteMemory, first: u64, number: u64) -> Listed {
     Listed::Unknown
 }
 
-/// What came of a call of `dlopen`.
+/// Result of a call of `dlopen`.
 enum Opened {
     Loaded(Loaded),
     /// The library is not loaded, for this reason.

@@ -3,7 +3,7 @@
 //! The file is there only while the target's dynamic linker loads it, unless it was asked for to stay. Its path is a new one each time: the linker would
 //! take a library of the same path for the one that a killed prof has left.
 //!
-//! Where no folder will do, as in a container that is read-only, the file is a memfd. The linker opens it by a descriptor of the
+//! The file is a memfd where no folder will do, as in a container that is read-only. The linker opens it by a descriptor of the
 //! target's, which the target's threads can see if the linker takes so long that they have to go on meanwhile. So folders
 //! come first.
 

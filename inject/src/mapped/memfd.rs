@@ -25,7 +25,7 @@ const MFD_NOEXEC_SEAL: u64 = 8;
 pub(crate) struct NewMemfd {
     /// Number of the target's descriptor.
     pub(crate) number: u64,
-    /// The same file, open in prof for reading and writing.
+    /// The file of that descriptor, which prof has open for reading and writing.
     pub(crate) file: File,
     /// Path of the target's descriptor as prof sees it.
     path: PathBuf,
@@ -134,7 +134,7 @@ pub(crate) fn close_left(pid: Pid, c: &mut Caller<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether no other process owns a memfd as its ring: it has no control page, or that of process `pid`.
+/// Returns whether no other process owns a memfd as its ring: it has no control page, or that of process `pid`.
 fn is_leftover(pid: Pid, path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let word = |at: usize| {

@@ -90,7 +90,7 @@ impl StackFrames {
     }
 }
 
-/// Where the value is that a preserved register had in the frame that is looked at.
+/// Place of the value that a preserved register had in the frame that is looked at.
 #[derive(Clone, Copy)]
 enum Place {
     Register,
@@ -245,7 +245,7 @@ mod tests {
         }
         assert_eq!(StackFrames::default().of_word(0), None);
         assert_eq!(StackFrames::default().of_register(5), None);
-        // What the kernel has saved for a handler are the variables of the function that was interrupted.
+        // The registers that the kernel has saved for a handler are variables of the function that was interrupted.
         let signal = [(0x100, false), (0x140, true), (0x180, false)];
         let f = StackFrames { frames: frames(&signal), ..f };
         assert_eq!((f.of_word(0x150), f.of_word(0x190)), (Some(2), Some(2)));

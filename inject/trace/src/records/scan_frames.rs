@@ -84,7 +84,7 @@ mod tests {
         };
         let mut r = ScanRoots { ticks: Ticks(5), ..ScanRoots::default() };
         r.put(&stack);
-        // What a build without frames has written.
+        // A build without frames writes these bytes.
         let mut w = Writer::default();
         w.int(5);
         for list in [&r.roots[..], &[], &[]] {
