@@ -321,7 +321,7 @@ pub enum Refusal {
     },
     /// The target's dynamic linker can't load the hook.
     #[error(
-        "the hook can't be loaded into pid {pid} ({comm}) by dlopen: {why}; nothing was changed; `--by map` needs neither a dynamic linker nor such a moment"
+        "the hook can't be loaded into pid {pid} ({comm}) by dlopen: {why}; nothing was changed; `--by map` calls no function of the process"
     )]
     NoDlopen {
         /// Process id.
