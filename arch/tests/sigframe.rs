@@ -45,10 +45,10 @@ fn child(altstack: *mut u8) -> Child {
     }
 }
 
-/// Fills in random vector state, of all features that this machine has.
-fn random_xsave(image: &mut [u8], random: &mut Random) {
+/// Fills in random vector state, of those of these features that this machine has. The others get their initial state.
+fn random_xsave(image: &mut [u8], features: u64, random: &mut Random) {
     let word = |image: &[u8], at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
-    let supported = word(image, 464) & FEATURES;
+    let supported = word(image, 464) & features;
     let layout = VectorLayout::native();
     let fill = |image: &mut [u8], from: usize, to: usize, random: &mut Random| {
         image[from..to].chunks_mut(8).for_each(|c| c.copy_from_slice(&random.next().to_le_bytes()));
@@ -67,7 +67,7 @@ fn random_xsave(image: &mut [u8], random: &mut Random) {
     image[0..2].copy_from_slice(&(0x007f | (random.next() as u16 & 0xc00) | 0x300).to_le_bytes());
     image[4] = 0xff; // All x87 registers are in use.
     image[24..28].copy_from_slice(&(0x1f80 | (random.next() as u32 & 0xe03f)).to_le_bytes());
-    let in_use = word(image, 512) | supported;
+    let in_use = word(image, 512) & !FEATURES | supported | 3;
     image[512..520].copy_from_slice(&in_use.to_le_bytes());
 }
 
@@ -98,6 +98,10 @@ fn everything_is_restored() {
         // SAFETY: the bytes are within the page of `code`.
         unsafe { code.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
+    // Nothing behind a frame can be read.
+    let top = memory as u64 + 65536 - 4096;
+    // SAFETY: nobody uses the last page of the mapping.
+    assert_eq!(unsafe { libc::mprotect(top as *mut _, 4096, libc::PROT_NONE) }, 0);
     let child = child(altstack);
     let code = code as u64;
     let original = child.regs();
@@ -106,7 +110,8 @@ fn everything_is_restored() {
         // State A, as the kernel reports it, which has to come back.
         let mut image = child.xsave();
         if round > 0 {
-            random_xsave(&mut image, &mut random);
+            let features = [FEATURES, 0b111, 0b11][round % 3];
+            random_xsave(&mut image, features, &mut random);
         }
         child.set_xsave(&image);
         let mut regs = random_regs(&original, &mut random);
@@ -118,24 +123,19 @@ fn everything_is_restored() {
         let (regs, image) = (child.regs(), child.xsave());
 
         let mut frame = vec![0; sigframe_len(image.len())];
-        let frame_addr = memory as u64 + 8 * (round % 9);
-        let layout = VectorLayout::native();
-        let built = build_sigframe(
-            &mut frame,
-            frame_addr,
-            &regs,
-            &image,
-            &layout,
-            mask,
-            code + restorer as u64,
-        )
-        .unwrap();
-        // SAFETY: the frame is smaller than the mapping.
+        let (layout, back) = (VectorLayout::native(), code + restorer as u64);
+        let mut build = |at| build_sigframe(&mut frame, at, &regs, &image, &layout, mask, back);
+        // A frame's length depends on its address modulo 64.
+        let above = 8 * (round as u64 % 9);
+        let len = build(above).unwrap().len as u64;
+        let built = build(((top - len - above) & !63) + above).unwrap();
+        assert!((top - 63..=top).contains(&(built.sp + built.len as u64)));
+        // SAFETY: the frame ends in front of the page that can't be written.
         unsafe { (built.sp as *mut u8).copy_from_nonoverlapping(frame.as_ptr(), built.len) };
 
         // State B: everything differs.
         let mut other = child.xsave();
-        random_xsave(&mut other, &mut random);
+        random_xsave(&mut other, FEATURES, &mut random);
         child.set_xsave(&other);
         child.set_sigmask(!mask);
         let mut call = random_regs(&original, &mut random);

@@ -57,6 +57,10 @@ const SW_RESERVED: usize = 464;
 /// Offset in the image of the features that are not in their initial state.
 const XSTATE_BV: usize = 512;
 
+/// The features that a thread's state has no room for before it uses them: the tiles of AMX
+/// (`XFEATURE_MASK_USER_DYNAMIC`).
+const DYNAMIC: u64 = 1 << 18;
+
 /// Ends of the features of an xsave image in standard format. They differ between machines: `cpuid` leaf 0xd.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct VectorLayout {
@@ -81,7 +85,7 @@ impl VectorLayout {
         VectorLayout { end }
     }
 
-    /// Returns how many bytes of an image with `features` in use have a meaning.
+    /// Returns how many bytes of an image with these features have a meaning.
     #[must_use]
     pub fn used(&self, features: u64) -> usize {
         let ends = self.end.iter().enumerate();
@@ -107,9 +111,11 @@ fn get_u64(bytes: &[u8], offset: usize) -> Option<u64> {
 /// state `xsave` and the signal mask `sigmask`.
 ///
 /// `regs` should come from [`for_sigframe`](StoppedRegs::for_sigframe). `xsave` is the image that ptrace returns
-/// (`NT_X86_XSTATE`: standard format). The kernel accepts a frame only if it is no larger than the *thread's*
-/// state, which is less than ptrace's image on machines with AMX, so the image is cut to what is in use by
-/// `layout`. `restorer` is the address of `mov eax, 15; syscall`.
+/// (`NT_X86_XSTATE`: standard format). The frame's image has the size of the *thread's* state (`fpstate->user_size`), as the
+/// kernel refuses a larger one. A smaller one would do only where memory follows it: a processor may read behind what is in
+/// use, and then Linux 6.8 and later want to read the whole size; some look there for the second magic number as well. On
+/// machines with AMX the thread's state is smaller than ptrace's image, as the tiles belong to it only if it uses them.
+/// `restorer` is the address of `mov eax, 15; syscall`.
 ///
 /// # Errors
 ///
@@ -127,7 +133,9 @@ pub fn build_sigframe(
         return Err(SigframeError::Misaligned { align: 8 });
     }
     let in_use = get_u64(xsave, XSTATE_BV).ok_or(SigframeError::BadVector)?;
-    let image = xsave.get(..layout.used(in_use)).ok_or(SigframeError::BadVector)?;
+    let enabled = get_u64(xsave, SW_RESERVED).ok_or(SigframeError::BadVector)?;
+    let len = layout.used(enabled & !DYNAMIC | in_use);
+    let image = xsave.get(..len).ok_or(SigframeError::BadVector)?;
     let need = sigframe_len(image.len());
     if out.len() < need {
         return Err(SigframeError::NoRoom { need });
