@@ -153,6 +153,8 @@ macro_rules! demand_patches {
             let _: [fn(&[u8], u64) -> Vec<u64>; 2] = [insn::called_slots, insn::calls];
             let _: fn(&[u8], u64) -> Vec<usize> = insn::find_calls;
             let _: fn(&[u8], u64, u64) -> Option<Range<u64>> = insn::function_around;
+            let _: fn(u64, bool, &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<crate::$arch::Rule> =
+                insn::rule_by_code;
             let _: fn(&[u8], u64) -> Option<u64> = insn::indirect_jump;
             let _: fn(&PatchPlan, &[u8], u64) -> Result<Range<u64>, Refusal> =
                 relocate::stub_window;

@@ -5,7 +5,7 @@
 
 use super::jump::PATCH_LEN;
 pub use crate::generic::insn::{
-    argument_is_forgotten, called_slots, find_reference_by_table, function_around,
+    argument_is_forgotten, called_slots, find_reference_by_table, function_around, rule_by_code,
 };
 use crate::patch::Lead;
 pub use crate::patch::{PatchPlan, Probed, Refusal};

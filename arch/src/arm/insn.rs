@@ -8,7 +8,7 @@ use super::prologue::{compared, table};
 use super::regs::THUMB;
 use super::relocate::{Insn, decode};
 pub use crate::generic::insn::{
-    argument_is_forgotten, called_slots, find_calls, find_reference_by_table,
+    argument_is_forgotten, called_slots, find_calls, find_reference_by_table, rule_by_code,
 };
 pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::collections::BTreeSet;

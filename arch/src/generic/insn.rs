@@ -1,5 +1,6 @@
 //! Answers about code on architectures where the question does not arise, under the names that all have.
 
+use crate::unwind::CfiRule;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -34,4 +35,15 @@ pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
 #[must_use]
 pub fn find_calls(_: &[u8], _number: u64) -> Vec<usize> {
     Vec::new()
+}
+
+/// Returns the rule for code without tables at `pc`: of an instruction that was interrupted (`exact`), or where a call returns
+/// to. `read` reads code, and returns `false` where there is none. Returns `None` if the code does not show the rule.
+#[must_use]
+pub fn rule_by_code<R: CfiRule>(
+    pc: u64,
+    exact: bool,
+    read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+) -> Option<R> {
+    R::from_code(pc.wrapping_add(exact.into()), None, read)
 }

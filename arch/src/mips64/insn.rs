@@ -6,7 +6,7 @@ use super::decode::{compact_register_jump, field, is_terminator, is_transfer, re
 use super::jump::PATCH_LEN;
 use super::regs::{RA, SP, T9};
 use super::variant::{NOP, Variant};
-pub use crate::generic::insn::find_calls;
+pub use crate::generic::insn::{find_calls, rule_by_code};
 use crate::patch::Lead;
 pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;

@@ -2,6 +2,7 @@
 //! displaces.
 
 use super::jump::PATCH_LEN;
+pub use super::prologue::rule_by_code;
 pub use crate::generic::insn::{called_slots, find_reference_by_table, function_around};
 pub use crate::patch::{Lead, PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;

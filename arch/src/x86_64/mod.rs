@@ -7,6 +7,8 @@ mod goroutine;
 #[cfg(feature = "relocate")]
 pub mod insn;
 pub mod jump;
+#[cfg(feature = "relocate")]
+pub mod prologue;
 pub mod regs;
 #[cfg(feature = "relocate")]
 pub mod relocate;
