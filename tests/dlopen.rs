@@ -1,6 +1,6 @@
 //! The hook as a library that the target's own dynamic linker loads (`--by dlopen`).
 
-use common::build::{compile, has_compiler, program, program_with};
+use common::build::{program, program_with};
 use common::library::{BY_DLOPEN, maps_of_hook, no_mounts, none_left, over_folders};
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};
@@ -371,10 +371,6 @@ fn what_can_not_load_it_is_refused() {
         target.quit();
     };
     refused(&program_with("toggle.c", &["-O1", "-static"]), "it has no dynamic linker");
-    if has_compiler("musl-gcc") {
-        let musl = compile("musl-gcc", "toggle.c", &["-O1"]).expect("a program for musl");
-        refused(&musl, "musl's unloads nothing");
-    }
 }
 
 /// glibc leaves a part of a library mapped of which the kernel refuses the code, so prof asks for none. Where no folder will

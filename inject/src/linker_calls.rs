@@ -25,10 +25,14 @@ use std::time::{Duration, Instant};
 /// The work for which the dynamic linker is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// Loading the library.
+    /// Loading the library, by glibc's linker.
     Load,
-    /// Unloading the library.
+    /// Loading the library, by musl's linker.
+    LoadByMusl,
+    /// Unloading the library, by glibc's linker.
     Unload,
+    /// Taking the library from the list of musl's linker, which unloads nothing. That takes prof's own calls only.
+    Unlist,
 }
 
 /// A system call of the dynamic linker's.
@@ -41,7 +45,7 @@ struct Call {
 }
 
 impl Deed {
-    /// Returns samples of all calls that glibc makes, the allocator's among them.
+    /// Returns samples of all calls that the linker makes, the allocator's among them.
     fn calls(self) -> Vec<Call> {
         let needed = |what, number, args| Call { what, number, args, needed: true };
         let other = |what, number, args| Call { what, number, args, needed: false };
@@ -55,8 +59,10 @@ impl Deed {
             other("brk", libc::SYS_brk as u64, [at, 0, 0, 0, 0, 0]),
             other("madvise", nr::MADVISE, [at, len, libc::MADV_DONTNEED as u64, 0, 0, 0]),
         ];
-        if self == Self::Unload {
-            return all;
+        match self {
+            Self::Unload => return all,
+            Self::Unlist => return vec![needed("munmap", nr::MUNMAP, [at, len, 0, 0, 0, 0])],
+            Self::Load | Self::LoadByMusl => {}
         }
         let here = libc::AT_FDCWD as u64;
         let open = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
@@ -65,8 +71,18 @@ impl Deed {
         let map = |what, access, flags, fd| needed(what, nr::MMAP, [at, len, access, flags, fd, 0]);
         let protect = |access| needed("mprotect", nr::MPROTECT, [at, len, access, 0, 0, 0]);
         let stays = (libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) as u64;
+        #[cfg(not(target_arch = "aarch64"))]
+        if self == Self::LoadByMusl {
+            all.push(needed("open", libc::SYS_open as u64, [at, open, 0, 0, 0, 0]));
+        }
+        if self == Self::LoadByMusl {
+            let (set, close) = (libc::F_SETFD as u64, libc::FD_CLOEXEC as u64);
+            all.push(other("fcntl", libc::SYS_fcntl as u64, [fd, set, close, 0, 0, 0]));
+        }
+        let opens = cfg!(target_arch = "aarch64") || self == Self::Load;
+        let openat = [here, at, open, 0, 0, 0];
+        all.push(Call { needed: opens, ..other("openat", libc::SYS_openat as u64, openat) });
         all.extend([
-            needed("openat", libc::SYS_openat as u64, [here, at, open, 0, 0, 0]),
             needed("read", nr::READ, [fd, at, 832, 0, 0, 0]),
             other("pread64", libc::SYS_pread64 as u64, [fd, at, 56, 64, 0, 0]),
             other("fstat", FSTAT as u64, [fd, at, 0, 0, 0, 0]),
@@ -111,6 +127,9 @@ pub(crate) fn check(pass: &Pass, deed: Deed, call: RemoteAddr) -> std::result::R
             };
             Err(format!("its seccomp filter {does} {}, a call that its dynamic linker makes", c.what))
         }),
+        Pass::Tried if deed == Deed::LoadByMusl => {
+            Err("its seccomp filter can't be read, and prof has tried only the calls of glibc's dynamic linker".into())
+        }
         Pass::Tried => trial().map_err(|what| {
             format!("it has the same seccomp filter as prof, and prof tried the calls of its dynamic linker in a process of its own: {what}")
         }),
@@ -155,12 +174,16 @@ fn skipping() -> bool {
 /// Time for which a thread is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Checks, before anything is touched, that the filters of some thread let the dynamic linker load the library. Returns the
+/// Checks, before anything is touched, that the filters of some thread let the dynamic linker do its deed. Returns the
 /// reason if none do.
 ///
 /// # Errors
 /// If a filter can't be read, or no thread can be stopped.
-pub(crate) fn look(pid: Pid, gadgets: Gadgets) -> Result<std::result::Result<(), String>> {
+pub(crate) fn look(
+    pid: Pid,
+    gadgets: Gadgets,
+    deed: Deed,
+) -> Result<std::result::Result<(), String>> {
     let mut threads: Vec<Pid> = candidates(pid)?.into_iter().map(|c| c.1).collect();
     threads.sort_by_key(|tid| *tid != pid);
     let mut last = Err(Error::NoThread(pid));
@@ -182,7 +205,7 @@ pub(crate) fn look(pid: Pid, gadgets: Gadgets) -> Result<std::result::Result<(),
                 continue;
             }
         }
-        let said = Pass::of(&t, Some(&status)).map(|p| check(&p, Deed::Load, gadgets.syscall));
+        let said = Pass::of(&t, Some(&status)).map(|p| check(&p, deed, gadgets.syscall));
         t.detach();
         match said {
             Ok(Ok(())) => return Ok(Ok(())),
@@ -262,7 +285,7 @@ mod tests {
     #[test]
     fn filters_are_asked_for_each_call() {
         const FAILS: u32 = 0x0005_0001;
-        for deed in [Deed::Load, Deed::Unload] {
+        for deed in [Deed::Load, Deed::LoadByMusl, Deed::Unload, Deed::Unlist] {
             for c in deed.calls() {
                 let said = |action| check(&but(c.number, action), deed, RemoteAddr(0x1000));
                 let killed = said(0x8000_0000).expect_err("the call kills");

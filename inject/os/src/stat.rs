@@ -115,6 +115,12 @@ impl Stat {
         self.field(24)
     }
 
+    /// Returns the stack pointer with which the kernel has started the program; `None` for who may not trace it.
+    #[must_use]
+    pub fn start_stack(&self) -> Option<u64> {
+        self.field(28).filter(|at| *at != 0)
+    }
+
     /// Returns the processor that it ran on last.
     #[must_use]
     pub fn processor(&self) -> Option<usize> {

@@ -7,13 +7,13 @@
 use crate::linker_calls::{self, Deed};
 use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile, LibraryInMemory};
+use crate::mapped::listed::{Listed, Loaded, find, take_out};
 use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
+use crate::process::c_library::CLibrary;
 use crate::process::elf::{self, Module};
-use crate::process::glibc::Glibc;
-use crate::process::link_map::MOST;
 use crate::stopped::function_call::RemoteFunction;
 use crate::stopped::gadgets::Gadgets;
-use crate::stopped::memory::{WORD, words};
+use crate::stopped::memory::words;
 use crate::stopped::modules::{self, Modules};
 use crate::stopped::remote::Caller;
 use crate::stopped::safe_thread::Search;
@@ -27,6 +27,7 @@ use prof_arch::native::syscall::nr;
 use prof_os::{Pid, maps, process};
 use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
 use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ pub(crate) struct Functions {
     close: RemoteFunction,
     error: RemoteFunction,
     /// All functions of libc that prof has looked for: these three, and those by which stacks are judged.
-    glibc: Glibc,
+    library: CLibrary,
 }
 
 impl Functions {
@@ -57,18 +58,23 @@ impl Functions {
         modules::names().into_iter().chain(called).chain(UserRegs::KEEPER.map(|k| k.name)).collect()
     }
 
-    fn of(mem: &RemoteMemory, glibc: Glibc) -> Option<Self> {
+    /// Returns the deed of loading the library.
+    fn loads(&self) -> Deed {
+        if self.library.is_musl() { Deed::LoadByMusl } else { Deed::Load }
+    }
+
+    fn of(mem: &RemoteMemory, library: CLibrary) -> Option<Self> {
         let keeper = UserRegs::KEEPER.and_then(|k| {
-            let at = glibc.functions(&[k.name]).next()?.addr;
+            let at = library.functions(&[k.name]).next()?.addr;
             let is = |code: &&[u8]| mem.read_some(at, code.len()) == **code;
             k.code.iter().any(is).then_some(at)
         });
         let find = |what: &'static str| {
-            let s = glibc.functions(&[what]).find(|s| !s.indirect && s.size > 0)?;
+            let s = library.functions(&[what]).find(|s| !s.indirect && s.size > 0)?;
             Some(RemoteFunction { what, at: s.addr, keeper })
         };
         let [open, close, error] = [Self::OPEN, Self::CLOSE, Self::ERROR].map(find);
-        Some(Self { open: open?, close: close?, error: error?, glibc })
+        Some(Self { open: open?, close: close?, error: error?, library })
     }
 }
 
@@ -84,7 +90,7 @@ pub(crate) fn check(
 ) -> Result<Functions> {
     let functions = functions(pid, mem, modules)?;
     if sandbox::is_filtered(pid) {
-        linker_calls::look(pid, gadgets)?.map_err(|why| refused(pid, why))?;
+        linker_calls::look(pid, gadgets, functions.loads())?.map_err(|why| refused(pid, why))?;
     }
     Ok(functions)
 }
@@ -100,58 +106,15 @@ fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functio
     if prof_os::is_wider_than_arm() {
         return Err(refused("prof can do that in 32-bit programs under a 32-bit kernel only"));
     }
-    let glibc = Glibc::of(mem, &maps::of(pid)?, modules, &Functions::names());
-    let glibc = glibc.map_err(|why| refused(&why))?;
-    Modules::of(mem, modules, &glibc).map_err(|why| refused(&why))?;
+    let library = CLibrary::of(mem, &maps::of(pid)?, modules, &Functions::names());
+    let library = library.map_err(|why| refused(&why))?;
+    Modules::of(mem, modules, &library).map_err(|why| refused(&why))?;
     if elf::r_debug(mem, modules) == 0 {
         return Err(refused("its dynamic linker has no list of modules"));
     }
-    Functions::of(mem, glibc).ok_or_else(|| {
+    Functions::of(mem, library).ok_or_else(|| {
         refused("its libc has no dlopen (glibc has one since 2.34; before, it was in a library of its own)")
     })
-}
-
-/// An entry of the dynamic linker's list.
-struct Loaded {
-    /// Address of the entry, which glibc's dlopen returns.
-    handle: u64,
-    /// The difference between addresses in memory and in the file.
-    bias: u64,
-}
-
-/// Result of a search in the dynamic linker's list.
-enum Listed {
-    Yes(Loaded),
-    /// The whole list was read, and the library is not in it.
-    No,
-    /// A part of the list can't be read, or it has too many entries.
-    Unknown,
-}
-
-/// Searches the linker's list, which must not change meanwhile, for the library with this number.
-fn find(mem: &RemoteMemory, modules: &[Module], number: u64) -> Listed {
-    let first = mem.word(RemoteAddr(elf::r_debug(mem, modules)).plus(WORD as u64));
-    first.map_or(Listed::Unknown, |first| find_from(mem, first, number))
-}
-
-/// Searches from the list's first entry on, which is the program: a list without any is not the linker's.
-fn find_from(mem: &RemoteMemory, first: u64, number: u64) -> Listed {
-    let mut at = first;
-    for _ in 0..MOST {
-        if at == 0 {
-            return if first == 0 { Listed::Unknown } else { Listed::No };
-        }
-        // The entry begins with `l_addr`, `l_name`, `l_ld` and `l_next`.
-        let field = |k: u64| mem.word(RemoteAddr(at).plus(k * WORD as u64));
-        let [Ok(bias), Ok(name), Ok(next)] = [0, 1, 3].map(field) else { return Listed::Unknown };
-        let name = mem.read_some(RemoteAddr(name), MESSAGE);
-        let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
-        if library_file::is_path(&name[..end], number) {
-            return Listed::Yes(Loaded { handle: at, bias });
-        }
-        at = next;
-    }
-    Listed::Unknown
 }
 
 /// Result of a call of `dlopen`.
@@ -200,12 +163,12 @@ pub(crate) fn is_mapped(pid: Pid, number: u64) -> bool {
 }
 
 impl<'a> Site<'a> {
-    fn search<'f>(&self, deed: Deed, glibc: &'f Glibc) -> Search<'f>
+    fn search<'f>(&self, deed: Deed, library: &'f CLibrary) -> Search<'f>
     where
         'a: 'f,
     {
         let (pid, mem, gadgets, timeout) = (self.pid, self.mem, self.gadgets, self.timeout);
-        Search { pid, mem, gadgets, timeout, deed, glibc }
+        Search { pid, mem, gadgets, timeout, deed, library }
     }
 
     /// Has the target's dynamic linker load the hook, by these functions. The linker stack must be mapped.
@@ -289,7 +252,7 @@ impl<'a> Site<'a> {
         functions: &Functions,
         f: impl FnOnce(&mut Caller<'_>, &mut dyn FnMut()) -> Result<T>,
     ) -> Result<T> {
-        self.search(Deed::Load, &functions.glibc).run(self.stops, f)?.map_err(|reason| {
+        self.search(functions.loads(), &functions.library).run(self.stops, f)?.map_err(|reason| {
             let time = prof_trace::values::text::time(self.timeout);
             refused(
                 self.pid,
@@ -417,30 +380,49 @@ impl<'a> Site<'a> {
             Some(functions) => functions,
             None => functions(pid, mem, &modules)?,
         };
-        let search = self.search(Deed::Unload, &functions.glibc);
+        let musl = functions.library.is_musl();
+        let deed = if musl { Deed::Unlist } else { Deed::Unload };
+        let search = self.search(deed, &functions.library);
         search.run(self.stops, |c, late| {
             let loaded = match find(mem, &modules, number) {
                 Listed::Yes(loaded) => loaded,
                 // glibc forgets a library that the kernel did not let it map whole, and leaves the part that is mapped. A
                 // library that it still knows must not lose its pages: glibc runs its functions when the program ends.
-                Listed::No => {
-                    for p in maps::of(pid)?.iter().filter(|p| library_file::is_of(p, number)) {
-                        unmap_at(c, Area { addr: p.start.0, len: p.len() })?;
-                    }
-                    return Ok(true);
-                }
+                Listed::No => return unmap_library(c, &modules, number, musl).map(|()| Ok(true)),
                 Listed::Unknown => {
                     let what = "the dynamic linker's list of modules can't be read, so the hook's library stays loaded";
                     return Err(Error::Nonsense { pid, what: what.into() });
                 }
             };
             if again::are_back(mem, hooked) {
-                return Ok(false);
+                return Ok(Ok(false));
+            }
+            if musl {
+                if let Err(why) = take_out(mem, &modules, &functions.library, loaded.handle)? {
+                    return Ok(Err(why));
+                }
+                return unmap_library(c, &modules, number, musl).map(|()| Ok(true));
             }
             c.call_function(&functions.close, [loaded.handle, 0], stack, late)?;
-            Ok(!is_mapped(pid, number))
-        })
+            Ok(Ok(!is_mapped(pid, number)))
+        }).map(Result::flatten)
     }
+}
+
+/// Unmaps what is mapped of the library, which the dynamic linker does not know. musl maps a library as a whole, with the
+/// memory of its data that is in no file.
+///
+/// # Errors
+/// If a system call fails.
+fn unmap_library(c: &mut Caller<'_>, modules: &[Module], number: u64, whole: bool) -> Result<()> {
+    let is_its = |m: &&Module| library_file::is_path(m.path.as_os_str().as_bytes(), number);
+    if let Some(m) = modules.iter().find(is_its).filter(|_| whole) {
+        unmap_at(c, Area { addr: m.start.0, len: m.end.0 - m.start.0 })?;
+    }
+    for p in maps::of(c.pid())?.iter().filter(|p| library_file::is_of(p, number)) {
+        unmap_at(c, Area { addr: p.start.0, len: p.len() })?;
+    }
+    Ok(())
 }
 
 /// Has the kernel move the pages at `from` to `to`, with the same pages of the file left behind. Returns `false` if the kernel
@@ -534,37 +516,6 @@ pub(crate) fn await_calls(pid: Pid, stack: Area, timeout: Duration) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Makes a list whose entries have these names, and whose last one has this successor. Returns its first entry.
-    fn list(names: &[&std::ffi::CStr], last: u64) -> u64 {
-        let mut next = last;
-        for name in names.iter().rev() {
-            let entry = [1, name.as_ptr() as usize, 0, next as usize];
-            next = Box::leak(Box::new(entry)).as_ptr() as u64;
-        }
-        next
-    }
-
-    #[test]
-    fn only_a_list_that_was_read_whole_lacks_the_library() {
-        let mem = RemoteMemory::open(Pid::this()).expect("own memory");
-        let found = |first| match find_from(&mem, first, 0x1234) {
-            Listed::Yes(loaded) => Some(loaded.handle),
-            Listed::No => Some(0),
-            Listed::Unknown => None,
-        };
-        let (libc, ours) = (c"/lib/libc.so.6", c"/tmp/prof-hook-0000000000001234/libprof_hook.so");
-        let whole = list(&[c"", libc], 0);
-        assert_eq!(found(whole), Some(0));
-        let with = list(&[ours], 8);
-        assert_eq!(found(list(&[c"", libc], with)), Some(with));
-        // Nothing is known of the rest of a list that leads nowhere, nor of one that never ends or has no entry.
-        assert_eq!(found(list(&[c"", libc], 8)), None);
-        let round = Box::leak(Box::new([1usize, c"".as_ptr() as usize, 0, 0]));
-        round[3] = round.as_ptr() as usize;
-        assert_eq!(found(round.as_ptr() as u64), None);
-        assert_eq!(found(0), None);
-    }
 
     #[test]
     fn pages_of_the_library_keep_their_colour() {

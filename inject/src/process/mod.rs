@@ -1,6 +1,7 @@
 //! Facts about a process that prof learns from outside: its mappings, files, filters, cgroup, and who shares
 //! its memory.
 
+pub(crate) mod c_library;
 pub mod cgroup;
 pub(crate) mod code;
 pub(crate) mod debug_frame;
@@ -9,7 +10,6 @@ pub mod elf_file;
 pub(crate) mod filter;
 pub(crate) mod foreign;
 pub(crate) mod frozen;
-pub(crate) mod glibc;
 pub(crate) mod link_map;
 pub(crate) mod linked;
 pub(crate) mod mips_got;

@@ -1,10 +1,13 @@
 //! Judges by a thread's stack whether it may call a function of libc's, or forbids such a call to all threads.
 
 use crate::RemoteMemory;
+use crate::process::c_library::CLibrary;
 use crate::process::elf::Module;
-use crate::process::glibc::Glibc;
 use crate::stopped::starts::{MAKERS, Starts};
 use crate::stopped::walk::Frame;
+use libc::c_long;
+use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::native::UserRegs;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -113,20 +116,45 @@ const WAITING: [&str; 14] = [
     "wait4",
 ];
 
+/// The system calls of [`WAITING`], by their numbers.
+const WAITS: &[c_long] = &[
+    #[cfg(not(target_arch = "aarch64"))]
+    libc::SYS_poll,
+    #[cfg(not(target_arch = "aarch64"))]
+    libc::SYS_epoll_wait,
+    #[cfg(not(target_arch = "aarch64"))]
+    libc::SYS_pause,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_epoll_pwait,
+    libc::SYS_nanosleep,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_wait4,
+];
+
 /// libc's function that calls the program while it holds the linker's lock.
 const CALLERS: [&str; 1] = ["dl_iterate_phdr"];
+/// Functions of musl's that are its dynamic linker. In glibc they are in a module of their own.
+const LINKER: [&str; 4] = ["dladdr", "dlinfo", "dlopen", "dlsym"];
 /// libc's function that calls `main`.
 const STARTS: [&str; 1] = ["__libc_start_main"];
 
 /// Returns the names of all functions of libc's by which stacks are judged.
 pub(crate) fn names() -> HashSet<&'static str> {
-    let all: [&[&str]; 5] = [&HARMLESS, &WAITING, &CALLERS, &STARTS, &MAKERS];
+    let all: [&[&str]; 6] = [&HARMLESS, &WAITING, &CALLERS, &LINKER, &STARTS, &MAKERS];
     all.concat().into_iter().collect()
 }
 
 /// The modules of a process, as far as stacks are judged by them.
 pub(crate) struct Modules {
     libc: usize,
+    /// The same as `libc` if that is musl.
     linker: usize,
     /// Modules that define functions of an allocator, besides libc.
     allocators: Vec<usize>,
@@ -134,7 +162,7 @@ pub(crate) struct Modules {
     harmless: Vec<Range<u64>>,
     /// Code of [`WAITING`].
     waiting: Vec<Range<u64>>,
-    /// Code of [`CALLERS`].
+    /// Code of [`CALLERS`], and for musl of [`LINKER`].
     callers: Vec<Range<u64>>,
     /// Code of [`STARTS`].
     starts: Vec<Range<u64>>,
@@ -148,7 +176,7 @@ fn within(code: &[Range<u64>], f: &Frame) -> bool {
 }
 
 impl Modules {
-    /// Finds the allocators among the modules, and the places of glibc's functions by which stacks are judged: those with
+    /// Finds the allocators among the modules, and the places of libc's functions by which stacks are judged: those with
     /// these [`names`].
     ///
     /// # Errors
@@ -156,9 +184,9 @@ impl Modules {
     pub(crate) fn of(
         mem: &RemoteMemory,
         all: &[Module],
-        glibc: &Glibc,
+        library: &CLibrary,
     ) -> std::result::Result<Self, String> {
-        let Some((libc, linker)) = glibc.among(all) else {
+        let Some((libc, linker)) = library.among(all) else {
             return Err("its libc or its dynamic linker has gone".into());
         };
         let allocates = |k: &usize| all[*k].exports(mem, &ALLOCATOR);
@@ -167,16 +195,20 @@ impl Modules {
         if allocators.contains(&0) {
             return Err("its allocator is a part of the program itself, so that prof can't tell whether a thread is inside of it".into());
         }
+        let mut callers = library.code(&CALLERS);
+        if library.is_musl() {
+            callers.extend(library.code(&LINKER));
+        }
         Ok(Self {
             libc,
             linker,
             allocators,
-            harmless: glibc.code(&HARMLESS),
-            waiting: glibc.code(&WAITING),
-            callers: glibc.code(&CALLERS),
-            starts: glibc.code(&STARTS),
-            linked: glibc.linked(),
-            begins: Starts::of(mem, all, glibc),
+            harmless: library.code(&HARMLESS),
+            waiting: library.code(&WAITING),
+            callers,
+            starts: library.code(&STARTS),
+            linked: library.linked(),
+            begins: Starts::of(mem, all, library),
         })
     }
 
@@ -199,21 +231,38 @@ impl Modules {
     /// where `prof run` holds a program, and nobody but the kernel has called it. It holds no lock then, and the next that it
     /// does is to call the constructors, which may call `dlopen` themselves.
     pub(crate) fn is_at_start(&self, frames: &[Frame]) -> bool {
+        let callers = frames.get(1..).unwrap_or_default();
         frames.first().is_some_and(|f| Some(f.at.0) == self.linked)
             && frames.iter().all(|f| f.module == self.linker && !f.is_signal)
+            && !callers.iter().any(|f| within(&self.callers, f))
     }
 
     /// Returns what a thread with these frames is inside of that forbids a call by any thread, if anything.
     pub(crate) fn inside_linker(&self, frames: &[Frame]) -> Option<&'static str> {
-        let is = |f: &Frame| f.module == self.linker || within(&self.callers, f);
+        let is = |f: &Frame| {
+            f.module == self.linker && self.linker != self.libc || within(&self.callers, f)
+        };
         frames.iter().any(is).then_some("in the dynamic linker")
     }
 
-    /// Returns what a thread with these frames is inside of that forbids a call by this thread, if anything.
-    pub(crate) fn inside(&self, frames: &[Frame]) -> Option<&'static str> {
+    /// Returns the code that forbids a call by any thread while one is inside of it, if libc is musl.
+    pub(crate) fn linker_in_musl(&self) -> Option<&[Range<u64>]> {
+        (self.libc == self.linker).then_some(&self.callers)
+    }
+
+    /// Returns whether a thread waits in a system call that musl makes, without an allocator's lock. musl's functions make such
+    /// calls by themselves, as that of stdio which waits for input.
+    pub(crate) fn waits_in_musl(&self, regs: &UserRegs) -> bool {
+        let number = regs.syscall_number().filter(|_| regs.is_in_call());
+        self.libc == self.linker && number.is_some_and(|n| WAITS.contains(&(n as i64)))
+    }
+
+    /// Returns what a thread with these frames is inside of that forbids a call by this thread, if anything. `waits` is what
+    /// [`waits_in_musl`](Self::waits_in_musl) says of it.
+    pub(crate) fn inside(&self, frames: &[Frame], waits: bool) -> Option<&'static str> {
         let first_run = frames.iter().take_while(|f| f.module == self.libc && !f.is_signal).count();
         // On ARM, they call a function that makes the system call.
-        let waits = frames[..first_run.min(2)].iter().any(|f| within(&self.waiting, f));
+        let waits = waits || frames[..first_run.min(2)].iter().any(|f| within(&self.waiting, f));
         // Frames of libc's that follow one another are judged by the function that other code has called.
         for (k, f) in frames.iter().enumerate() {
             if f.is_signal {
@@ -275,7 +324,7 @@ mod tests {
 
     fn judged(inner: &[(usize, u64)]) -> (Option<&'static str>, Option<&'static str>) {
         let frames: Vec<_> = inner.iter().chain(&MAIN).map(|(m, at)| frame(*m, *at)).collect();
-        (modules().inside(&frames), modules().inside_linker(&frames))
+        (modules().inside(&frames, false), modules().inside_linker(&frames))
     }
 
     #[test]
@@ -294,6 +343,26 @@ mod tests {
         assert_eq!(judged(&[(OTHER_ALLOCATOR, 3)]), (Some("in the allocator"), None));
         assert_eq!(judged(&[(PROGRAM, 3), (LINKER, 3)]).1, Some("in the dynamic linker"));
         assert_eq!(judged(&[(PROGRAM, 3), (LIBC, 0x205)]).1, Some("in the dynamic linker"));
+    }
+
+    #[test]
+    fn the_linker_of_musl_is_a_part_of_libc() {
+        let modules = Modules { linker: LIBC, ..modules() };
+        let frames = |inner: &[(usize, u64)]| -> Vec<_> {
+            inner.iter().chain(&MAIN).map(|(m, at)| frame(*m, *at)).collect()
+        };
+        let waits = frames(&[(LIBC, 0x700), (LIBC, 0x800)]);
+        assert_eq!(modules.inside_linker(&waits), None);
+        assert_eq!(modules.inside(&waits, true), None, "stdio waits for input");
+        assert_eq!(modules.inside(&waits, false), Some("in libc"));
+        let opens = frames(&[(LIBC, 0x700), (LIBC, 0x205)]);
+        assert_eq!(modules.inside_linker(&opens), Some("in the dynamic linker"));
+        let at_start = |all: &[(usize, u64)]| {
+            let frames: Vec<_> = all.iter().map(|(m, at)| frame(*m, *at)).collect();
+            modules.is_at_start(&frames)
+        };
+        assert!(at_start(&[(LIBC, 0x500), (LIBC, 0x900)]));
+        assert!(!at_start(&[(LIBC, 0x500), (LIBC, 0x205)]), "by dlopen");
     }
 
     #[test]
@@ -321,7 +390,7 @@ mod tests {
     fn a_thread_that_starts_or_ends_is_in_libc() {
         let frames =
             |all: &[(usize, u64)]| -> Vec<_> { all.iter().map(|(m, at)| frame(*m, *at)).collect() };
-        let inside = |all| modules().inside(&frames(all));
+        let inside = |all| modules().inside(&frames(all), false);
         assert_eq!(inside(&[(LIBC, 0x700), (LIBC, 0x701)]), Some("in libc"));
         assert_eq!(inside(&[(LIBC, 0x700), (LIBC, 0x305), (PROGRAM, 2)]), Some("in libc"));
         assert_eq!(inside(&[(PROGRAM, 1), (LIBC, 0x700), (LIBC, 0x701)]), None);
@@ -331,7 +400,7 @@ mod tests {
     fn a_signal_handler_is_no_place_for_it() {
         let restorer = Frame { is_signal: true, ..frame(LIBC, 0x800) };
         let frames = [frame(PROGRAM, 7), restorer, frame(PROGRAM, 1)];
-        assert_eq!(modules().inside(&frames), Some("in a signal handler"));
+        assert_eq!(modules().inside(&frames, false), Some("in a signal handler"));
         let frames = [frame(PROGRAM, 7), restorer, frame(LINKER, 1), frame(PROGRAM, 1)];
         assert_eq!(modules().inside_linker(&frames), Some("in the dynamic linker"));
     }

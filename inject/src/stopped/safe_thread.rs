@@ -12,8 +12,8 @@
 //! stays when the thread has gone.
 
 use crate::linker_calls::{self, Deed};
+use crate::process::c_library::CLibrary;
 use crate::process::elf;
-use crate::process::glibc::Glibc;
 use crate::process::link_map;
 use crate::sandbox::Pass;
 use crate::stopped::candidates::{Fitness, candidates};
@@ -52,7 +52,7 @@ pub(crate) struct Search<'a> {
     /// Work of the linker for which the call is made. The seccomp filters of the calling thread must permit it.
     pub deed: Deed,
     /// Functions of the target's libc by which stacks are judged: [`names`](crate::stopped::modules::names).
-    pub glibc: &'a Glibc,
+    pub library: &'a CLibrary,
 }
 
 impl Search<'_> {
@@ -72,7 +72,7 @@ impl Search<'_> {
         loop {
             let maps = maps::of(self.pid)?;
             let all = elf::modules(self.mem, &maps);
-            let modules = match Modules::of(self.mem, &all, self.glibc) {
+            let modules = match Modules::of(self.mem, &all, self.library) {
                 Ok(modules) => modules,
                 Err(why) => return Ok(Err(why)),
             };
@@ -206,13 +206,20 @@ impl Search<'_> {
             if regs.sp() == 0 {
                 continue;
             }
-            let (frames, is_whole) = walker.frames(&regs, |f| modules.begins().has(f));
+            let (frames, is_whole) = walker.frames(&regs, modules.begins());
             // The linker's own start has no call frame information.
             if only
                 && modules.is_at_start(&frames)
                 && link_map::has_linked(self.mem, walker.modules(), modules.libc())
             {
                 return Ok(Ok(vec![tid]));
+            }
+            // musl's threads begin in code that nothing tells from other code.
+            let linker = modules.linker_in_musl().filter(|_| tid != self.pid);
+            if let Some(linker) = linker.filter(|_| !is_whole)
+                && !walker.may_lead_through(&regs, linker)
+            {
+                continue;
             }
             if !is_whole {
                 return Ok(Err(format!("the stack of thread {tid} can't be followed to its end")));
@@ -224,7 +231,7 @@ impl Search<'_> {
                 continue;
             }
             let at = || frames.first().map_or("", |f| walker.modules()[f.module].file_name());
-            match modules.inside(&frames) {
+            match modules.inside(&frames, modules.waits_in_musl(&regs)) {
                 Some(place) => {
                     why = format!("thread {tid} was {place} at the last look ({})", at());
                 }

@@ -2,9 +2,11 @@
 
 use crate::process::elf::Module;
 use crate::stopped::memory::{WORD, words};
+use crate::stopped::starts::Starts;
 use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::native::insn::rule_by_code;
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
 use prof_arch::unwind::{
@@ -58,6 +60,8 @@ pub struct Walker<'a> {
     cfi: HashMap<usize, Tables>,
     /// Whether the last stack led through code without tables.
     by_code: bool,
+    /// Whether all code without tables is followed, and not only such as is known to keep its frames in one way.
+    follows_code: bool,
     /// Whether the last stack's first frame was taken from a table that holds for calls only.
     by_calls: bool,
 }
@@ -66,7 +70,8 @@ impl<'a> Walker<'a> {
     /// Makes a walker for a process with these modules and mappings.
     #[must_use]
     pub fn new(mem: &'a RemoteMemory, modules: Vec<Module>, maps: Vec<Map>) -> Self {
-        Self { mem, modules, maps, cfi: HashMap::new(), by_code: false, by_calls: false }
+        let cfi = HashMap::new();
+        Self { mem, modules, maps, cfi, by_code: false, follows_code: false, by_calls: false }
     }
 
     /// Reads all modules' tables, so that no thread is stopped for that later.
@@ -146,26 +151,31 @@ impl<'a> Walker<'a> {
     }
 
     /// Returns the frames of a thread's stack, the innermost first, as far as call frame information leads, and whether that is
-    /// to its end: a frame in which a thread begins, `is_start`. Where most C code has none
-    /// ([`COARSE_TABLES`](StoppedRegs::COARSE_TABLES)), the code itself leads on.
-    pub(crate) fn frames(
-        &mut self,
-        regs: &UserRegs,
-        is_start: impl Fn(&Frame) -> bool,
-    ) -> (Vec<Frame>, bool) {
+    /// to its end: a frame in which a thread begins. Where most C code has no such information
+    /// ([`COARSE_TABLES`](StoppedRegs::COARSE_TABLES), musl), the code itself leads on.
+    pub(crate) fn frames(&mut self, regs: &UserRegs, begins: &Starts) -> (Vec<Frame>, bool) {
         let mem = self.mem;
         let mut full = FullRegs::from(regs);
-        let (mut exact, mut all) = (true, Vec::new());
+        let (mut exact, mut all) = (true, Vec::<Frame>::new());
         self.begin(full.pc);
+        self.follows_code = begins.by_code();
+        self.by_calls |= self.follows_code && !self.is_covered(full.pc);
         for _ in 0..MAX_FRAMES {
             let at = if exact { full.pc } else { full.pc.wrapping_sub(1) };
             let Some(module) = self.module_of(full.pc) else { break };
             let is_signal = is_sigreturn_code(&self.mem.read_some(RemoteAddr(full.pc), 16));
-            all.push(Frame { at: RemoteAddr(at), module, is_signal });
+            let frame = Frame { at: RemoteAddr(at), module, is_signal };
+            let is_called = all.last().is_some_and(|l| l.module != module && !l.is_signal);
+            all.push(frame);
+            if is_called && begins.calls_main(&frame, Regs::from(&full).sp) {
+                return (all, true);
+            }
             match self.step_live(&full, exact) {
-                Some(_) if self.is_beside_tables() => break,
+                Some(_) if self.is_beside_tables() && !self.follows_code => break,
                 Some(Some((next, signal))) => (full, exact) = (next, signal),
-                Some(None) if all.last().is_some_and(&is_start) => return (all, true),
+                // musl's stacks end as above.
+                Some(None) if self.follows_code => break,
+                Some(None) if begins.has(&frame) => return (all, true),
                 // Coarse tables may mark a function that they leave out like one without a caller (ARM's epoll_wait).
                 Some(None) => {
                     match self.step_by_code(&full, at, &mut |a| mem.word(RemoteAddr(a)).ok()) {
@@ -177,6 +187,19 @@ impl<'a> Walker<'a> {
             }
         }
         (all, false)
+    }
+
+    /// Returns whether a stack may lead through a signal handler, or through code of these ranges, by all of its words: those
+    /// that are remains of earlier calls count as well.
+    pub(crate) fn may_lead_through(&self, regs: &UserRegs, code: &[Range<u64>]) -> bool {
+        let sp = regs.sp() & !(WORD as u64 - 1);
+        let Some(stack) = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))) else { return true };
+        let len = stack.end.0 - sp;
+        let bytes = self.mem.read_some(RemoteAddr(sp), len.min(SEARCH_SIGNALS) as usize);
+        let hit = |w: u64| code.iter().any(|r| r.contains(&w.wrapping_sub(1)));
+        hit(regs.pc().wrapping_add(1))
+            || bytes.len() as u64 != len
+            || words(&bytes).any(|w| hit(w) || self.is_restorer(w))
     }
 
     /// Forgets what was found out about the stack before, and looks at the first address of another.
@@ -330,7 +353,12 @@ impl<'a> Walker<'a> {
     ) -> Option<Option<(FullRegs, bool)>> {
         let mem = self.mem;
         let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();
-        let rule = Rule::from_code(look.wrapping_add(1), None, &mut code)?;
+        let rule = if self.follows_code {
+            rule_by_code(regs.pc, look == regs.pc, &mut code)
+        } else {
+            Rule::from_code(look.wrapping_add(1), None, &mut code)
+        };
+        let rule: Rule = rule?;
         self.by_code = true;
         match rule.step_all(regs, read) {
             FullStep::Next { regs, signal } if regs.pc != 0 => Some(Some((regs, signal))),

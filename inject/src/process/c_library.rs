@@ -1,4 +1,4 @@
-//! glibc's functions in a process, by one pass over the symbols of each of its files.
+//! The functions of a process's C library, glibc or musl, by one pass over the symbols of each of its files.
 //!
 //! A process keeps its libc and its dynamic linker until it ends or executes another program. A second copy of libc can go
 //! (dlmopen). So what was found once holds as long as both are in their places, at which each later look looks.
@@ -28,16 +28,17 @@ impl Place {
     }
 }
 
-/// Functions of a process's libc, which is glibc, and of its dynamic linker.
+/// Functions of a process's libc, which is glibc or musl, and of its dynamic linker.
 #[derive(Clone, Debug)]
-pub(crate) struct Glibc {
+pub(crate) struct CLibrary {
     libc: Place,
+    /// The same as `libc` if that is musl.
     linker: Place,
     functions: Vec<Symbol>,
     linked: Option<u64>,
 }
 
-impl Glibc {
+impl CLibrary {
     /// Finds libc and the dynamic linker, and those of libc's functions that have one of these names.
     ///
     /// # Errors
@@ -49,21 +50,25 @@ impl Glibc {
         names: &HashSet<&str>,
     ) -> Result<Self, String> {
         let pid = mem.pid();
+        let code = linker(pid, maps).map(|m| m.start);
+        let of_linker = |m: &&Module| code.is_some_and(|at| m.start <= at && at < m.end);
+        let linker = all.iter().find(of_linker);
         let is_glibc = |m: &&Module| m.exports(mem, &["gnu_get_libc_version"]);
-        let Some(libc) = all.iter().find(is_glibc) else {
+        // musl is one file.
+        let is_musl =
+            |m: &&Module| m.exports(mem, &["dlopen"]) && m.exports(mem, &["__libc_start_main"]);
+        let musl = linker.filter(is_musl).filter(|m| !is_glibc(m));
+        let Some(libc) = musl.or_else(|| all.iter().find(is_glibc)) else {
             let other = all.iter().find(|m| m.exports(mem, &["dlopen"]));
             return Err(other.map_or_else(
                 || "it has no dynamic linker (a static program?)".into(),
                 |m| {
                     let path = m.path.display().to_string();
-                    let musl = if path.contains("musl") { ", and musl's unloads nothing" } else { "" };
-                    format!("its libc, {path}, is not glibc, the only one whose dynamic linker prof knows{musl}")
+                    format!("its libc, {path}, is neither glibc nor musl, the only ones whose dynamic linker prof knows")
                 },
             ));
         };
-        let code = linker(pid, maps).map(|m| m.start);
-        let of_linker = |m: &&Module| code.is_some_and(|at| m.start <= at && at < m.end);
-        let Some(linker) = all.iter().find(of_linker) else {
+        let Some(linker) = linker else {
             return Err("prof can't find its dynamic linker".into());
         };
         let linked = linker.symbols(pid, mem, |name| name == LOADER);
@@ -73,6 +78,11 @@ impl Glibc {
             functions: libc.symbols(pid, mem, |name| names.contains(name)),
             linked: linked.first().map(|s| code_at(s.addr.0)),
         })
+    }
+
+    /// Returns whether libc is musl, whose dynamic linker is a part of it and never unloads a library.
+    pub(crate) fn is_musl(&self) -> bool {
+        self.libc == self.linker
     }
 
     /// Returns the indices of libc and of the dynamic linker among the modules of a later look; `None` if one of them is not
@@ -105,28 +115,29 @@ mod tests {
     use crate::process::elf;
     use prof_os::{Pid, maps};
 
-    fn of(names: &[&str]) -> (Vec<Module>, Result<Glibc, String>) {
+    fn of(names: &[&str]) -> (Vec<Module>, Result<CLibrary, String>) {
         let mem = RemoteMemory::open(Pid::this()).expect("own memory");
         let maps = maps::of(Pid::this()).expect("own maps");
         let all = elf::modules(&mem, &maps);
-        let found = Glibc::of(&mem, &maps, &all, &names.iter().copied().collect());
+        let found = CLibrary::of(&mem, &maps, &all, &names.iter().copied().collect());
         (all, found)
     }
 
     #[test]
     fn the_functions_of_this_process_are_found() {
         let (mut all, found) = of(&["poll", "getppid", "no_such_function"]);
-        let glibc = found.expect("this test runs with glibc");
-        let (libc, linker) = glibc.among(&all).expect("both");
+        let library = found.expect("this test runs with glibc");
+        assert!(!library.is_musl());
+        let (libc, linker) = library.among(&all).expect("both");
         assert!(all[libc].file_name().starts_with("libc.so"), "{}", all[libc].path.display());
         assert!(all[linker].file_name().starts_with("ld"), "{}", all[linker].path.display());
         let own = libc::getppid as *const () as u64;
-        assert!(glibc.code(&["getppid"]).iter().any(|r| r.contains(&code_at(own))));
-        assert!(!glibc.code(&["poll"]).iter().any(|r| r.contains(&code_at(own))));
-        assert!(glibc.functions(&["no_such_function", "read"]).next().is_none());
-        assert!(glibc.linked().is_some());
+        assert!(library.code(&["getppid"]).iter().any(|r| r.contains(&code_at(own))));
+        assert!(!library.code(&["poll"]).iter().any(|r| r.contains(&code_at(own))));
+        assert!(library.functions(&["no_such_function", "read"]).next().is_none());
+        assert!(library.linked().is_some());
         // Another library in the place of libc is not taken for it.
         all[libc].path.push("other");
-        assert_eq!(glibc.among(&all), None);
+        assert_eq!(library.among(&all), None);
     }
 }
