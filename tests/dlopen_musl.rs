@@ -146,6 +146,21 @@ fn stripped_musl_is_known_as_well() {
     target.quit();
 }
 
+/// The other threads begin in code that nothing tells from other code.
+#[test]
+fn a_program_without_its_first_thread_is_refused() {
+    let what = "dlopen-musl-leader";
+    let Some(program) = for_musl(what, "leader.c", &["-O1"]) else { return };
+    let scene = Scene::new(what);
+    let mut target = Target::start(&program, &[]);
+    target.ask("leave");
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["attach", &pid, "--by", "dlopen", "--timeout", "1s"]);
+    assert!(out.code == 3 && out.stderr.contains("only the first thread"), "{out:?}");
+    target.ask("alloc 1");
+    target.quit();
+}
+
 /// A target with threads in malloc, printf, dlopen, fork and a signal handler.
 fn busy(program: &Path) -> (Target, String) {
     let mut target = Target::start(program, &[]);

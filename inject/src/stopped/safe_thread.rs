@@ -253,6 +253,11 @@ impl Search<'_> {
         if first && !late {
             fit.retain(|tid| *tid == self.pid);
         }
+        if fit.is_empty() && why.is_empty() && modules.linker_in_musl().is_some() {
+            why =
+                "only the first thread of a program with musl may make the call, and it has ended"
+                    .into();
+        }
         Ok(if fit.is_empty() { Err(why) } else { Ok(fit) })
     }
 }
