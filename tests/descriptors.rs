@@ -2,6 +2,7 @@
 //! is changed, and no child inherits anything of prof's.
 
 use common::build::program;
+use common::library::BY_DLOPEN;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};
 
@@ -45,6 +46,9 @@ fn files_of_a_target_that_closes_all_descriptors_stay_as_they_are() {
 /// A process that shares the table of descriptors is not stopped: prof must notice what that process has put in the place of prof's memory.
 #[test]
 fn files_of_a_process_that_shares_the_descriptors_stay_as_they_are() {
+    if common::is_refused_by_dlopen("shares", "another process has the library's descriptor") {
+        return;
+    }
     let scene = Scene::new("shares");
     let file = scene.path("own");
     let content = "before".repeat(4000);
@@ -68,6 +72,27 @@ fn files_of_a_process_that_shares_the_descriptors_stay_as_they_are() {
     }
     println!("{attached} of 25 attached");
     count(&mut target);
+    let after = Snapshot::of(&target);
+    assert!(after.foreign().is_empty(), "{:#?}", after.foreign());
+    target.quit();
+}
+
+/// The linker would map what that process has put in the place of the library's descriptor.
+#[test]
+fn a_process_that_shares_the_descriptors_loads_no_library() {
+    let scene = Scene::new("shares-library");
+    let file = scene.path("own");
+    std::fs::write(&file, "before".repeat(4000)).unwrap();
+    let program = program("descriptors.c");
+    let mut target = Target::start(&program, &["shares", file.to_str().unwrap()]);
+    let pid = target.pid.to_string();
+    for _ in 0..3 {
+        let out = scene.prof(&["attach", &pid, BY_DLOPEN[0], BY_DLOPEN[1]]);
+        assert_eq!(out.code, 3, "{out:?}");
+        for word in [&pid, "shares its descriptors", "nothing was changed"] {
+            assert!(out.stderr.contains(word), "no {word}: {out:?}");
+        }
+    }
     let after = Snapshot::of(&target);
     assert!(after.foreign().is_empty(), "{:#?}", after.foreign());
     target.quit();

@@ -1,4 +1,4 @@
-//! Finds the processes that share the address space of another one.
+//! Finds the processes that share the address space of another one, or its descriptors.
 
 use crate::maps::{self, Map};
 use crate::process::{all as processes, exe, living_thread, process_of, threads};
@@ -10,18 +10,41 @@ use std::path::PathBuf;
 
 /// Type of `kcmp` that compares address spaces (`linux/kcmp.h`).
 const KCMP_VM: i32 = 1;
+/// Type of `kcmp` that compares tables of descriptors.
+const KCMP_FILES: i32 = 2;
 
 /// Returns whether two threads have the same address space; `None` if the kernel does not tell: it was built
 /// without `kcmp`, forbids it, or a thread is gone. Two ended threads count as having the same, as neither
 /// has any.
 #[must_use]
 pub fn same_memory(a: Pid, b: Pid) -> Option<bool> {
+    same(KCMP_VM, a, b)
+}
+
+/// Returns whether two threads have the same table of descriptors; `None` as for [`same_memory`].
+#[must_use]
+pub fn same_descriptors(a: Pid, b: Pid) -> Option<bool> {
+    same(KCMP_FILES, a, b)
+}
+
+fn same(kind: i32, a: Pid, b: Pid) -> Option<bool> {
     // SAFETY: the call takes integers only.
-    match unsafe { libc::syscall(libc::SYS_kcmp, a.as_raw(), b.as_raw(), KCMP_VM, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_kcmp, a.as_raw(), b.as_raw(), kind, 0, 0) } {
         0 => Some(true),
         r if r > 0 => Some(false),
         _ => None,
     }
+}
+
+/// Returns a process that shares the descriptors of process `pid`, and not its memory (`CLONE_FILES` without `CLONE_VM`).
+/// Who stops all that share the memory does not stop this one. Where the kernel has no `kcmp`, none is found.
+#[must_use]
+pub fn shares_descriptors(pid: Pid) -> Option<Pid> {
+    let own = living_thread(pid)?;
+    let shares = |other: &Pid| {
+        same_descriptors(own, *other) == Some(true) && same_memory(own, *other) == Some(false)
+    };
+    processes().into_iter().filter(|other| *other != pid).find(shares)
 }
 
 /// Lowest process id that the kernel assigns after the ids wrap around (`RESERVED_PIDS`).

@@ -24,7 +24,7 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::jump::breakpoint;
 use prof_arch::native::syscall::nr;
-use prof_os::{Pid, maps, process};
+use prof_os::{Pid, maps, process, sharers};
 use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -89,6 +89,13 @@ pub(crate) fn check(
     gadgets: Gadgets,
 ) -> Result<Functions> {
     let functions = functions(pid, mem, modules)?;
+    // What it puts in the place of the linker's descriptor would be mapped as the library.
+    if let Some(other) = sharers::shares_descriptors(pid) {
+        let why = format!(
+            "process {other} shares its descriptors (CLONE_FILES) and is not stopped while they are used"
+        );
+        return Err(refused(pid, why));
+    }
     if sandbox::is_filtered(pid) {
         linker_calls::look(pid, gadgets, functions.loads())?.map_err(|why| refused(pid, why))?;
     }

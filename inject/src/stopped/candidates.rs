@@ -18,9 +18,6 @@ const CAUGHT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mil
 /// Maximum number of threads that are tried, as each try stops all of them.
 const MOST_CALLERS: usize = 8;
 
-/// `KCMP_FILES`: has `kcmp` compare two threads' tables of descriptors.
-const KCMP_FILES: i32 = 2;
-
 /// Suitability of a thread for being stopped, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fitness {
@@ -248,10 +245,8 @@ fn try_with_all_stopped<T>(
 fn of_one_table(fit: Vec<(Fitness, Pid)>) -> Vec<Pid> {
     let lowest = fit.iter().map(|f| f.1).min().unwrap_or(Pid::NONE);
     let other = |tid: Pid| {
-        // SAFETY: the call takes integers only. Where the kernel can't compare, the table counts as the same.
-        unsafe {
-            libc::syscall(libc::SYS_kcmp, lowest.as_raw(), tid.as_raw(), KCMP_FILES, 0, 0) > 0
-        }
+        // Where the kernel can't compare, the table counts as the same.
+        prof_os::sharers::same_descriptors(lowest, tid) == Some(false)
     };
     fit.into_iter().map(|f| f.1).filter(|tid| !other(*tid)).collect()
 }
