@@ -334,11 +334,18 @@ fn children_are_rid_of_it() {
     };
     let clean = mappings(fork(&mut target));
     scene.attach_with(&target, &BY_DLOPEN);
-    let children = [fork(&mut target), fork(&mut target), fork(&mut target)];
+    let children = [fork(&mut target), fork(&mut target), fork(&mut target), fork(&mut target)];
     let has_hook = |c: i32| mappings(c).iter().any(|l| l.contains("/libprof_hook.so"));
     assert!(children.iter().all(|c| has_hook(*c)));
     scene.prof(&["detach", &children[0].to_string()]).ok("detach of a child");
     assert!(!has_hook(children[0]) && has_hook(children[1]) && has_hook(target.pid));
+    // An attach takes the parent's patches out before it puts in its own.
+    let (own, file) = (children[3].to_string(), scene.path("child.prof"));
+    let output = ["-o", file.to_str().expect("UTF-8")];
+    scene.prof(&[&["attach", &own][..], &BY_DLOPEN, &output].concat()).ok("attach to a child");
+    works(children[3]);
+    scene.prof(&["detach", &own]).ok("detach of a child");
+    assert!(scene.finished(&file).number("/totals/allocations") >= 9999);
     let out = scene.prof(&["detach", &target.pid.to_string(), "--children"]).ok("detach");
     assert!(out.stderr.contains("2 children forked while it was recorded"), "{out:?}");
     for c in children {

@@ -5,6 +5,7 @@
 //! if the parent has ended. Without it (builds of prof before it was introduced), the process can't be recorded.
 
 use crate::hooked::found::Found;
+use crate::mapped::library_file::is_library;
 use crate::process::rings::ring_in;
 use crate::recorded::{Patched, Recorded};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
@@ -153,7 +154,9 @@ pub(crate) fn check(pid: Pid, mem: &RemoteMemory, maps: &[Map], found: &[Found])
             let to = decode_jump(f.addr.0.wrapping_add(at as u64), &code[at..]);
             to.is_some_and(|to| {
                 let to = RemoteAddr(code_at(to));
-                maps.iter().any(|m| m.holds(to) && m.exec && is_nobodys(m))
+                // Stubs of a hook that is a library are in pages of its file.
+                let has_stubs = |m: &Map| is_nobodys(m) || is_library(&m.name);
+                maps.iter().any(|m| m.holds(to) && m.exec && has_stubs(m))
             })
         })
     };
