@@ -380,6 +380,24 @@ fn what_can_not_load_it_is_refused() {
     refused(&program_with("toggle.c", &["-O1", "-static"]), "it has no dynamic linker");
 }
 
+/// A namespace of dlmopen has a libc of its own, whose dlopen is not the program's.
+#[test]
+fn a_copy_of_libc_is_not_taken_for_the_programs() {
+    let scene = Scene::new("dlopen-space");
+    let library = program_with("plugin.c", &["-O1", "-shared", "-fPIC"]);
+    let mut target = Target::start(&program_with("loader.c", &["-O1", "-ldl"]), &[]);
+    target.ask(&format!("space {}", library.display()));
+    // The copy makes a heap of its own.
+    target.ask("call");
+    let before = Snapshot::of(&target);
+    let recording = scene.attach_with(&target, &BY_DLOPEN);
+    target.ask("call");
+    scene.detach(&target);
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+    scene.finished(&recording).marked("plugin.c", "plugin_block").assert_live(1, 333);
+}
+
 /// glibc leaves a part of a library mapped of which the kernel refuses the code, so prof asks for none. Where no folder will
 /// do, the library is a memfd, whose descriptor nobody sees.
 #[test]

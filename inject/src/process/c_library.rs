@@ -6,6 +6,7 @@
 use crate::hooked::functions::LOADER;
 use crate::process::code::linker;
 use crate::process::elf::{Module, Symbol};
+use crate::process::link_map;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::jump::code_at;
 use prof_os::maps::Map;
@@ -58,7 +59,11 @@ impl CLibrary {
         let is_musl =
             |m: &&Module| m.exports(mem, &["dlopen"]) && m.exports(mem, &["__libc_start_main"]);
         let musl = linker.filter(is_musl).filter(|m| !is_glibc(m));
-        let Some(libc) = musl.or_else(|| all.iter().find(is_glibc)) else {
+        // A namespace of dlmopen has a copy of its own.
+        let is_own = |m: &&Module| link_map::lists(mem, all, m);
+        let own = || all.iter().filter(is_glibc).find(is_own);
+        let first = || all.iter().find(is_glibc);
+        let Some(libc) = musl.or_else(own).or_else(first) else {
             let other = all.iter().find(|m| m.exports(mem, &["dlopen"]));
             return Err(other.map_or_else(
                 || "it has no dynamic linker (a static program?)".into(),

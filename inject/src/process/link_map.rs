@@ -17,18 +17,22 @@ pub(crate) const R_STATE: u64 = 3 * WORD as u64;
 pub(crate) fn has_linked(mem: &RemoteMemory, modules: &[Module], libc: usize) -> bool {
     let list = RemoteAddr(elf::r_debug(mem, modules));
     let mut state = [0; 4];
-    if mem.read(list.plus(R_STATE), &mut state).is_err()
-        || u32::from_ne_bytes(state) != RT_CONSISTENT
-    {
-        return false;
-    }
+    mem.read(list.plus(R_STATE), &mut state).is_ok()
+        && u32::from_ne_bytes(state) == RT_CONSISTENT
+        && lists(mem, modules, &modules[libc])
+}
+
+/// Returns whether the linker's list has this module. The list is that of the program's own namespace: what was loaded by
+/// dlmopen is in others.
+pub(crate) fn lists(mem: &RemoteMemory, modules: &[Module], m: &Module) -> bool {
+    let list = RemoteAddr(elf::r_debug(mem, modules));
     let mut at = mem.word(list.plus(WORD as u64)).unwrap_or(0);
     for _ in 0..MOST {
         if at == 0 {
             break;
         }
         let field = |k: u64| mem.word(RemoteAddr(at).plus(k * WORD as u64)).ok();
-        if field(0) == Some(modules[libc].bias) {
+        if field(0) == Some(m.bias) {
             return true;
         }
         at = field(3).unwrap_or(0);
