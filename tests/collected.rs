@@ -5,6 +5,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use common::build::compile;
+use common::library::BY_DLOPEN;
 use common::{Scene, Target, skip};
 
 /// Number of collections; 100,000 take minutes: `PROF_TEST_COLLECTIONS` sets it.
@@ -59,6 +60,22 @@ fn what_a_collector_finds_on_stacks_lives() {
         let found = groups.iter().all(|g| g.functions().contains(&"work"));
         assert!(found, "{under:?}: {}", r.askers());
     }
+}
+
+/// The collector reads the data of all libraries after it has asked the linker for them. The hook's may go in between.
+#[test]
+fn the_data_of_a_library_that_goes_is_not_read() {
+    let scene = Scene::new("collected-library");
+    let Some(mut target) = start("collected-library", None) else { return };
+    for i in 0..20 {
+        let file = format!("{i}.prof");
+        let recording = scene.attach_with(&target, &[&BY_DLOPEN[..], &["-o", &file]].concat());
+        collect(&mut target, 10);
+        scene.detach(&target);
+        std::fs::remove_file(recording).expect("the recording");
+    }
+    collect(&mut target, 10);
+    target.quit();
 }
 
 /// A filter that is installed later is not known: stacks are cut rather than shown to the garbage collector.

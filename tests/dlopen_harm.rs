@@ -34,6 +34,21 @@ fn a_handler_opens_the_heap() {
     scene.finished(&recording).marked("guarded.c", "guarded_block").assert_live(10, 10 * 128);
 }
 
+/// What this process maps is locked, and it may lock little.
+#[test]
+fn the_library_is_not_locked() {
+    let scene = Scene::new("dlopen-locks");
+    let mut target = Target::start(&program("neighbours.c"), &["locks"]);
+    target.ask("blocks");
+    let locked = target.status("VmLck");
+    scene.attach_with(&target, &BY_DLOPEN);
+    assert!(maps_of_hook(&target) > 0);
+    assert_eq!(target.status("VmLck"), locked);
+    scene.detach(&target);
+    assert_eq!(target.status("VmLck"), locked);
+    target.quit();
+}
+
 /// The only thread of this process decides which files in its `/tmp` may be opened, so it can't open any there itself.
 #[test]
 fn a_process_that_is_asked_for_its_own_files_opens_none() {

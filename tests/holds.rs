@@ -1,6 +1,7 @@
 //! `prof holds`: who holds blocks whose holders are known, and how much would go with whom.
 
 use common::build::program_with;
+use common::library::BY_DLOPEN;
 use common::{Scene, Target};
 use prof_trace::chunk;
 use prof_trace::derived::Zipped;
@@ -24,6 +25,24 @@ fn variable<'a>(report: &'a Value, name: &str) -> ((u64, u64), &'a Value) {
     let root = all.iter().find(|r| r["variable"] == name);
     let root = root.unwrap_or_else(|| panic!("no {name} in {report:#}"));
     (sum(&root["retained"]), &root["holds"])
+}
+
+/// The dynamic linker leaves addresses of blocks on its stack that the program is given later (`--by dlopen`).
+#[test]
+fn the_linkers_stack_holds_nothing() {
+    let scene = Scene::new("holds-linker");
+    let mut target = Target::start(&program_with("holds.cpp", &["-O1", "-pthread"]), &[]);
+    scene.attach_with(&target, &BY_DLOPEN);
+    target.ask("begin");
+    let pid = target.pid.to_string();
+    let args = ["holds", &pid, "--top", "0", "--format", "json", "--snapshot", "stop"];
+    let report = scene.prof(&args).ok("prof holds").stdout;
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let (retained, holds) = variable(&report, "sessions");
+    assert_eq!(retained, (40 * (3 * size_of::<usize>() as u64 + 1000), 80), "{holds:#}");
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
 }
 
 #[test]

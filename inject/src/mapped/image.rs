@@ -4,7 +4,7 @@ use crate::process::mips_got;
 use crate::stopped::memory::WORD;
 use crate::{Error, RemoteAddr, Result};
 use goblin::elf::header::{EM_AARCH64, EM_ARM, EM_MIPS};
-use goblin::elf::program_header::PT_LOAD;
+use goblin::elf::program_header::{PF_W, PT_LOAD};
 use goblin::elf::{Elf, Reloc};
 use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, Locations, MAGIC, RingLocation};
 use std::mem::offset_of;
@@ -25,6 +25,7 @@ pub(crate) struct HookImage {
     instructions: usize,
     /// Offset and length of the writable part.
     pub data: (usize, usize),
+    flags_without_write: Vec<(usize, u32)>,
 }
 
 fn broken(what: &str) -> Error {
@@ -90,7 +91,17 @@ impl HookImage {
             size_of::<Locations>(),
             "no address of its locations",
         )?;
-        let image = Self { bytes, header, locations, relative, code, instructions, data };
+        let flags_without_write = flags_without_write(&elf);
+        let image = Self {
+            bytes,
+            header,
+            locations,
+            relative,
+            code,
+            instructions,
+            data,
+            flags_without_write,
+        };
         let h = image.header_at(RemoteAddr(0));
         if h.magic != MAGIC || h.layout != LAYOUT {
             return Err(broken("its header"));
@@ -150,6 +161,12 @@ impl HookImage {
         [(self.code.0, self.instructions), (self.header, size_of::<HookHeader>())]
     }
 
+    /// Returns the offset of the flags in each program header of writable memory, and these flags without that permission.
+    #[must_use]
+    pub(crate) fn flags_without_write(&self) -> &[(usize, u32)] {
+        &self.flags_without_write
+    }
+
     /// Returns the header of a hook at `base`, with the addresses of its code.
     #[must_use]
     pub(crate) fn header_at(&self, base: RemoteAddr) -> HookHeader {
@@ -164,6 +181,17 @@ impl HookImage {
     }
 }
 
+/// See [`HookImage::flags_without_write`]. The file's headers are at its begin, which is the begin of its memory.
+fn flags_without_write(elf: &Elf<'_>) -> Vec<(usize, u32)> {
+    /// Offset of `p_flags` in `Elf64_Phdr` and in `Elf32_Phdr` (elf(5)).
+    const FLAGS: usize = if WORD == 8 { 4 } else { 24 };
+    let (first, size) = (elf.header.e_phoff as usize, usize::from(elf.header.e_phentsize));
+    let all = elf.program_headers.iter().enumerate().filter(|(_, p)| p.p_type == PT_LOAD);
+    all.filter(|(_, p)| p.is_write())
+        .map(|(k, p)| (first + k * size + FLAGS, p.p_flags & !PF_W))
+        .collect()
+}
+
 /// Returns `Some(true)` for a relocation that adds the load address (`R_*_RELATIVE` in each psABI's relocation
 /// table), `Some(false)` for one that changes nothing, and `None` for any other.
 fn is_relative(elf: &Elf<'_>, r: &Reloc) -> Option<bool> {
@@ -174,4 +202,18 @@ fn is_relative(elf: &Elf<'_>, r: &Reloc) -> Option<bool> {
         _ => 8,
     };
     (r.r_type == relative).then_some(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_alone_is_writable() {
+        let image = HookImage::new().expect("the hook");
+        let [(at, flags)] = image.flags_without_write() else { panic!("one writable segment") };
+        let there: [u8; 4] = *image.bytes[*at..].first_chunk().expect("in the image");
+        assert_eq!(u32::from_ne_bytes(there), flags | PF_W);
+        assert_eq!(flags & PF_W, 0);
+    }
 }

@@ -8,6 +8,7 @@ use crate::linker_calls::{self, Deed};
 use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile, LibraryInMemory};
 use crate::mapped::listed::{Listed, Loaded, find, take_out};
+use crate::mapped::loaded;
 use crate::mapped::mapping::{Mapped, Site, advise, unmap_at};
 use crate::process::c_library::CLibrary;
 use crate::process::elf::{self, Module};
@@ -136,6 +137,7 @@ struct Linker<'a> {
     mem: &'a RemoteMemory,
     functions: &'a Functions,
     modules: &'a [Module],
+    image: &'a HookImage,
     /// Stack on which the functions are called.
     stack: Area,
     /// Number of the library.
@@ -148,6 +150,15 @@ impl Linker<'_> {
     /// # Errors
     /// If a function can't be called, or does not end.
     fn open(&self, c: &mut Caller<'_>, path: &str, late: &mut dyn FnMut()) -> Result<Opened> {
+        let opened = self.ask(c, path, late)?;
+        if let Opened::Loaded(loaded) = &opened {
+            loaded::set_apart(c, self.mem, self.image, loaded.bias)?;
+        }
+        loaded::clear(c, self.stack);
+        Ok(opened)
+    }
+
+    fn ask(&self, c: &mut Caller<'_>, path: &str, late: &mut dyn FnMut()) -> Result<Opened> {
         let Self { mem, functions, stack, .. } = *self;
         mem.write_data(RemoteAddr(stack.addr), format!("{path}\0").as_bytes())?;
         let flags = (libc::RTLD_NOW | libc::RTLD_LOCAL) as u64;
@@ -199,6 +210,7 @@ impl<'a> Site<'a> {
             mem: self.mem,
             functions,
             modules: &modules,
+            image,
             stack: control.linker_stack.get(),
             number,
         };

@@ -9,6 +9,7 @@ pub(crate) mod image;
 pub(crate) mod library;
 pub(crate) mod library_file;
 pub(crate) mod listed;
+pub(crate) mod loaded;
 pub(crate) mod mapping;
 pub(crate) mod memfd;
 pub(crate) mod ours;
