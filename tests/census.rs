@@ -94,7 +94,7 @@ fn check(
 }
 
 /// The reason why figures are others by dlopen.
-const LINKERS: &str = "the dynamic linker's own blocks are in the heap until the detach";
+const LINKERS: &str = common::LINKERS_BLOCKS;
 
 /// One recording of a heap that changes at full speed during the attach.
 fn record(scene: &Scene, cached: bool, threads: u64) {

@@ -129,6 +129,9 @@ fn every_block_is_known_by_address_and_size() {
 
 #[test]
 fn a_census_of_a_quiet_process_is_exact() {
+    if common::is_refused_by_dlopen("jemalloc-census", common::LINKERS_BLOCKS) {
+        return;
+    }
     const TEST: &str = "jemalloc-census";
     let Some(mut target) = start(Linked::Preloaded) else {
         return skip(TEST, "needs libjemalloc2");

@@ -48,7 +48,10 @@ fn an_attach_sees_frames_far_above_that_return_into_patched_bytes() {
 
 #[test]
 fn a_detach_sees_frames_far_above_that_return_into_the_hook() {
-    for flags in FLAGS {
+    for (i, flags) in FLAGS.into_iter().enumerate() {
+        if i == 1 && common::is_refused_by_dlopen("far-detach", "it has no unwind tables") {
+            return;
+        }
         let scene = Scene::new("far-detach");
         let mut target = Target::start(&program_with("interrupted.c", flags), &[]);
         let pid = target.pid.to_string();

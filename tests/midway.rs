@@ -242,6 +242,9 @@ fn a_jump_that_comes_back_in_a_detach_is_taken_out_before_its_page_goes() {
 
 #[test]
 fn memory_that_a_target_with_caught_calls_keeps_is_said_and_found_again() {
+    if common::is_refused_by_dlopen("blinks", "its threads catch their system calls") {
+        return;
+    }
     let scene = Scene::new("blinks");
     let mut target = Target::spawn(Command::new(program("dispatched.c")));
     if target.expect("") == "unsupported" {

@@ -39,7 +39,10 @@ fn mappings(target: &Target) -> Vec<Mapping> {
 /// Returns prof's mappings in a target that maps nothing itself.
 fn of_prof(before: &[Mapping], after: &[Mapping]) -> Vec<Mapping> {
     let was = |m: &&Mapping| before.iter().any(|b| (b.start, b.end) == (m.start, m.end));
-    after.iter().filter(|m| !was(m)).cloned().collect()
+    // By dlopen, the linker's blocks are in the heap. Its library is as any other, also the pages of it that stubs are in:
+    // nobody can write to them.
+    let is_linkers = |m: &&Mapping| m.name == "[heap]" || m.name.contains("/libprof_hook.so");
+    after.iter().filter(|m| !was(m) && !is_linkers(m)).cloned().collect()
 }
 
 #[test]
@@ -50,7 +53,8 @@ fn guard_pages_are_around_all_that_is_mapped() {
     scene.attach(&target);
     let ours = of_prof(&before, &mappings(&target));
     assert!(ours.iter().any(|m| m.name.contains("prof-ring")), "{ours:#?}");
-    assert!(ours.iter().filter(|m| m.access.contains('x')).count() >= 2, "{ours:#?}");
+    let code = ours.iter().filter(|m| m.access.contains('x')).count();
+    assert!(code >= 2 || common::is_by_dlopen(), "{ours:#?}");
     let is_guard = |m: &Mapping| m.access.starts_with("---");
     for (k, m) in ours.iter().enumerate().filter(|(_, m)| !is_guard(m)) {
         let below = ours[..k].last().filter(|b| b.end == m.start);

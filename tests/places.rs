@@ -28,6 +28,9 @@ fn go(scene: &Scene, target: &mut Target) -> Report {
     scene.finished(&recording)
 }
 
+/// Why the linker of a static program can't be asked.
+const NO_LINKER: &str = "a static program has no linker";
+
 #[test]
 fn static_programs_of_every_kind() {
     let scene = Scene::new("static");
@@ -49,6 +52,10 @@ fn static_programs_of_every_kind() {
         }
         let flags: Vec<&str> = flags.iter().copied().chain(["-O1"]).collect();
         let program = compile(compiler, "nosignals.c", &flags).unwrap_or_else(|e| panic!("{e}"));
+        let is_static = flags.iter().any(|f| f.starts_with("-static"));
+        if is_static && common::is_refused_by_dlopen("static", NO_LINKER) {
+            continue;
+        }
         let mut target = Target::start(&program, &[]);
         let r = go(&scene, &mut target);
         r.assert_sound();
@@ -58,6 +65,9 @@ fn static_programs_of_every_kind() {
 
 #[test]
 fn static_rust_programs() {
+    if common::is_refused_by_dlopen("static_rust_programs", NO_LINKER) {
+        return;
+    }
     let scene = Scene::new("static-rust");
     if !installed("rustc") {
         return skip("static_rust_programs", "rustc is missing");
@@ -95,6 +105,9 @@ fn a_stripped_static_program_is_refused_with_the_reason() {
 
 #[test]
 fn a_static_program_without_a_signal_restorer_survives_kills() {
+    if common::is_refused_by_dlopen("restorer", NO_LINKER) {
+        return;
+    }
     if !has_compiler("musl-gcc") {
         return skip("a_static_program_without_a_signal_restorer", "musl-gcc is missing");
     }

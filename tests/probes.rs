@@ -91,6 +91,11 @@ impl Probed {
             common::skip(test, "this kernel has no uprobes");
             return None;
         }
+        if flags.contains(&"-static")
+            && common::is_refused_by_dlopen(test, "a static program has no linker")
+        {
+            return None;
+        }
         let scene = Scene::new("probes");
         let file = scene.path("probed");
         std::fs::copy(program_with("probed.c", flags), &file).unwrap();

@@ -29,7 +29,9 @@ int main(int argc, char **argv) {
         free(c);
         free(b);
     } else if (is(how, "top")) {
-        char *volatile last = malloc(24);
+        /* The last block of the heap, also if there are free ones. */
+        char *volatile last = NULL;
+        for (int i = 0; i < 1000; i++) last = malloc(24);
         overwrite(last, 64);
         kept = malloc(100000);
     } else if (is(how, "wild")) {

@@ -243,15 +243,23 @@ pub fn way(args: &[&str]) -> Vec<String> {
     asked.filter(|_| free).map_or(Vec::new(), |by| vec![format!("--by={by}")])
 }
 
+/// Why figures of a heap by dlopen are others than without prof.
+pub const LINKERS_BLOCKS: &str = "the dynamic linker's own blocks are in the heap until the detach";
+
 /// Returns whether a test is to be skipped because `PROF_TESTS_BY` asks for dlopen, and says so with the reason `why` prof
 /// refuses that there, or figures differ.
 pub fn is_refused_by_dlopen(what: &str, why: &str) -> bool {
-    let by_dlopen = std::env::var("PROF_TESTS_BY").is_ok_and(|by| by == "dlopen");
+    let by_dlopen = is_by_dlopen();
     if by_dlopen {
         // No machine could run it, so `PROF_TESTS_NO_SKIP` does not forbid this.
         eprintln!("skipped: {what}: {why}");
     }
     by_dlopen
+}
+
+/// Returns whether `PROF_TESTS_BY` asks for dlopen.
+pub fn is_by_dlopen() -> bool {
+    std::env::var("PROF_TESTS_BY").is_ok_and(|by| by == "dlopen")
 }
 
 /// Polls a condition; fails if it does not come true within the deadline.
