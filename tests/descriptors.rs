@@ -5,6 +5,11 @@ use common::build::program;
 use common::library::BY_DLOPEN;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Number of attaches on a busy machine.
+const BUSY: usize = 10;
 
 /// Attaches and detaches this many times.
 fn cycles(scene: &Scene, target: &Target, count: usize) {
@@ -103,6 +108,39 @@ fn numbers_are_given_as_without_prof() {
     let scene = Scene::new("lowest");
     let mut target = Target::start(&program("descriptors.c"), &["counts"]);
     nothing_is_wrong(&mut target, &scene, 12);
+    target.quit();
+}
+
+/// The linker opens the library while no thread of the target's runs, however long it has to wait for a processor.
+#[test]
+fn the_librarys_descriptor_is_not_seen_on_a_busy_machine() {
+    let scene = Scene::new("library-number");
+    let mut target = Target::start(&program("descriptors.c"), &["counts"]);
+    let ends = AtomicBool::new(false);
+    let spins = || {
+        while !ends.load(Relaxed) {
+            std::hint::spin_loop()
+        }
+    };
+    std::thread::scope(|all| {
+        for _ in 0..4 * std::thread::available_parallelism().map_or(1, usize::from) {
+            all.spawn(spins);
+        }
+        for i in 0..BUSY {
+            let file = format!("{i}.prof");
+            let pid = target.pid.to_string();
+            let args = ["attach", &pid, BY_DLOPEN[0], BY_DLOPEN[1], "-o", &file];
+            // A failure must not leave the threads spinning.
+            let out = scene.prof(&args);
+            if out.code != 0 || scene.prof(&["detach", &pid]).code != 0 {
+                ends.store(true, Relaxed);
+                panic!("{out:?}");
+            }
+        }
+        ends.store(true, Relaxed);
+    });
+    let (wrong, rounds) = count(&mut target);
+    assert_eq!(wrong, 0, "of {rounds} rounds");
     target.quit();
 }
 

@@ -21,12 +21,15 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{build_sigframe, sigframe_len};
 use prof_arch::native::syscall::{ALL_BUT_FAULTS, SIGSET_LEN, nr};
+use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_trace::shared::Area;
 use std::time::{Duration, Instant};
 
-/// Time for which all other threads may be held while the function runs: a multiple of the usual time of the function.
+/// Time for which all other threads are held in any case: a multiple of the usual time of the function.
 const HELD: Duration = Duration::from_millis(20);
+/// Longest time for which they are held. A thread that waits for none of them may have no processor, or wait for a disk.
+const MOST_HELD: Duration = Duration::from_millis(500);
 /// Bytes that the frame leaves free at the end of the stack.
 const END: u64 = 256;
 
@@ -152,6 +155,11 @@ fn run_until(
     loop {
         match if resume { next_stop(t, what, deadline) } else { wait(t, what, deadline) } {
             Ok(()) => resume = true,
+            // The others would see the linker's descriptor, and could close it.
+            Err(Error::Late { .. }) if held && began.elapsed() < MOST_HELD && !sleeps(t) => {
+                (deadline, resume) = (Instant::now() + HELD, false);
+                continue;
+            }
             Err(Error::Late { .. }) if held => {
                 late();
                 (held, deadline, resume) = (false, began + PATIENCE, false);
@@ -164,6 +172,11 @@ fn run_until(
             return Ok(regs);
         }
     }
+}
+
+/// Returns whether a thread sleeps until somebody wakes it: it waits for a lock, or for a reader.
+fn sleeps(t: &Tracee) -> bool {
+    Stat::of_thread(t.pid, t.tid).is_some_and(|s| s.state() == b'S')
 }
 
 /// Lets the thread run to its next entry or exit of a system call.
