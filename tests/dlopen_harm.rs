@@ -1,6 +1,6 @@
 //! Processes that a call of their dynamic linker's could harm (`--by dlopen`).
 
-use common::build::program;
+use common::build::{program, program_with};
 use common::library::{BY_DLOPEN, maps_of_hook, no_mounts, over_folders};
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};
@@ -119,6 +119,60 @@ fn a_linker_without_a_reader_ends_no_program() {
     // Its own end would say something, too.
     target.kill();
     scene.finished(&recording).marked("toggle.c", "toggled_block").assert_live(10, 10 * 128);
+}
+
+/// The linker's calls by prof neither lose nor free what dlerror says of the program's own.
+#[test]
+fn messages_of_dlerror_stay() {
+    let scene = Scene::new("dlopen-message");
+    let mut target = Target::start(&program("message.c"), &[]);
+    target.ask("fail");
+    let said = target.ask("fetch");
+    assert!(said.contains("no_such_function"), "{said}");
+    for k in 0..3 {
+        let file = format!("{k}.prof");
+        let attach = |target: &Target| {
+            scene.attach_with(target, &[&BY_DLOPEN[..], &["-o", &file]].concat());
+        };
+        // One that was fetched.
+        attach(&target);
+        assert_eq!(target.ask("kept"), said);
+        scene.detach(&target);
+        assert_eq!(
+            (target.ask("kept"), target.ask("fetch")),
+            (said.clone(), "done nothing".into())
+        );
+        std::fs::remove_file(scene.path(&file)).expect("removed");
+        // One that was not.
+        target.ask("fail");
+        attach(&target);
+        if k == 0 {
+            assert_eq!(target.ask("fetch"), said);
+            target.ask("fail");
+        }
+        scene.detach(&target);
+        assert_eq!(target.ask("fetch"), said);
+        std::fs::remove_file(scene.path(&file)).expect("removed");
+    }
+    target.quit();
+}
+
+/// The linker allocates by the program's allocator, on a stack of prof's.
+#[test]
+fn an_allocator_with_large_frames_has_room() {
+    let scene = Scene::new("dlopen-roomy");
+    let library = program_with("roomy.c", &["-O1", "-shared", "-fPIC"]);
+    let mut command = Command::new(program("toggle.c"));
+    command.env("LD_PRELOAD", &library);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    target.ask("alloc 1");
+    let recording = scene.attach_with(&target, &BY_DLOPEN);
+    target.ask("alloc 10");
+    scene.detach(&target);
+    target.ask("alloc 1");
+    target.quit();
+    assert_eq!(scene.finished(&recording).total("allocations"), 10);
 }
 
 /// A call of the linker's that takes longer than prof waits has its stack until it ends.

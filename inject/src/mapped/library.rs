@@ -5,6 +5,7 @@
 //! loaded. So a prof that takes over from a killed one finds the library, whatever that one has got to know of it.
 
 use crate::linker_calls::{self, Deed};
+use crate::mapped::dlerror;
 use crate::mapped::image::HookImage;
 use crate::mapped::library_file::{self, FOLDERS, LibraryFile, LibraryInMemory};
 use crate::mapped::listed::{Listed, Loaded, find, take_out};
@@ -33,8 +34,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Bytes of the stack on which a thread of the target loads and unloads the library. glibc's dlopen takes some 8 KiB, with
-/// LD_DEBUG or audit libraries more.
-pub(crate) const LINKER_STACK: u64 = 128 << 10;
+/// LD_DEBUG, audit libraries, or an allocator of the program's own more.
+pub(crate) const LINKER_STACK: u64 = 1 << 20;
 /// Maximum length of the dynamic linker's message.
 const MESSAGE: usize = 512;
 
@@ -44,6 +45,8 @@ pub(crate) struct Functions {
     open: RemoteFunction,
     close: RemoteFunction,
     error: RemoteFunction,
+    /// See [`dlerror::place`].
+    message: Option<RemoteAddr>,
     /// All functions of libc that prof has looked for: these three, and those by which stacks are judged.
     library: CLibrary,
 }
@@ -64,7 +67,7 @@ impl Functions {
         if self.library.is_musl() { Deed::LoadByMusl } else { Deed::Load }
     }
 
-    fn of(mem: &RemoteMemory, library: CLibrary) -> Option<Self> {
+    fn of(mem: &RemoteMemory, modules: &[Module], library: CLibrary) -> Option<Self> {
         let keeper = UserRegs::KEEPER.and_then(|k| {
             let at = library.functions(&[k.name]).next()?.addr;
             let is = |code: &&[u8]| mem.read_some(at, code.len()) == **code;
@@ -74,8 +77,10 @@ impl Functions {
             let s = library.functions(&[what]).find(|s| !s.indirect && s.size > 0)?;
             Some(RemoteFunction { what, at: s.addr, keeper })
         };
+        let message =
+            library.among(modules).and_then(|(libc, _)| dlerror::place(mem, &modules[libc]));
         let [open, close, error] = [Self::OPEN, Self::CLOSE, Self::ERROR].map(find);
-        Some(Self { open: open?, close: close?, error: error?, library })
+        Some(Self { open: open?, close: close?, error: error?, message, library })
     }
 }
 
@@ -120,7 +125,7 @@ fn functions(pid: Pid, mem: &RemoteMemory, modules: &[Module]) -> Result<Functio
     if elf::r_debug(mem, modules) == 0 {
         return Err(refused("its dynamic linker has no list of modules"));
     }
-    Functions::of(mem, library).ok_or_else(|| {
+    Functions::of(mem, modules, library).ok_or_else(|| {
         refused("its libc has no dlopen (glibc has one since 2.34; before, it was in a library of its own)")
     })
 }
@@ -150,7 +155,8 @@ impl Linker<'_> {
     /// # Errors
     /// If a function can't be called, or does not end.
     fn open(&self, c: &mut Caller<'_>, path: &str, late: &mut dyn FnMut()) -> Result<Opened> {
-        let opened = self.ask(c, path, late)?;
+        let opened =
+            dlerror::keep(c, self.mem, self.functions.message, |c| self.ask(c, path, late))?;
         if let Opened::Loaded(loaded) = &opened {
             loaded::set_apart(c, self.mem, self.image, loaded.bias)?;
         }
@@ -422,7 +428,9 @@ impl<'a> Site<'a> {
                 }
                 return unmap_library(c, &modules, number, musl).map(|()| Ok(true));
             }
-            c.call_function(&functions.close, [loaded.handle, 0], stack, late)?;
+            dlerror::keep(c, mem, functions.message, |c| {
+                c.call_function(&functions.close, [loaded.handle, 0], stack, late)
+            })?;
             Ok(Ok(!is_mapped(pid, number)))
         }).map(Result::flatten)
     }

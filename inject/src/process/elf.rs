@@ -6,7 +6,8 @@ use crate::{RemoteAddr, RemoteMemory};
 use goblin::container::Ctx;
 use goblin::elf::dynamic::{
     DF_TEXTREL, DT_DEBUG, DT_FLAGS, DT_JMPREL, DT_NEEDED, DT_PLTGOT, DT_PLTREL, DT_PLTRELSZ,
-    DT_RELA, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_TEXTREL, Dyn,
+    DT_REL, DT_RELA, DT_RELASZ, DT_RELSZ, DT_SONAME, DT_STRSZ, DT_STRTAB, DT_SYMTAB, DT_TEXTREL,
+    Dyn,
 };
 use goblin::elf::header::EM_ARM;
 use goblin::elf::program_header::{PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
@@ -22,6 +23,8 @@ use std::path::PathBuf;
 
 /// Greatest number of bytes of a dynamic section that are read.
 const MAX_DYNAMIC: u64 = 16 << 10;
+/// Length of a symbol in a symbol table (`Elf64_Sym` and `Elf32_Sym` in elf(5)).
+const SYMBOL: usize = if WORD == 8 { 24 } else { 16 };
 /// Maximum number of symbols that are taken from one module.
 const MOST_SYMBOLS: usize = 512;
 
@@ -344,6 +347,31 @@ impl Module {
             }
         });
         all
+    }
+
+    /// Returns the place in memory that the module's relocations fill for this symbol: the first there is. Those of MIPS64 are
+    /// packed in another way, and are not found.
+    pub(crate) fn relocated_place(&self, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {
+        let (symbols, names, _) = self.loaded_symbols(mem)?;
+        let is_named = |symbol: &[u8]| {
+            let at = u32::from_ne_bytes(*symbol.first_chunk()?) as usize;
+            let rest = names.get(at..)?.strip_prefix(name.as_bytes())?;
+            (rest.first() == Some(&0)).then_some(())
+        };
+        let index = symbols.chunks_exact(SYMBOL).position(|s| is_named(s).is_some())? as u64;
+        let entry = |tag| dynamic_entry(mem, self, tag);
+        let (table, len, each) = match entry(DT_RELA) {
+            Some(table) => (table, entry(DT_RELASZ)?, 3 * WORD),
+            None => (entry(DT_REL)?, entry(DT_RELSZ)?, 2 * WORD),
+        };
+        let len = len.min(16 << 20) as usize;
+        let bytes = mem.read_some(RemoteAddr(self.relocated(table)), len);
+        let shift = if WORD == 8 { 32 } else { 8 };
+        bytes.chunks_exact(each).find_map(|r| {
+            let mut r = words(r);
+            let (offset, info) = (r.next()?, r.next()?);
+            (info >> shift == index).then_some(RemoteAddr(offset.wrapping_add(self.bias)))
+        })
     }
 
     /// Returns the address at which a program begins, by the header in its memory.

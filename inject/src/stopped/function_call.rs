@@ -45,6 +45,11 @@ pub(crate) struct RemoteFunction {
 }
 
 impl Caller<'_> {
+    /// Returns the thread's pointer to its thread-local storage.
+    pub(crate) fn thread_pointer(&self) -> u64 {
+        self.before.thread_pointer()
+    }
+
     /// Has the thread call a function on the stack `stack`; returns the function's result, if there is a way to know it.
     /// If that takes long, calls `late` once, which lets other threads go that the function may wait for.
     ///
