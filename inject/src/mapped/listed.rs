@@ -9,10 +9,12 @@
 use crate::mapped::library_file;
 use crate::process::c_library::CLibrary;
 use crate::process::elf::{self, Module};
+use crate::process::elf_file::ElfFile;
 use crate::process::link_map::MOST;
 use crate::stopped::memory::{WORD, words};
 use crate::{RemoteAddr, RemoteMemory, Result};
-use prof_os::maps;
+use goblin::elf::ProgramHeader;
+use goblin::elf::program_header::{PF_W, PT_LOAD};
 
 /// Maximum length of a path that is read.
 const PATH: usize = 512;
@@ -93,14 +95,28 @@ pub(super) fn take_out(
     let Some((libc, _)) = library.among(modules) else {
         return Ok(Err("its libc has gone".into()));
     };
-    let (start, end) = (modules[libc].start, modules[libc].end);
     let mut variables = Vec::new();
-    for m in maps::of(mem.pid())?.iter().filter(|m| m.write && start <= m.start && m.end <= end) {
-        let bytes = mem.read_some(m.start, m.len().min(MOST_DATA) as usize);
-        let at = (0u64..).step_by(WORD).map(|offset| m.start.plus(offset));
+    for (start, len) in data(mem, &modules[libc]) {
+        let bytes = mem.read_some(start, len.min(MOST_DATA) as usize);
+        let at = (0u64..).step_by(WORD).map(|offset| start.plus(offset));
         variables.extend(at.zip(words(&bytes)).filter(|(_, w)| *w == entry).map(|(at, _)| at));
     }
     take_out_of(mem, first(mem, modules)?, variables, entry)
+}
+
+/// Returns start and length of musl's variables. What is left of their first and last pages is not among them: musl's allocator
+/// gives that away (`reclaim_gaps` in `ldso/dynlink.c`).
+fn data(mem: &RemoteMemory, libc: &Module) -> Vec<(RemoteAddr, u64)> {
+    let Some(head) = ElfFile::of_bytes(mem.read_some(libc.start, 4096)) else { return Vec::new() };
+    let is_data = |s: &&ProgramHeader| s.p_type == PT_LOAD && s.p_flags & PF_W != 0;
+    let all = head.segments().iter().filter(is_data);
+    let word = WORD as u64;
+    all.map(|s| {
+        let start = s.p_vaddr.next_multiple_of(word);
+        let end = s.p_vaddr.saturating_add(s.p_memsz);
+        (RemoteAddr(start.wrapping_add(libc.bias)), end.saturating_sub(start))
+    })
+    .collect()
 }
 
 /// Takes an entry out of musl's list, which begins at `first`. `variables` are those of musl's that have the entry's address.
