@@ -254,7 +254,7 @@ impl Modules {
     /// calls by themselves, as that of stdio which waits for input.
     pub(crate) fn waits_in_musl(&self, regs: &UserRegs) -> bool {
         let number = regs.syscall_number().filter(|_| regs.is_in_call());
-        self.libc == self.linker && number.is_some_and(|n| WAITS.contains(&(n as i64)))
+        self.libc == self.linker && number.is_some_and(|n| WAITS.contains(&(n as c_long)))
     }
 
     /// Returns what a thread with these frames is inside of that forbids a call by this thread, if anything. `waits` is what
