@@ -106,8 +106,8 @@ fn find_note(mem: &RemoteMemory, maps: &[Map]) -> Option<(Box<Header>, RemoteAdd
     })
 }
 
-/// Upper bound on the length of the mapping with the hook's data.
-const MOST: u64 = 512 << 10;
+/// Upper bound on the length of the mapping with the hook's data, or with the stack in its place.
+pub(crate) const MOST: u64 = 512 << 10;
 /// Maximum number of mappings that are searched.
 const MAPPINGS: usize = 256;
 /// Number of bytes at a function's start that are searched for a jump.
@@ -164,4 +164,17 @@ pub(crate) fn check(pid: Pid, mem: &RemoteMemory, maps: &[Map], found: &[Found])
         return Err(Refusal::Inherited(pid, process::comm(pid)).into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapped::library::LINKER_STACK;
+
+    #[test]
+    fn the_note_behind_the_linkers_stack_is_looked_for() {
+        // With pages of up to 64 KiB.
+        let most_room = room().next_multiple_of(64 << 10);
+        assert!(LINKER_STACK + most_room <= MOST, "{most_room}");
+    }
 }

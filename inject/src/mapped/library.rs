@@ -35,8 +35,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Bytes of the stack on which a thread of the target loads and unloads the library. glibc's dlopen takes some 8 KiB, with
-/// LD_DEBUG, audit libraries, or an allocator of the program's own more.
-pub(crate) const LINKER_STACK: u64 = 1 << 20;
+/// LD_DEBUG, audit libraries, or an allocator of the program's own more. The note for forked children lies behind it, and is
+/// looked for in mappings of a limited length ([`inherited::MOST`](crate::inherited::MOST)).
+pub(crate) const LINKER_STACK: u64 = 384 << 10;
 /// Maximum length of the dynamic linker's message.
 const MESSAGE: usize = 512;
 
