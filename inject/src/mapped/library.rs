@@ -30,7 +30,6 @@ use prof_os::{Pid, maps, process, sharers};
 use prof_trace::shared::{Area, Control, NEEDS_FOR_LIBRARY};
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -245,7 +244,7 @@ impl<'a> Site<'a> {
         if self.keeps_library {
             return Err(refused(pid, why));
         }
-        if !Path::new(&format!("{}/root/proc/thread-self/fd", process::folder(pid))).exists() {
+        if !library_file::sees_proc(pid) {
             let none = "nor can it be a memfd, as the process sees no /proc";
             return Err(refused(pid, format!("{why}; {none}")));
         }

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::mapped::image::HOOK;
 use crate::mapped::memfd::NewMemfd;
 use crate::stopped::remote::Caller;
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{FUSE_SUPER_MAGIC, PROC_SUPER_MAGIC, fstatfs, statfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use prof_os::files::folder_below;
 use prof_os::maps::Map;
@@ -133,6 +133,13 @@ pub(crate) fn serves_files(pid: Pid) -> Option<&'static str> {
             _ => None,
         }
     })
+}
+
+/// Returns whether a process sees procfs where it would open a descriptor of the library. What that shows is told by its type
+/// alone, as it may be that of a pid namespace which prof is not in.
+pub(crate) fn sees_proc(pid: Pid) -> bool {
+    let folder = format!("{}/root/proc", process::folder(pid));
+    statfs(folder.as_str()).is_ok_and(|s| s.filesystem_type() == PROC_SUPER_MAGIC)
 }
 
 /// The file of the hook's library. Dropping it removes it.
@@ -259,6 +266,11 @@ mod tests {
         std::mem::forget(LibraryFile::new(Pid::this(), "/tmp", number).expect("a file"));
         remove_left(Pid::this(), number);
         drop(LibraryFile::new(Pid::this(), "/tmp", number).expect("it is gone"));
+    }
+
+    #[test]
+    fn procfs_is_seen_by_its_type() {
+        assert!(sees_proc(Pid::this()));
     }
 
     #[test]
