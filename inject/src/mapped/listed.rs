@@ -95,18 +95,27 @@ pub(super) fn take_out(
     let Some((libc, _)) = library.among(modules) else {
         return Ok(Err("its libc has gone".into()));
     };
-    let mut variables = Vec::new();
-    for (start, len) in data(mem, &modules[libc]) {
+    let mut data = Vec::new();
+    for (start, len) in data_of(mem, &modules[libc]) {
         let bytes = mem.read_some(start, len.min(MOST_DATA) as usize);
-        let at = (0u64..).step_by(WORD).map(|offset| start.plus(offset));
-        variables.extend(at.zip(words(&bytes)).filter(|(_, w)| *w == entry).map(|(at, _)| at));
+        if bytes.len() as u64 != len {
+            return Ok(Err("musl's variables can't be read".into()));
+        }
+        data.push((start, bytes));
     }
-    take_out_of(mem, first(mem, modules)?, variables, entry)
+    let holding = |value: u64| {
+        let of = |(start, bytes): &(RemoteAddr, Vec<u8>)| {
+            let at = (0u64..).step_by(WORD).map(|offset| start.plus(offset));
+            at.zip(words(bytes)).filter(|(_, w)| *w == value).map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        data.iter().flat_map(of).collect()
+    };
+    take_out_of(mem, first(mem, modules)?, &holding, entry)
 }
 
 /// Returns start and length of musl's variables. What is left of their first and last pages is not among them: musl's allocator
 /// gives that away (`reclaim_gaps` in `ldso/dynlink.c`).
-fn data(mem: &RemoteMemory, libc: &Module) -> Vec<(RemoteAddr, u64)> {
+fn data_of(mem: &RemoteMemory, libc: &Module) -> Vec<(RemoteAddr, u64)> {
     let Some(head) = ElfFile::of_bytes(mem.read_some(libc.start, 4096)) else { return Vec::new() };
     let is_data = |s: &&ProgramHeader| s.p_type == PT_LOAD && s.p_flags & PF_W != 0;
     let all = head.segments().iter().filter(is_data);
@@ -119,25 +128,35 @@ fn data(mem: &RemoteMemory, libc: &Module) -> Vec<(RemoteAddr, u64)> {
     .collect()
 }
 
-/// Takes an entry out of musl's list, which begins at `first`. `variables` are those of musl's that have the entry's address.
+/// Takes an entry out of musl's list, which begins at `first`. `holding` returns the variables of musl's that have a value.
 fn take_out_of(
     mem: &RemoteMemory,
     first: u64,
-    mut variables: Vec<RemoteAddr>,
+    holding: &dyn Fn(u64) -> Vec<RemoteAddr>,
     entry: u64,
 ) -> Result<std::result::Result<(), String>> {
     let (prev, next) = (mem.word(place(entry, PREV))?, mem.word(place(entry, NEXT))?);
-    let last = next == 0;
-    let expected = [(place(prev, NEXT), true), (place(next, PREV), !last)];
-    let expected: Vec<RemoteAddr> = expected.iter().filter(|e| e.1).map(|e| e.0).collect();
+    // The order of both writes: a prof that was killed in between has made the first one. That leaves a list that musl can walk
+    // and add to.
+    let (behind, before) = (place(next, PREV), place(prev, NEXT));
     // The entries of musl itself and of the vDSO are variables as well.
-    variables.retain(|at| !expected.contains(at));
-    if variables.len() != usize::from(last) {
-        let n = variables.len();
-        return Ok(Err(format!(
-            "{n} variables of musl refer to it, and prof knows only the one of the list's end"
-        )));
-    }
+    let mut variables = holding(entry);
+    variables.retain(|at| *at != before && (next == 0 || *at != behind));
+    let to_write = match (&variables[..], next) {
+        ([tail], 0) => Some(*tail),
+        ([], 0) if !holding(prev).is_empty() => None,
+        ([], next) if next != 0 && mem.word(behind)? == entry => Some(behind),
+        ([], next) if next != 0 && mem.word(behind)? == prev => None,
+        ([], next) if next != 0 => {
+            return Ok(Err("its neighbours in musl's list do not refer to it".into()));
+        }
+        (all, _) => {
+            let n = all.len();
+            return Ok(Err(format!(
+                "{n} variables of musl refer to it, and prof knows only the one of the list's end"
+            )));
+        }
+    };
     let (mut at, mut found) = (first, Vec::new());
     for _ in 0..MOST {
         if at == 0 {
@@ -148,17 +167,15 @@ fn take_out_of(
         found.extend((0u64..).zip(words(&bytes)).filter(refers).map(|(k, _)| place(at, k)));
         at = words(&bytes).nth(NEXT as usize).unwrap_or(0);
     }
-    if at != 0 || found != expected {
+    found.retain(|at| Some(*at) != to_write);
+    if at != 0 || found != [before] {
         return Ok(Err("another library refers to it in musl's list".into()));
     }
-    // Each word leaves a list that musl can walk and add to. Should prof die in between, the library stays in it, or is found by
-    // its mappings.
     let word = |w: u64| (w as usize).to_ne_bytes();
-    match variables[..] {
-        [tail] => mem.write_data(tail, &word(prev))?,
-        _ => mem.write_data(place(next, PREV), &word(prev))?,
+    if let Some(at) = to_write {
+        mem.write_data(at, &word(prev))?;
     }
-    mem.write_data(place(prev, NEXT), &word(next))?;
+    mem.write_data(before, &word(next))?;
     Ok(Ok(()))
 }
 
@@ -216,22 +233,47 @@ mod tests {
         (all, RemoteAddr(Box::leak(Box::new(all[2] as usize)) as *mut usize as u64))
     }
 
+    /// Returns a function that looks for values in these variables.
+    fn only(variables: &[RemoteAddr]) -> impl Fn(u64) -> Vec<RemoteAddr> {
+        let (mem, variables) = (own(), variables.to_vec());
+        move |value| {
+            variables.iter().copied().filter(|at| mem.word(*at).expect("a word") == value).collect()
+        }
+    }
+
+    #[test]
+    fn a_prof_goes_on_where_another_was_killed_between_the_two_words() {
+        let mem = own();
+        let word = |at| mem.word(at).expect("a word");
+        let write = |at, value: u64| mem.write_data(at, &(value as usize).to_ne_bytes());
+        // The last entry, with the list's end set already.
+        let (all, tail) = of_musl();
+        write(tail, all[1]).expect("written");
+        assert_eq!(take_out_of(&mem, all[0], &only(&[tail]), all[2]).expect("readable"), Ok(()));
+        assert_eq!((word(place(all[1], NEXT)), word(tail)), (0, all[1]));
+        // One in the midst, which the next one does not refer to any more.
+        let (all, tail) = of_musl();
+        write(place(all[2], PREV), all[0]).expect("written");
+        assert_eq!(take_out_of(&mem, all[0], &only(&[tail]), all[1]).expect("readable"), Ok(()));
+        assert_eq!((word(place(all[0], NEXT)), word(place(all[2], PREV))), (all[2], all[0]));
+    }
+
     #[test]
     fn an_entry_is_taken_out_of_musls_list() {
         let mem = own();
         let word = |at| mem.word(at).expect("a word");
         // The last one.
         let (all, tail) = of_musl();
-        assert_eq!(take_out_of(&mem, all[0], vec![tail], all[2]).expect("readable"), Ok(()));
+        assert_eq!(take_out_of(&mem, all[0], &only(&[tail]), all[2]).expect("readable"), Ok(()));
         assert_eq!((word(place(all[1], NEXT)), word(tail)), (0, all[1]));
         // The entry before it is one of musl's variables.
         let (all, tail) = of_musl();
-        let variables = vec![place(all[1], NEXT), tail];
-        assert_eq!(take_out_of(&mem, all[0], variables, all[2]).expect("readable"), Ok(()));
+        let variables = [place(all[1], NEXT), tail];
+        assert_eq!(take_out_of(&mem, all[0], &only(&variables), all[2]).expect("readable"), Ok(()));
         assert_eq!((word(place(all[1], NEXT)), word(tail)), (0, all[1]));
         // One in the midst.
         let (all, tail) = of_musl();
-        assert_eq!(take_out_of(&mem, all[0], Vec::new(), all[1]).expect("readable"), Ok(()));
+        assert_eq!(take_out_of(&mem, all[0], &only(&[tail]), all[1]).expect("readable"), Ok(()));
         assert_eq!((word(place(all[0], NEXT)), word(place(all[2], PREV))), (all[2], all[0]));
         assert_eq!(word(tail), all[2]);
     }
@@ -240,7 +282,7 @@ mod tests {
     fn an_entry_that_others_refer_to_stays() {
         let mem = own();
         let untouched = |all: [u64; 3], variables: &[RemoteAddr], entry| {
-            let said = take_out_of(&mem, all[0], variables.to_vec(), entry).expect("readable");
+            let said = take_out_of(&mem, all[0], &only(variables), entry).expect("readable");
             let next = |at| mem.word(place(at, NEXT)).expect("a word");
             assert_eq!((next(all[0]), next(all[1]), next(all[2])), (all[1], all[2], 0));
             said.expect_err("it stays")
@@ -248,7 +290,8 @@ mod tests {
         let (all, tail) = of_musl();
         assert!(untouched(all, &[tail, tail], all[2]).contains("2 variables"));
         assert!(untouched(all, &[], all[2]).contains("0 variables"));
-        assert!(untouched(all, &[tail], all[1]).contains("1 variables"));
+        let other = RemoteAddr(Box::leak(Box::new(all[1] as usize)) as *mut usize as u64);
+        assert!(untouched(all, &[tail, other], all[1]).contains("1 variables"));
         // A field that prof does not know of, as `syms_next` of a library that is global.
         mem.write_data(place(all[0], 13), &(all[2] as usize).to_ne_bytes()).expect("written");
         assert!(untouched(all, &[tail], all[2]).contains("another library"));
