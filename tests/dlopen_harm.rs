@@ -34,7 +34,7 @@ fn a_handler_opens_the_heap() {
     scene.finished(&recording).marked("guarded.c", "guarded_block").assert_live(10, 10 * 128);
 }
 
-/// What this process maps is locked, and it may lock little.
+/// The kernel locks all that this process maps, up to a small limit: the library must not count.
 #[test]
 fn the_library_is_not_locked() {
     let scene = Scene::new("dlopen-locks");
@@ -134,7 +134,7 @@ fn messages_of_dlerror_stay() {
         let attach = |target: &Target| {
             scene.attach_with(target, &[&BY_DLOPEN[..], &["-o", &file]].concat());
         };
-        // One that was fetched.
+        // The program has fetched the message.
         attach(&target);
         assert_eq!(target.ask("kept"), said);
         scene.detach(&target);
@@ -143,7 +143,7 @@ fn messages_of_dlerror_stay() {
             (said.clone(), "done nothing".into())
         );
         std::fs::remove_file(scene.path(&file)).expect("removed");
-        // One that was not.
+        // The program has not fetched the message.
         target.ask("fail");
         attach(&target);
         if k == 0 {

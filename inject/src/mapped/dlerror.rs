@@ -1,6 +1,6 @@
-//! What glibc keeps for `dlerror` of a thread's last failed call of the dynamic linker's.
+//! The message of a thread's last failed call of the dynamic linker's, which glibc keeps for `dlerror`.
 //!
-//! The next call of the thread's frees it, whoever makes that: a message would be lost that the program has not fetched yet, and
+//! The thread's next call frees it, whoever makes that: a message would be lost that the program has not fetched yet, and
 //! one that it has fetched would be freed while the program may read it. So it is set aside while a thread calls the linker for
 //! prof: the thread's variable for it is empty meanwhile, and a call that succeeds leaves it so. Where prof is killed in the
 //! midst, the message is lost, and nothing is freed.

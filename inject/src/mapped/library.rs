@@ -96,7 +96,7 @@ pub(crate) fn check(
     gadgets: Gadgets,
 ) -> Result<Functions> {
     let functions = functions(pid, mem, modules)?;
-    // What it puts in the place of the linker's descriptor would be mapped as the library.
+    // The linker would map a file that this other process puts in the place of the library's descriptor.
     if let Some(other) = sharers::shares_descriptors(pid) {
         let why = format!(
             "process {other} shares its descriptors (CLONE_FILES) and is not stopped while they are used"

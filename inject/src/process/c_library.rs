@@ -33,7 +33,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(crate) struct CLibrary {
     libc: Place,
-    /// The same as `libc` if that is musl.
+    /// The dynamic linker; of musl, which is one file, libc itself.
     linker: Place,
     functions: Vec<Symbol>,
     linked: Option<u64>,

@@ -245,7 +245,7 @@ fn try_with_all_stopped<T>(
 fn of_one_table(fit: Vec<(Fitness, Pid)>) -> Vec<Pid> {
     let lowest = fit.iter().map(|f| f.1).min().unwrap_or(Pid::NONE);
     let other = |tid: Pid| {
-        // Where the kernel can't compare, the table counts as the same.
+        // The table counts as the same if the kernel can't compare.
         prof_os::sharers::same_descriptors(lowest, tid) == Some(false)
     };
     fit.into_iter().map(|f| f.1).filter(|tid| !other(*tid)).collect()

@@ -154,7 +154,7 @@ pub(crate) fn names() -> HashSet<&'static str> {
 /// The modules of a process, as far as stacks are judged by them.
 pub(crate) struct Modules {
     libc: usize,
-    /// The same as `libc` if that is musl.
+    /// Index of the dynamic linker; of musl, which is one file, that of libc.
     linker: usize,
     /// Modules that define functions of an allocator, besides libc.
     allocators: Vec<usize>,
