@@ -1,7 +1,9 @@
 //! The hook as a library that the target's own dynamic linker loads (`--by dlopen`).
 
 use common::build::{program, program_with};
-use common::library::{BY_DLOPEN, maps_of_hook, no_mounts, none_left, over_folders};
+use common::library::{
+    BY_DLOPEN, busy, maps_of_hook, no_mounts, none_left, over_folders, recorded_while_busy,
+};
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};
 use std::path::Path;
@@ -172,31 +174,8 @@ fn a_stripped_program_is_recorded() {
 #[test]
 fn beside_threads_that_are_busy() {
     let scene = Scene::new("dlopen-busy");
-    let mut target = Target::start(&program("busy.c"), &[]);
-    // The arenas, and what the linker keeps.
-    target.ask("go");
-    target.ask("progress");
-    target.ask("park");
-    let linked = target.ask("linked");
-    for k in 0..10 {
-        target.ask("go");
-        let name = format!("{k}.prof");
-        let recording = scene.attach_with(&target, &[&BY_DLOPEN[..], &["-o", &name]].concat());
-        assert!(maps_of_hook(&target) > 0);
-        target.ask("alloc 10");
-        target.ask("progress");
-        scene.detach(&target);
-        target.ask("progress");
-        target.ask("park");
-        assert_eq!(target.ask("linked"), linked);
-        let after = Snapshot::of(&target);
-        assert!(after.foreign().is_empty() && maps_of_hook(&target) == 0, "{:?}", after.foreign());
-        let r = scene.finished(&recording);
-        let calls = r.asked_by("busy_block")[0].number("allocations");
-        assert_eq!(calls, 10);
-        target.ask("free 10");
-    }
-    none_left();
+    let (mut target, linked) = busy(Command::new(program("busy.c")));
+    recorded_while_busy(&scene, &mut target, &linked, 10);
     target.quit();
 }
 

@@ -2,11 +2,10 @@
 
 use common::build::program;
 use common::killer::{killed_at, killed_when};
-use common::library::{BY_DLOPEN, maps_of_hook, no_mounts, none_left, over_folders};
+use common::library::{BY_DLOPEN, busy, clean_up, maps_of_hook, no_mounts, over_folders};
 use common::snapshot::Snapshot;
-use common::{DEADLINE, Scene, Target, until};
+use common::{Scene, Target, until};
 use std::process::Command;
-use std::time::Instant;
 
 /// Number of kills in a run of a test, unless `PROF_KILLS` sets it.
 const KILLS: usize = 20;
@@ -16,42 +15,6 @@ fn places(calls: usize) -> Vec<usize> {
     let wanted = std::env::var("PROF_KILLS").ok().and_then(|v| v.parse().ok());
     let step = (calls / wanted.unwrap_or(KILLS)).max(1);
     (1 + std::process::id() as usize % step..=calls).step_by(step).collect()
-}
-
-/// Detaches after a kill: that succeeds, or finds nothing to do, and the target works as before.
-#[track_caller]
-fn clean_up(scene: &Scene, target: &mut Target, linked: &str, place: usize) {
-    target.ask("progress");
-    let out = scene.prof(&["detach", &target.pid.to_string()]);
-    let nothing = out.stderr.contains("is not being recorded");
-    assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
-    target.ask("progress");
-    target.ask("park");
-    let begun = Instant::now();
-    loop {
-        let after = Snapshot::of(target);
-        if after.foreign().is_empty() && maps_of_hook(target) == 0 {
-            break;
-        }
-        let left = after.foreign();
-        assert!(begun.elapsed() < DEADLINE / 6, "at call {place}: {left:?} after {out:?}");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    assert_eq!(target.ask("linked"), linked, "after a kill at call {place}");
-    none_left();
-    target.ask("go");
-}
-
-/// Starts a program with busy threads. Returns also the modules that its linker lists.
-fn busy(command: Command) -> (Target, String) {
-    let mut target = Target::spawn(command);
-    target.expect("ready");
-    target.ask("go");
-    target.ask("progress");
-    target.ask("park");
-    let linked = target.ask("linked");
-    target.ask("go");
-    (target, linked)
 }
 
 /// Kills prof at system calls of its attach to a busy program, and cleans up after each.

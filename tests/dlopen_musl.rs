@@ -3,12 +3,11 @@
 
 use common::build::{compile, has_compiler};
 use common::killer::killed_at;
-use common::library::{BY_DLOPEN, maps_of_hook, none_left};
+use common::library::{BY_DLOPEN, busy, clean_up, maps_of_hook, none_left, recorded_while_busy};
 use common::snapshot::Snapshot;
-use common::{DEADLINE, Scene, Target, installed, skip};
-use std::path::{Path, PathBuf};
+use common::{Scene, Target, installed, skip};
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
 /// Maximum growth of a heap for a few libraries, in bytes: some groups of slots.
 const MOST_GROWTH: u64 = 96 << 10;
@@ -161,42 +160,13 @@ fn a_program_without_its_first_thread_is_refused() {
     target.quit();
 }
 
-/// A target with threads in malloc, printf, dlopen, fork and a signal handler.
-fn busy(program: &Path) -> (Target, String) {
-    let mut target = Target::start(program, &[]);
-    target.ask("go");
-    target.ask("progress");
-    target.ask("park");
-    let linked = target.ask("linked");
-    target.ask("go");
-    (target, linked)
-}
-
 #[test]
 fn beside_threads_that_are_busy() {
     let what = "dlopen-musl-busy";
     let Some(program) = for_musl(what, "busy.c", &["-O1"]) else { return };
     let scene = Scene::new(what);
-    let (mut target, linked) = busy(&program);
-    for k in 0..5 {
-        let name = format!("{k}.prof");
-        let options = [&BY_DLOPEN[..], &["-o", &name, "--timeout", "60s"]].concat();
-        let recording = scene.attach_with(&target, &options);
-        assert!(maps_of_hook(&target) > 0);
-        target.ask("alloc 10");
-        target.ask("progress");
-        scene.detach(&target);
-        target.ask("progress");
-        target.ask("park");
-        assert_eq!(target.ask("linked"), linked);
-        let after = Snapshot::of(&target);
-        assert!(after.foreign().is_empty() && maps_of_hook(&target) == 0, "{:?}", after.foreign());
-        let r = scene.finished(&recording);
-        assert_eq!(r.asked_by("busy_block")[0].number("allocations"), 10);
-        target.ask("free 10");
-        target.ask("go");
-    }
-    none_left();
+    let (mut target, linked) = busy(Command::new(program));
+    recorded_while_busy(&scene, &mut target, &linked, 5);
     target.quit();
 }
 
@@ -222,20 +192,7 @@ fn kill(scene: &Scene, target: &mut Target, linked: &str, by: &str, is_detach: b
     let mut killed = 0;
     for place in (1 + std::process::id() as usize % step..=calls).step_by(step) {
         killed += usize::from(run(Some(place)).1);
-        target.ask("progress");
-        let out = scene.prof(&detach);
-        let nothing = out.stderr.contains("is not being recorded");
-        assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
-        target.ask("progress");
-        target.ask("park");
-        let begun = Instant::now();
-        while !Snapshot::of(target).foreign().is_empty() || maps_of_hook(target) > 0 {
-            assert!(begun.elapsed() < DEADLINE / 6, "at call {place}: {}", target.proc("maps"));
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        assert_eq!(target.ask("linked"), linked, "after a kill at call {place}");
-        none_left();
-        target.ask("go");
+        clean_up(scene, target, linked, place);
     }
     assert!(killed > KILLS / 3, "{killed}");
     println!("{by}: killed {killed} times");
@@ -248,7 +205,7 @@ fn kills_do_no_harm() {
     let what = "dlopen-musl-kills";
     let Some(program) = for_musl(what, "busy.c", &["-O1"]) else { return };
     let scene = Scene::new(what);
-    let (mut target, linked) = busy(&program);
+    let (mut target, linked) = busy(Command::new(program));
     for (by, is_detach) in [("map", false), ("dlopen", false), ("dlopen", true)] {
         kill(&scene, &mut target, &linked, by, is_detach);
     }

@@ -5,9 +5,8 @@
  * "linked" prints how many modules the dynamic linker lists, and a sum of their names. "alloc N" and "free N" as in
  * toggle.c. */
 #define _GNU_SOURCE
-#include "common.h"
+#include "listed.h"
 #include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -107,14 +106,6 @@ static void on_alarm(int sig) {
     if (atomic_load(&working)) ring_once(took > 3000 ? took : 3000);
 }
 
-static int add(struct dl_phdr_info *info, size_t size, void *to) {
-    (void)size;
-    unsigned long *all = to;
-    all[0]++;
-    for (const char *c = info->dlpi_name; *c; c++) all[1] = all[1] * 31 + (unsigned char)*c;
-    return 0;
-}
-
 NOINLINE static void *busy_block(void) {
     void *p = malloc(128); /* @busy_block */
     KEEP(p);
@@ -154,9 +145,7 @@ int main(void) {
             }
             say("done\n");
         } else if (is(word, "linked")) {
-            unsigned long all[2] = {0, 0};
-            dl_iterate_phdr(add, all);
-            say("done %lu %lx\n", all[0], all[1]);
+            say_listed();
         }
     }
 }

@@ -2,9 +2,8 @@
  * plugin_block; "linked" prints how many modules the dynamic linker lists, and a sum of their names; "find" looks for a
  * symbol that nobody has, and for the module of each function it knows. */
 #define _GNU_SOURCE
-#include "common.h"
+#include "listed.h"
 #include <dlfcn.h>
-#include <link.h>
 
 static void *blocks[4096];
 static int last;
@@ -13,14 +12,6 @@ NOINLINE static void *modules_block(void) {
     void *p = malloc(112); /* @modules_block */
     KEEP(p);
     return p;
-}
-
-static int add(struct dl_phdr_info *info, size_t size, void *to) {
-    (void)size;
-    unsigned long *all = to;
-    all[0]++;
-    for (const char *c = info->dlpi_name; *c; c++) all[1] = all[1] * 31 + (unsigned char)*c;
-    return 0;
 }
 
 int main(void) {
@@ -40,9 +31,7 @@ int main(void) {
             blocks[last++ % 4096] = function();
             say("done\n");
         } else if (is(word, "linked")) {
-            unsigned long all[2] = {0, 0};
-            dl_iterate_phdr(add, all);
-            say("done %lu modules, %lx\n", all[0], all[1]);
+            say_listed();
         } else if (is(word, "find")) {
             Dl_info info;
             if (dlsym(RTLD_DEFAULT, "no_such_function")) fail("a symbol");

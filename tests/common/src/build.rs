@@ -68,7 +68,7 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     let input = sources().join(source);
     let mut hash = DefaultHasher::new();
     (compiler, flags).hash(&mut hash);
-    let headers = ["common.h", "counted.h", "quiet.h"].map(|name| sources().join(name));
+    let headers = ["common.h", "counted.h", "listed.h", "quiet.h"].map(|name| sources().join(name));
     for file in std::iter::once(&input).chain(&headers) {
         std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hash);
     }

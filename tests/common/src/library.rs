@@ -1,8 +1,10 @@
 //! The hook's library in a target (`--by dlopen`).
 
-use crate::{Target, until};
+use crate::snapshot::Snapshot;
+use crate::{DEADLINE, Scene, Target, until};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Options by which the target's dynamic linker loads the hook.
 pub const BY_DLOPEN: [&str; 2] = ["--by", "dlopen"];
@@ -47,4 +49,67 @@ pub fn none_left() {
     until("the library's folders are gone", || {
         !std::fs::read_dir("/tmp").expect("/tmp").flatten().any(|e| is_ours(&e))
     });
+}
+
+/// Starts `busy.c`, with threads in the allocator, stdio, the dynamic linker, a signal handler and fork. Returns also the modules
+/// that its linker lists.
+pub fn busy(command: Command) -> (Target, String) {
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    // The arenas, and what the linker keeps.
+    target.ask("go");
+    target.ask("progress");
+    target.ask("park");
+    let linked = target.ask("linked");
+    target.ask("go");
+    (target, linked)
+}
+
+/// Records [`busy`] by dlopen a number of times. Each time it is as before.
+#[track_caller]
+pub fn recorded_while_busy(scene: &Scene, target: &mut Target, linked: &str, times: usize) {
+    for k in 0..times {
+        let name = format!("{k}.prof");
+        let options = [&BY_DLOPEN[..], &["-o", &name, "--timeout", "60s"]].concat();
+        let recording = scene.attach_with(target, &options);
+        assert!(maps_of_hook(target) > 0);
+        target.ask("alloc 10");
+        target.ask("progress");
+        scene.detach(target);
+        target.ask("progress");
+        target.ask("park");
+        assert_eq!(target.ask("linked"), linked);
+        let after = Snapshot::of(target);
+        assert!(after.foreign().is_empty() && maps_of_hook(target) == 0, "{:?}", after.foreign());
+        let r = scene.finished(&recording);
+        assert_eq!(r.asked_by("busy_block")[0].number("allocations"), 10);
+        target.ask("free 10");
+        target.ask("go");
+    }
+    none_left();
+}
+
+/// Detaches from [`busy`] after prof was killed at a system call: that succeeds, or finds nothing to do, and the target works as
+/// before.
+#[track_caller]
+pub fn clean_up(scene: &Scene, target: &mut Target, linked: &str, place: usize) {
+    target.ask("progress");
+    let out = scene.prof(&["detach", &target.pid.to_string(), "--timeout", "60s"]);
+    let nothing = out.stderr.contains("is not being recorded");
+    assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
+    target.ask("progress");
+    target.ask("park");
+    let begun = Instant::now();
+    loop {
+        let after = Snapshot::of(target);
+        if after.foreign().is_empty() && maps_of_hook(target) == 0 {
+            break;
+        }
+        let left = after.foreign();
+        assert!(begun.elapsed() < DEADLINE / 6, "at call {place}: {left:?} after {out:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(target.ask("linked"), linked, "after a kill at call {place}");
+    none_left();
+    target.ask("go");
 }
