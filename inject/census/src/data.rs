@@ -65,3 +65,15 @@ pub(crate) fn each_word(
     }
     true
 }
+
+/// Returns the mappings of this process without anonymous ones right behind those of files: memory of other tests may lie
+/// where a library's zeroed data would.
+///
+/// # Panics
+/// If the mappings can't be read.
+#[cfg(test)]
+pub(crate) fn maps_of_files_alone() -> Vec<Map> {
+    let maps = prof_os::maps::of(prof_os::Pid::this()).expect("maps");
+    let follows = |m: &Map| maps.iter().any(|o| o.end == m.start && o.inode != 0);
+    maps.iter().filter(|m| !m.is_anonymous() || !follows(m)).cloned().collect()
+}
