@@ -3,9 +3,9 @@
 //!
 //! glibc's allocator is walked, from 2.17 to today, without symbols: its main arena is recognised by its bins, the other
 //! arenas by the ring that they form, and every chunk begins behind the one before. What is in a thread's cache or in a
-//! fast bin looks as if it were in use, so these lists are followed as well. jemalloc 5.2 and 5.3 are walked by their map from
-//! pages to extents (`jemalloc/`), musl's allocator by its descriptions of groups of slots (`musl/`), mimalloc 2.0 by those
-//! of its segments (`mimalloc/`), tcmalloc by its tree from pages to spans (`tcmalloc/`). What no walk explains is counted by mapping.
+//! fast bin looks as if it were in use, so these lists are followed as well. jemalloc 5 is walked by its map from pages to
+//! extents (`jemalloc/`), musl's allocator by its descriptions of groups of slots (`musl/`), mimalloc 2 by those of its
+//! segments and mimalloc 3 by its map of pages (`mimalloc/`), tcmalloc by its tree from pages to spans (`tcmalloc/`). What no walk explains is counted by mapping.
 //!
 //! * [`take`] takes the census; [`Census`] is what it found;
 //! * [`own_words`] finds words of an allocator's own that look as if they held blocks;
@@ -21,6 +21,8 @@ mod census;
 mod chunk;
 mod data;
 mod error;
+#[cfg(all(test, target_pointer_width = "64", target_endian = "little"))]
+mod fake;
 mod jemalloc;
 mod mapped;
 mod mimalloc;

@@ -195,7 +195,7 @@ impl HeapData {
                 allocator::GLIBC => true,
                 allocator::JEMALLOC => census.jemallocs.iter().any(|j| j.version.is_some()),
                 allocator::MUSL => !census.musls.is_empty(),
-                allocator::MIMALLOC => census.mimallocs.iter().any(|m| m.known),
+                allocator::MIMALLOC => census.mimallocs.iter().any(|m| m.version.is_some()),
                 allocator::TCMALLOC => census.tcmallocs.iter().any(|t| t.known),
                 _ => false,
             },
@@ -279,7 +279,8 @@ impl HeapData {
         }
         self.scan(out)?;
         for a in self.allocators.iter().filter(|a| !a.walked) {
-            writeln!(out, "  not walked: {} {}, whose memory is below", a.name, a.version)?;
+            let name = format!("{} {}", a.name, a.version);
+            writeln!(out, "  not walked: {}, whose memory is below", name.trim_end())?;
         }
         self.loss(out)?;
         if !self.arenas.is_empty() {

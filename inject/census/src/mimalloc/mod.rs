@@ -1,14 +1,17 @@
-//! mimalloc 2.0: its blocks by its own data, walked from outside, without symbols.
+//! mimalloc 2 and 3: their blocks by their own data, walked from outside, without symbols.
 //!
-//! Segments (`segment.rs`) begin at multiples of 32 MiB with a secret number, which stands in the allocator's variables as
-//! well (`context.rs`). A segment describes its pages, each of which has places of one size: those that are on none of three
-//! lists of free ones hold blocks. Blocks that other threads have freed may also be on a list of the heap that they belong
-//! to. The layout is that of 2.0.9; of others nothing is counted.
+//! Segments of version 2 (`segment.rs`) begin at multiples of 32 MiB with a secret number, which stands in the allocator's
+//! variables as well (`context.rs`). A segment describes its pages, each of which has places of one size: those that are on
+//! none of three lists of free ones hold blocks. Blocks that other threads have freed may also be on a list of the heap that
+//! they belong to. Version 3 has a map that leads to its pages instead (`map.rs`), and no lists of heaps. Layouts of other
+//! versions than those of `form.rs` and `map.rs` are noticed, and nothing is counted.
 //!
 //! A block that is aligned to more than its place may begin later than that, and nothing says where: its page says only
 //! that there is such a block. Of these the whole place counts.
 
 mod context;
+mod form;
+mod map;
 mod page;
 mod segment;
 mod stats;
@@ -19,9 +22,11 @@ use crate::bits::{has, take_out};
 use crate::sums::Block;
 use crate::view::{Memory as _, View};
 pub(crate) use context::{Context, find};
-use page::{Page, read_page};
+use form::Layout;
+use map::PageMap;
+use page::{Described, Page, read_page};
 use prof_os::maps::Map;
-use segment::{Head, Links, PageHead, SLICE, with_secret};
+use segment::{Head, PageHead, SLICE, with_secret};
 pub use stats::MimallocStats;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -34,9 +39,13 @@ const MOST_HEAPS: usize = 1 << 18;
 /// The heap of one mimalloc.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
-    known: bool,
+    /// `None`: it is laid out in a way that is not known.
+    version: Option<(u32, u32)>,
     /// In the order of their addresses.
     segments: Vec<Segment>,
+    /// Memory of pages in no segment, and the number of those whose threads have ended.
+    areas: Vec<Range<u64>>,
+    abandoned: u64,
     pages: Vec<Page>,
     /// A bit for each place: whether a block is there.
     used: Vec<u64>,
@@ -70,12 +79,21 @@ struct Found {
 }
 
 impl Heap {
-    /// Walks the heap that has a secret number.
+    /// Walks the heap that a context leads to.
     pub(crate) fn walk(view: &mut View<'_>, maps: &[Map], context: &Context) -> Self {
-        let mut heap = Self::default();
-        let Some(links) = context.links else { return heap };
-        heap.known = true;
-        let (heads, bad, whole) = with_secret(view, maps, context.secret);
+        match context {
+            Context::Segments(secret, Some(layout)) => {
+                Self::of_segments(view, maps, *secret, *layout)
+            }
+            Context::Map(map) if map.version.is_some() => Self::of_map(view, maps, map),
+            _ => Self::default(),
+        }
+    }
+
+    /// Walks the segments that have a secret number.
+    fn of_segments(view: &mut View<'_>, maps: &[Map], secret: u64, layout: Layout) -> Self {
+        let mut heap = Self { version: Some(layout.form.version), ..Self::default() };
+        let (heads, bad, whole) = with_secret(view, maps, layout, secret);
         heap.links += u64::from(!whole);
         heap.lost.extend(bad.iter().map(|at| *at..at + SLICE));
         let (mut end, mut heaps) = (0, BTreeSet::new());
@@ -86,17 +104,41 @@ impl Heap {
                 continue;
             }
             end = head.range().end;
-            heap.add(view, maps, links, &head, &mut heaps);
+            heap.add(view, maps, layout, &head, &mut heaps);
         }
         // A debug build has longer heaps, and blocks with padding.
-        let is_heap = |view: &mut View<'_>, at: u64| context::delayed(view, at).is_some();
+        let is_heap = |view: &mut View<'_>, at: u64| context::delayed(view, at, layout).is_some();
         if !heaps.is_empty() && !heaps.iter().any(|at| is_heap(view, *at)) {
             return Self::default();
         }
         for at in heaps {
-            heap.take_delayed(view, links, at);
+            heap.take_delayed(view, layout, at);
         }
         heap
+    }
+
+    /// Walks the pages that a map leads to.
+    fn of_map(view: &mut View<'_>, maps: &[Map], map: &PageMap) -> Self {
+        let found = map.read(view, maps);
+        let (lost, links) = (found.lost, found.links);
+        let (areas, abandoned) = (found.areas, found.abandoned);
+        let mut heap =
+            Self { version: map.version, areas, abandoned, lost, links, ..Self::default() };
+        for (page, used) in found.all {
+            heap.put(page, used);
+        }
+        heap
+    }
+
+    /// Puts a page behind the others, with the bits of its places.
+    fn put(&mut self, mut page: Page, used: Vec<u64>) {
+        let Ok(first) = u32::try_from(self.used.len()) else {
+            self.lost.push(page.range());
+            return;
+        };
+        page.bits = first;
+        self.used.extend(used);
+        self.pages.push(page);
     }
 
     /// Adds a segment.
@@ -104,7 +146,7 @@ impl Heap {
         &mut self,
         view: &mut View<'_>,
         maps: &[Map],
-        links: Links,
+        layout: Layout,
         head: &Head,
         heaps: &mut BTreeSet<u64>,
     ) {
@@ -112,7 +154,7 @@ impl Heap {
         for _ in 0..TRIES {
             found = match head.used {
                 0 => Found::default(),
-                _ => Found::read(view, maps, links, head),
+                _ => Found::read(view, maps, layout, head),
             };
             if found.lost.is_empty() && found.links == 0 {
                 break;
@@ -126,14 +168,8 @@ impl Heap {
             is_abandoned: head.thread == 0,
             is_free: head.used == 0,
         });
-        for (mut page, used) in found.pages {
-            let Ok(first) = u32::try_from(self.used.len()) else {
-                found.lost.push(page.range());
-                continue;
-            };
-            page.bits = first;
-            self.used.extend(used);
-            self.pages.push(page);
+        for (page, used) in found.pages {
+            self.put(page, used);
         }
         self.lost.append(&mut found.lost);
         self.links += found.links;
@@ -147,8 +183,8 @@ impl Heap {
     }
 
     /// Takes the blocks out that other threads have given back to a heap.
-    fn take_delayed(&mut self, view: &mut View<'_>, links: Links, heap: u64) {
-        let Some(list) = context::delayed(view, heap) else {
+    fn take_delayed(&mut self, view: &mut View<'_>, layout: Layout, heap: u64) {
+        let Some(list) = context::delayed(view, heap, layout) else {
             self.links += 1;
             return;
         };
@@ -165,7 +201,7 @@ impl Heap {
                 self.links += 1;
                 return;
             };
-            at = links.decode(link, list.keys, heap);
+            at = layout.links.decode(link, list.keys, heap);
         }
     }
 
@@ -192,32 +228,35 @@ impl Heap {
 
     /// Returns whether the layout is one that is known, and the walk therefore found blocks.
     pub(crate) fn is_known(&self) -> bool {
-        self.known
+        self.version.is_some()
     }
 
     /// Returns the bytes of pages with places for blocks.
     pub(crate) fn active(&self) -> u64 {
-        self.segments.iter().map(|s| s.in_pages * SLICE).fold(0, u64::saturating_add)
+        let in_segments = self.segments.iter().map(|s| s.in_pages * SLICE);
+        let others = self.areas.iter().map(|area| area.end - area.start);
+        in_segments.chain(others).fold(0, u64::saturating_add)
     }
 
-    /// Returns the memory of segments, in order.
+    /// Returns the memory of segments, and of pages in none, in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
-        self.segments.iter().map(|s| s.at..s.at + s.slices * SLICE)
+        let in_segments = self.segments.iter().map(|s| s.at..s.at + s.slices * SLICE);
+        in_segments.chain(self.areas.iter().cloned())
     }
 }
 
 impl Found {
     /// Reads the pages of a segment.
-    fn read(view: &mut View<'_>, maps: &[Map], links: Links, head: &Head) -> Self {
+    fn read(view: &mut View<'_>, maps: &[Map], layout: Layout, head: &Head) -> Self {
         let mut found = Self::default();
-        let Some(bytes) = head.descriptions(view, links) else {
+        let Some(bytes) = head.descriptions(view, layout) else {
             found.lost.push(head.range());
             return found;
         };
         let (mut slice, mut pages) = (0, 0);
         while slice < head.entries {
-            let from = (slice * links.described()) as usize;
-            let page = PageHead::of(&bytes[from..], links);
+            let from = (slice * layout.described()) as usize;
+            let page = PageHead::of(&bytes[from..], layout);
             let (start, next) = (head.at + slice * SLICE, slice + page.slices);
             // A single block may have more slices than are described.
             let last = if head.is_huge { head.slices } else { head.entries };
@@ -230,8 +269,15 @@ impl Found {
                 pages += 1;
                 found.in_pages += page.slices;
                 found.heaps.extend(Some(page.heap).filter(|heap| *heap != 0));
-                let about = (head.description(slice, links), start);
-                match read_page(view, maps, links, (head, &page), about) {
+                let described = page.places(start, layout).map(|places| Described {
+                    head: &page,
+                    places,
+                    links: layout.links,
+                    about: head.description(slice, layout),
+                    is_huge: head.is_huge,
+                    alignment: head.alignment,
+                });
+                match described.and_then(|described| read_page(view, maps, &described)) {
                     Some((page, used, agrees)) => {
                         found.links += u64::from(!agrees);
                         found.pages.push((page, used));

@@ -1,6 +1,7 @@
 //! The places of a page, and the lists of those that are free.
 
-use super::segment::{Head, Links, PageHead};
+use super::form::Links;
+use super::segment::PageHead;
 use crate::bits::{all_set, take_out};
 use crate::data::is_own;
 use crate::sums::Block;
@@ -68,37 +69,50 @@ impl Page {
     }
 }
 
-/// Reads the lists of a page, whose description lies at `about.0` and whose first slice begins at `about.1`. Returns the
-/// page, a bit for each place that holds a block, and whether all numbers agree; `None` if the page makes no sense.
+/// A page as its description has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Described<'a> {
+    pub head: &'a PageHead,
+    /// Where its places begin, and the bytes of each.
+    pub places: (u64, u64),
+    pub links: Links,
+    /// Address of the description.
+    pub about: u64,
+    /// Whether its memory is only for the one block that it has.
+    pub is_huge: bool,
+    /// Alignment of that block, if that is why.
+    pub alignment: Option<u64>,
+}
+
+/// Reads the lists of a page. Returns the page, a bit for each place that holds a block, and whether all numbers agree;
+/// `None` if the page makes no sense.
 pub(super) fn read_page(
     view: &mut View<'_>,
     maps: &[Map],
-    links: Links,
-    (head, described): (&Head, &PageHead),
-    about: (u64, u64),
+    described: &Described<'_>,
 ) -> Option<(Page, Vec<u64>, bool)> {
-    let (start, size) = described.places(about.1)?;
-    let places = described.capacity;
-    let flags = if described.is_shifted { SHIFTED } else { 0 };
-    let huge = if head.is_huge { HUGE } else { 0 };
+    let Described { head, places: (start, size), is_huge, .. } = *described;
+    let places = head.capacity;
+    let flags = if head.is_shifted { SHIFTED } else { 0 };
+    let huge = if is_huge { HUGE } else { 0 };
     let mut page = Page { start, size, places: places as u32 | flags | huge, bits: 0, later: 0 };
     if places > 0 && !is_own(maps, &page.range()) {
         return None;
     }
-    let mut lists = Lists { view, page, read: Vec::new(), links, described, about: about.0 };
+    let mut lists = Lists { view, page, read: Vec::new(), described };
     let mut used = all_set(places);
     let mut counts = [0; 3];
     let mut agrees = true;
-    for (n, first) in counts.iter_mut().zip([described.free, described.local, described.others]) {
+    for (n, first) in counts.iter_mut().zip([head.free, head.local, head.others]) {
         agrees &= lists.take_out(first, &mut used, n);
     }
     // Blocks that others have freed count as used until the owner looks at them.
     let [free, local, others] = counts;
-    agrees &= free + local + described.used == places && others <= described.used;
+    agrees &= free + local + head.used == places && others <= head.used;
     // The alignment of a block that has a segment for it says where it begins.
-    if let Some(alignment) = head.alignment.filter(|_| head.is_huge && places == 1) {
+    if let Some(alignment) = described.alignment.filter(|_| is_huge && places == 1) {
         let later = start.checked_next_multiple_of(alignment).map(|at| at - start);
-        if let Some(later) = later.filter(|later| *later < size && described.is_shifted) {
+        if let Some(later) = later.filter(|later| *later < size && head.is_shifted) {
             (page.later, page.places) = (later, 1 | huge);
         }
     }
@@ -111,9 +125,7 @@ struct Lists<'a, 'b> {
     page: Page,
     /// The page's memory, once it was read as a whole.
     read: Vec<u8>,
-    links: Links,
-    described: &'a PageHead,
-    about: u64,
+    described: &'a Described<'a>,
 }
 
 impl Lists<'_, '_> {
@@ -126,7 +138,8 @@ impl Lists<'_, '_> {
             let taken = number.is_some_and(|number| take_out(used, number));
             let Some(link) = self.link(at).filter(|_| taken) else { return false };
             *n += 1;
-            at = self.links.decode(link, self.described.keys, self.about);
+            let Described { head, links, about, .. } = *self.described;
+            at = links.decode(link, head.keys, about);
         }
         true
     }

@@ -1,9 +1,9 @@
-//! mimalloc's segments, and the pages that they consist of (`mi_segment_t` and `mi_page_t` in include/mimalloc-types.h of
-//! 2.0.9).
+//! The segments of mimalloc 2, and the pages that they consist of.
 //!
 //! A segment is memory from the kernel that begins at a multiple of 32 MiB with a description of its slices of 64 KiB. A
 //! page is one slice or several, and has blocks of one size. A block of more than 16 MiB has a segment of its own.
 
+use super::form::{HEAD, Layout, Links, More, PageForm, SIZE, Starts};
 use crate::view::{Memory as _, View, WORD, words};
 use prof_os::maps::Map;
 use std::ops::Range;
@@ -13,57 +13,16 @@ pub(super) const SLICE: u64 = 64 << 10;
 pub(super) const SEGMENT: u64 = 32 << 20;
 /// Greatest number of slices that are described.
 const SLICES: u64 = SEGMENT / SLICE;
-/// Words of a segment in front of the descriptions of slices, and the place of some of them.
-const HEAD: usize = 33;
-const ALIGNMENT: usize = 2;
-const ALIGN_OFFSET: usize = 3;
-const USED: usize = 26;
-const COOKIE: usize = 27;
-const ALL: usize = 28;
-const INFO: usize = 29;
-const KIND: usize = 30;
-const ENTRIES: usize = 31;
-const THREAD: usize = 32;
 /// Greatest number of slices that a segment's own data take.
 const MOST_INFO: u64 = 16;
 /// Bits of an address.
-const ADDRESS: u32 = 47;
-/// Blocks of these sizes begin so many bytes behind the beginning of their page.
-const BEHIND: (Range<u64>, u64) = (8..1025, 384);
+pub(super) const ADDRESS: u32 = 47;
 /// The size in a page's description from which on its block takes the whole page.
 const HUGE: u64 = 2 << 30;
 /// Bit of a page's flags: one of its blocks begins later than its place.
-const SHIFTED: u8 = 2;
+const SHIFTED: u64 = 2;
 /// Greatest number of places that are looked at as segments: 32 TiB of memory.
 const MOST_PLACES: usize = 1 << 20;
-
-/// Whether the links of free blocks are encoded, as in builds with MI_SECURE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Links {
-    Plain,
-    Encoded,
-}
-
-impl Links {
-    /// Returns the bytes of a page's description.
-    pub(super) fn described(self) -> u64 {
-        match self {
-            Self::Plain => 10 * WORD,
-            Self::Encoded => 12 * WORD,
-        }
-    }
-
-    /// Returns the block that a link leads to, 0 if none. Encoded, no block is the address of what has the keys.
-    pub(super) fn decode(self, link: u64, keys: [u64; 2], none: u64) -> u64 {
-        match self {
-            Self::Plain => link,
-            Self::Encoded => {
-                let at = link.wrapping_sub(keys[0]).rotate_right((keys[0] % 64) as u32) ^ keys[1];
-                if at == none { 0 } else { at }
-            }
-        }
-    }
-}
 
 /// The data at the start of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,15 +43,17 @@ pub(super) struct Head {
 }
 
 /// Returns the secret number that all segments of one mimalloc have in common, if one begins with these words.
-fn secret(at: u64, head: &[u64; HEAD]) -> Option<u64> {
-    (head[COOKIE] != 0).then_some(head[COOKIE] ^ at)
+fn secret(at: u64, head: &[u64; HEAD], layout: Layout) -> Option<u64> {
+    let cookie = head[layout.form.segment.cookie];
+    (cookie != 0).then_some(cookie ^ at)
 }
 
 impl Head {
     /// Reads what a segment begins with; `None` if it makes no sense.
-    fn of(at: u64, head: &[u64; HEAD]) -> Option<Self> {
-        let (slices, info, entries) = (head[ALL], head[INFO], head[ENTRIES]);
-        let kind = head[KIND] & u64::from(u32::MAX);
+    fn of(at: u64, head: &[u64; HEAD], layout: Layout) -> Option<Self> {
+        let form = &layout.form.segment;
+        let (slices, info, entries) = (head[form.slices], head[form.info], head[form.entries]);
+        let kind = head[form.kind] & u64::from(u32::MAX);
         // The last slice is not used where a guard page ends the segment.
         let fits = (1..=MOST_INFO).contains(&info)
             && info < entries
@@ -100,16 +61,23 @@ impl Head {
             && slices <= 1 << ADDRESS >> SLICE.trailing_zeros()
             && at.checked_add(slices * SLICE).is_some_and(|end| end >> ADDRESS == 0)
             && (kind == 1 || kind == 0 && slices == SLICES && entries + 1 >= SLICES);
-        let aligned = head[ALIGN_OFFSET] != 0 && head[ALIGNMENT].is_power_of_two();
-        fits.then_some(Self {
+        // Only the bytes of the segment tell 2.1.2 from versions before it.
+        let (has_size, alignment) = match form.more {
+            More::Size(n) => (head[n] == slices.wrapping_mul(SLICE), None),
+            More::Alignment(n, from) => (
+                head[SIZE] == slices.wrapping_mul(SLICE),
+                Some(head[n]).filter(|n| head[from] != 0 && n.is_power_of_two()),
+            ),
+        };
+        (fits && has_size == matches!(form.more, More::Size(_))).then_some(Self {
             at,
             slices,
             entries,
             info,
-            used: head[USED],
+            used: head[form.used],
             is_huge: kind == 1,
-            alignment: aligned.then_some(head[ALIGNMENT]),
-            thread: head[THREAD],
+            alignment,
+            thread: head[form.thread],
         })
     }
 
@@ -119,35 +87,34 @@ impl Head {
     }
 
     /// Returns the address of the description of a slice.
-    pub(super) fn description(&self, slice: u64, links: Links) -> u64 {
-        self.at + HEAD as u64 * WORD + slice * links.described()
+    pub(super) fn description(&self, slice: u64, layout: Layout) -> u64 {
+        self.at + layout.form.segment.len * WORD + slice * layout.described()
     }
 
     /// Reads the descriptions of all slices; `None` if they can't be read.
-    pub(super) fn descriptions(&self, view: &mut View<'_>, links: Links) -> Option<Vec<u8>> {
-        let range = self.description(0, links)..self.description(self.entries, links);
+    pub(super) fn descriptions(&self, view: &mut View<'_>, layout: Layout) -> Option<Vec<u8>> {
+        let range = self.description(0, layout)..self.description(self.entries, layout);
         let bytes = view.all(range.clone());
         (bytes.len() as u64 == range.end - range.start).then_some(bytes)
     }
 
-    /// Returns whether the descriptions of slices lead from each page to the next, up to the end.
-    fn is_chain(&self, view: &mut View<'_>, links: Links) -> bool {
-        let Some(bytes) = self.descriptions(view, links) else { return false };
-        let mut slice = 0;
+    /// Returns how many pages have the number of places that there is room for, if the descriptions of slices lead from
+    /// each page to the next, up to the end.
+    fn fit(&self, view: &mut View<'_>, layout: Layout) -> Option<u64> {
+        let bytes = self.descriptions(view, layout)?;
+        let (mut slice, mut fit) = (0, 0);
         while slice < self.entries {
-            let from = (slice * links.described()) as usize;
-            let page = PageHead::of(&bytes[from..], links);
+            let from = (slice * layout.described()) as usize;
+            let page = PageHead::of(&bytes[from..], layout);
             if page.slices == 0 || page.offset != 0 || slice == 0 && page.slices != self.info {
-                return false;
+                return None;
             }
+            let start = self.at + slice * SLICE;
+            let is_page = slice > 0 && page.size != 0;
+            fit += u64::from(is_page && page.places(start, layout).is_some());
             slice += page.slices;
         }
-        slice == self.entries || self.is_huge
-    }
-
-    /// Returns how links are encoded, by the length of the descriptions that makes sense.
-    pub(super) fn links(&self, view: &mut View<'_>) -> Option<Links> {
-        [Links::Plain, Links::Encoded].into_iter().find(|links| self.is_chain(view, *links))
+        (slice == self.entries || self.is_huge).then_some(fit)
     }
 }
 
@@ -171,57 +138,96 @@ pub(super) struct PageHead {
     pub local: u64,
     pub others: u64,
     pub keys: [u64; 2],
+    /// Where its places begin, in versions that say so.
+    pub start: u64,
     /// The heap that it belongs to.
     pub heap: u64,
 }
 
 impl PageHead {
     /// Reads a description.
-    pub(super) fn of(bytes: &[u8], links: Links) -> Self {
-        let half = |at: usize| {
-            let bytes = bytes.get(at..).and_then(|b| b.first_chunk::<2>());
-            u64::from(bytes.map_or(0, |b| u16::from_ne_bytes(*b)))
+    pub(super) fn of(bytes: &[u8], layout: Layout) -> Self {
+        let fields = Fields(bytes);
+        let is_late = layout.form.page == PageForm::Late;
+        let head = Self {
+            slices: fields.four(0),
+            offset: fields.four(4) as u32,
+            capacity: fields.half(10),
+            reserved: fields.half(12),
+            is_shifted: fields.half(14) & SHIFTED != 0,
+            free: fields.word(16),
+            ..Self::default()
         };
-        let four = |at: usize| {
-            let bytes = bytes.get(at..).and_then(|b| b.first_chunk::<4>());
-            bytes.map_or(0, |b| u32::from_ne_bytes(*b))
+        let (head, behind) = match is_late {
+            true => (
+                Self {
+                    local: fields.word(24),
+                    used: fields.half(32),
+                    size: fields.word(40),
+                    start: fields.word(48),
+                    ..head
+                },
+                56,
+            ),
+            false => (
+                Self {
+                    used: fields.four(24),
+                    size: fields.four(28),
+                    local: fields.word(32),
+                    ..head
+                },
+                40,
+            ),
         };
-        let word = |at: usize| {
-            let bytes = bytes.get(at..at + WORD as usize);
-            bytes.and_then(|b| words(b).next()).unwrap_or(0)
+        let (keys, behind) = match layout.links {
+            Links::Plain => ([0; 2], behind),
+            Links::Encoded => ([0, 8].map(|k| fields.word(behind + k)), behind + 16),
         };
-        let behind = match links {
-            Links::Plain => 40,
-            Links::Encoded => 56,
-        };
-        let keys = if links == Links::Encoded { [word(40), word(48)] } else { [0; 2] };
-        Self {
-            slices: u64::from(four(0)),
-            offset: four(4),
-            capacity: half(10),
-            reserved: half(12),
-            is_shifted: bytes.get(14).is_some_and(|flags| flags & SHIFTED != 0),
-            free: word(16),
-            used: u64::from(four(24)),
-            size: u64::from(four(28)),
-            local: word(32),
-            keys,
-            // The low bits say how other threads are to free.
-            others: word(behind) & !3,
-            heap: word(behind + 8),
-        }
+        // The low bits say how other threads are to free.
+        let others = fields.word(behind) & !3;
+        Self { keys, others, heap: fields.word(behind + 8), ..head }
     }
 
-    /// Returns where the places of a page begin, and the bytes of each; `None` if they do not fit into its slices.
-    pub(super) fn places(&self, start: u64) -> Option<(u64, u64)> {
+    /// Returns where the places of a page begin whose first slice begins at `first`, and the bytes of each; `None` if they do
+    /// not fit into its slices.
+    pub(super) fn places(&self, first: u64, layout: Layout) -> Option<(u64, u64)> {
         let room = self.slices.checked_mul(SLICE)?;
-        let behind = if BEHIND.0.contains(&self.size) { BEHIND.1 } else { 0 };
-        let size = if self.size >= HUGE { room } else { self.size };
+        let starts = layout.form.starts;
+        let size = if starts != Starts::Said && self.size >= HUGE { room } else { self.size };
+        let behind = match starts {
+            Starts::Said => self.start.checked_sub(first)?,
+            starts => starts.behind(size),
+        };
+        let places = room.checked_sub(behind)?.checked_div(size)?;
+        // The number of places is the only trace of how far behind they begin.
+        let is_exact = starts == Starts::Said || !Starts::SIZES.contains(&size);
         let fits = size >= WORD
             && self.capacity <= self.reserved
-            && behind + self.reserved * size <= room
+            && (self.reserved == places || is_exact && self.reserved < places)
             && self.used <= self.capacity;
-        fits.then_some((start + behind, size))
+        fits.then_some((first + behind, size))
+    }
+}
+
+/// The bytes of a description, of which missing ones are zero.
+pub(super) struct Fields<'a>(pub &'a [u8]);
+
+impl Fields<'_> {
+    fn part<const N: usize>(&self, at: usize) -> [u8; N] {
+        let bytes = self.0.get(at..).and_then(|b| b.first_chunk());
+        bytes.copied().unwrap_or([0; N])
+    }
+
+    pub(super) fn half(&self, at: usize) -> u64 {
+        u64::from(u16::from_ne_bytes(self.part(at)))
+    }
+
+    pub(super) fn four(&self, at: usize) -> u64 {
+        u64::from(u32::from_ne_bytes(self.part(at)))
+    }
+
+    pub(super) fn word(&self, at: usize) -> u64 {
+        words(&self.part::<{ WORD as usize }>(at)).next().unwrap_or(0)
     }
 }
 
@@ -249,14 +255,20 @@ pub(super) fn each_head(
     true
 }
 
-/// Finds what looks like segments, and their secret numbers with how links are encoded.
-pub(super) fn each_secret(view: &mut View<'_>, maps: &[Map], mut take: impl FnMut(u64, Links)) {
+/// Finds what looks like segments by any layout, and their secret numbers, with how many pages make sense.
+pub(super) fn each_secret(
+    view: &mut View<'_>,
+    maps: &[Map],
+    mut take: impl FnMut(u64, Layout, u64),
+) {
     each_head(view, maps, |view, at, words| {
-        let found = secret(at, words).zip(Head::of(at, words));
-        if let Some((secret, head)) = found
-            && let Some(links) = head.links(view)
-        {
-            take(secret, links);
+        for layout in Layout::all() {
+            let found = secret(at, words, layout).zip(Head::of(at, words, layout));
+            if let Some((secret, head)) = found
+                && let Some(fit) = head.fit(view, layout)
+            {
+                take(secret, layout, fit);
+            }
         }
     });
 }
@@ -266,12 +278,13 @@ pub(super) fn each_secret(view: &mut View<'_>, maps: &[Map], mut take: impl FnMu
 pub(super) fn with_secret(
     view: &mut View<'_>,
     maps: &[Map],
+    layout: Layout,
     wanted: u64,
 ) -> (Vec<Head>, Vec<u64>, bool) {
     let (mut all, mut bad) = (Vec::new(), Vec::new());
     let whole = each_head(view, maps, |_, at, words| {
-        if secret(at, words) == Some(wanted) {
-            match Head::of(at, words) {
+        if secret(at, words, layout) == Some(wanted) {
+            match Head::of(at, words, layout) {
                 Some(head) => all.push(head),
                 None => bad.push(at),
             }

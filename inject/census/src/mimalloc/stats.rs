@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 /// A mimalloc that a process has. Bytes are those that a program can use of blocks: there are no headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MimallocStats {
-    /// Whether its layout is one that is known. If not, no block is counted.
-    pub known: bool,
-    /// Number of segments, and bytes of their address space.
+    /// The version whose layout fits, major and minor: 2.0 to 2.3, 3.1 or 3.3. `None`: none fits, so that no block is counted.
+    pub version: Option<(u32, u32)>,
+    /// Number of segments, and bytes of their address space. Version 3 has none.
     pub segments: u64,
     /// See `segments`.
     pub system: u64,
-    /// Number of those segments whose thread has ended, and that no other thread has taken over.
+    /// Number of those segments, of version 3 of pages, whose thread has ended, and that no other thread has taken over.
     pub abandoned: u64,
     /// Number of those segments that have no page, and are kept for later.
     pub kept: u64,
@@ -23,7 +23,7 @@ pub struct MimallocStats {
     pub pages: u64,
     /// Blocks that the program has.
     pub in_use: Sum,
-    /// The part of `in_use` that has segments of its own.
+    /// The part of `in_use` that has segments of its own, of version 3 pages.
     pub huge: Sum,
     /// The part of `in_use` in whose pages a block is aligned so that it may begin later than its place.
     pub shifted: Sum,
@@ -37,10 +37,10 @@ impl Heap {
         let segments =
             |of: fn(&super::Segment) -> bool| self.segments.iter().filter(|s| of(s)).count() as u64;
         let mut all = MimallocStats {
-            known: self.known,
+            version: self.version,
             segments: self.segments.len() as u64,
             system: self.segments.iter().map(|s| s.slices * SLICE).fold(0, u64::saturating_add),
-            abandoned: segments(|s| s.is_abandoned && !s.is_free),
+            abandoned: self.abandoned + segments(|s| s.is_abandoned && !s.is_free),
             kept: segments(|s| s.is_free),
             pages: self.active(),
             ..MimallocStats::default()

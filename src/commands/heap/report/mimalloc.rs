@@ -7,18 +7,20 @@ use serde::Serialize;
 use std::fmt::{self, Write};
 
 /// A mimalloc that the process has.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct MimallocData {
     /// Whether its layout is one that is known; if not, no block is counted.
     known: bool,
+    /// The version that has this layout, such as `2.1`.
+    version: Option<String>,
     segments: u64,
     system_bytes: u64,
-    /// Segments whose threads have ended, and those without a page.
+    /// Segments, of version 3 pages, whose threads have ended, and segments without a page.
     abandoned_segments: u64,
     kept_segments: u64,
     page_bytes: u64,
     in_use: SumData,
-    /// Blocks with segments of their own; they are part of `in_use`.
+    /// Blocks with segments of their own, of version 3 pages; they are part of `in_use`.
     huge: SumData,
     /// Blocks that may begin later than their places, as one of their page does; they are part of `in_use`.
     shifted: SumData,
@@ -28,7 +30,8 @@ pub(super) struct MimallocData {
 impl From<&MimallocStats> for MimallocData {
     fn from(m: &MimallocStats) -> Self {
         Self {
-            known: m.known,
+            known: m.version.is_some(),
+            version: m.version.map(|(major, minor)| format!("{major}.{minor}")),
             segments: m.segments,
             system_bytes: m.system,
             abandoned_segments: m.abandoned,
@@ -45,31 +48,40 @@ impl From<&MimallocStats> for MimallocData {
 impl MimallocData {
     /// Writes what it has from the kernel, and what is free.
     pub(super) fn write(&self, out: &mut String) -> fmt::Result {
-        if !self.known {
+        let Some(version) = &self.version else {
             return writeln!(
                 out,
                 "  a mimalloc is there whose data are laid out in a way that prof does not know: none of its blocks is \
                  counted"
             );
-        }
+        };
+        // Version 3 has no segments.
+        let has_segments = self.segments > 0;
+        let (one, many) = if has_segments { ("segment", "segments") } else { ("page", "pages") };
+        let segments = match has_segments {
+            true => {
+                format!(", in {} of {}", count(self.segments, one, many), bytes(self.system_bytes))
+            }
+            false => String::new(),
+        };
         write!(
             out,
-            "  mimalloc 2.0: {} of pages, in {} of {}; {} free in {}",
+            "  mimalloc {version}: {} of pages{segments}; {} free in {}",
             bytes(self.page_bytes),
-            count(self.segments, "segment", "segments"),
-            bytes(self.system_bytes),
             bytes(self.free.bytes),
             count(self.free.blocks, "place", "places"),
         )?;
         if self.abandoned_segments > 0 {
-            let (one, many) = ("segment is of a thread", "segments are of threads");
-            let segments = count(self.abandoned_segments, one, many);
+            let (one, many) = (format!("{one} is of a thread"), format!("{many} are of threads"));
+            let segments = count(self.abandoned_segments, &one, &many);
             write!(out, "; {segments} that ended")?;
         }
         if self.huge.blocks > 0 {
-            let (one, many) =
-                ("block has a segment of its own", "blocks have segments of their own");
-            let blocks = count(self.huge.blocks, one, many);
+            let (first, other) = (
+                format!("block has a {one} of its own"),
+                format!("blocks have {many} of their own"),
+            );
+            let blocks = count(self.huge.blocks, &first, &other);
             write!(out, "; {blocks}: {}", bytes(self.huge.bytes))?;
         }
         writeln!(out)
