@@ -1,5 +1,5 @@
 //! jemalloc's extents: runs of pages that are one large block, a slab of small ones, or free
-//! (`edata_t` in include/jemalloc/internal/edata.h of 5.3, `extent_t` in extent_structs.h of 5.2).
+//! (`edata_t` in include/jemalloc/internal/edata.h of 5.3, `extent_t` in extent_structs.h of 5.0 to 5.2).
 
 /// Words of an extent's data in front of the bitmap of its regions.
 pub(crate) const HEAD: u64 = 8;
@@ -23,9 +23,11 @@ pub(crate) struct Layout {
 }
 
 /// The layouts that are known.
-pub(crate) const LAYOUTS: [Layout; 2] = [
+pub(crate) const LAYOUTS: [Layout; 3] = [
     Layout { minor: 3, state: 17, state_width: 3, class: 20 },
+    // 5.1 as well.
     Layout { minor: 2, state: 16, state_width: 2, class: 18 },
+    Layout { minor: 0, state: 15, state_width: 2, class: 17 },
 ];
 
 /// The purpose of an extent.
@@ -91,9 +93,8 @@ impl Extent {
         self.address >> shift << shift
     }
 
-    /// Returns the number of blocks that it has room for, or `None` if it makes no sense.
-    pub(crate) fn room(&self, classes: &[u64], shift: u32) -> Option<u64> {
-        let size = *classes.get(usize::from(self.class))?;
+    /// Returns the number of blocks of a size that it has room for, or `None` if it makes no sense.
+    pub(crate) fn room(&self, size: u64, shift: u32) -> Option<u64> {
         let base = self.base(shift);
         base.checked_add(self.size).filter(|end| end >> super::ADDRESS == 0)?;
         if self.slab {
@@ -101,12 +102,6 @@ impl Extent {
             return (self.address == base && (1..=1 << (shift - TINY)).contains(&n)).then_some(n);
         }
         ((self.address - base).checked_add(size)? <= self.size).then_some(1)
-    }
-
-    /// Returns whether it fits exactly what jemalloc makes for a block: a large one, perhaps with a page to shift it in.
-    pub(crate) fn is_exact(&self, classes: &[u64], shift: u32) -> bool {
-        let size = classes.get(usize::from(self.class)).copied().unwrap_or(0);
-        !self.slab && (self.size == size || self.size == size.saturating_add(1 << shift))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The map from pages to extents (`tree.rs`) leads to every extent. A large block is an extent of its own; a slab has a
 //! bitmap of its regions (`extent.rs`). What is in the cache of a thread (`caches.rs`) is free, though its slab has it as
-//! allocated. The layout is that of 5.2 or of 5.3, whichever makes sense of the extents.
+//! allocated. The layout is that of 5.0, of 5.1 and 5.2, or of 5.3, whichever makes sense of the extents.
 
 mod caches;
 mod classes;
@@ -14,6 +14,7 @@ mod tree;
 mod tsd;
 
 use crate::view::{View, WORD};
+use caches::Kind;
 use classes::{QUANTA, classes};
 use extent::{Extent, HEAD, LAYOUTS, Layout, Use, mask, words_of};
 use prof_os::maps::Map;
@@ -36,7 +37,38 @@ const BITS: u64 = 64;
 struct Form {
     layout: Layout,
     classes: Vec<u64>,
+    /// Number of the classes whose blocks share slabs.
+    small: usize,
     shift: u32,
+    /// Bytes that the extent of a large block is longer than the block.
+    pad: u64,
+}
+
+impl Form {
+    fn new(layout: Layout, quantum: u32, shift: u32, pad: u64) -> Self {
+        let classes = classes(quantum);
+        // Large blocks have four pages and more.
+        let small = classes.partition_point(|size| *size < 4 << shift);
+        Self { layout, classes, small, shift, pad }
+    }
+
+    /// Returns the bytes of each of an extent's blocks; `None` if its class does not go with its length. From 5.3.1 on
+    /// large blocks have any number of pages up to that of their class.
+    fn size_of(&self, e: &Extent) -> Option<u64> {
+        let class = usize::from(e.class);
+        let most = *self.classes.get(class)?;
+        if e.slab || class < self.small {
+            return Some(most);
+        }
+        let size = e.size.checked_sub(self.pad)?;
+        (size > self.classes[class - 1] && size <= most).then_some(size)
+    }
+
+    /// Returns the bytes of each block of an extent, and the number that it has room for; `None` if it makes no sense.
+    fn room(&self, e: &Extent) -> Option<(u64, u64)> {
+        let size = self.size_of(e)?;
+        e.room(size, self.shift).map(|room| (size, room))
+    }
 }
 
 /// A block or a place for one.
@@ -72,8 +104,9 @@ pub(crate) struct Heap {
     cached: Vec<u64>,
     /// Blocks in which the lists of caches stand, in order.
     own: Vec<u64>,
-    /// Number of caches of threads that were found.
+    /// Number of caches of threads that were found, and the minor number of the version that has such.
     caches: u64,
+    minor: Option<u32>,
     /// Memory of extents that make no sense.
     pub lost: Vec<Range<u64>>,
     /// Links that make no sense, and slabs whose numbers don't agree.
@@ -86,13 +119,14 @@ impl Heap {
         let mut heap = Self::default();
         let (leaves, bad) = tree.leaves(view, maps);
         heap.links += bad;
+        let mut entries = Vec::new();
         for (key, leaf) in &leaves {
-            let (entries, read) = tree.entries_of(view, *key, leaf);
+            let (found, read) = tree.entries_of(view, *key, leaf);
             heap.links += u64::from(!read);
-            if heap.form.is_none() {
-                heap.form = recognise(view, &entries, tree.shift);
-            }
-            let Some(form) = heap.form.clone() else { continue };
+            entries.extend(found);
+        }
+        heap.form = recognise(view, &entries, tree.shape.shift);
+        if let Some(form) = heap.form.clone() {
             for (at, page) in entries {
                 heap.add(view, &form, at, page);
             }
@@ -125,10 +159,9 @@ impl Heap {
                 self.extents.push(e);
                 return;
             }
-            let room = e.room(&form.classes, form.shift);
-            let used = match room {
+            let used = match form.room(&e) {
                 Some(_) if !e.slab => Some((vec![1], true)),
-                Some(room) => slab(view, at, &e, room),
+                Some((_, room)) => slab(view, at, &e, room),
                 None => None,
             };
             match used {
@@ -168,15 +201,16 @@ impl Heap {
     /// Marks the blocks in caches of threads.
     fn mark_cached(&mut self, view: &mut View<'_>, maps: &[Map], tree: &Tree, form: &Form) {
         let extents = self.ranges();
-        let (mut all, mut links) = caches::find(view, maps, tree, &extents, form.layout.minor);
+        let kind = Kind { minor: form.layout.minor, small: form.small };
+        let (mut all, mut links) = caches::find(view, maps, tree, &extents, kind);
         if all.is_empty() && form.layout.minor >= 3 {
-            (all, links) = tsd::find(view, maps, tree, &extents);
+            (all, links) = tsd::find(view, maps, tree, &extents, kind);
         }
         self.links += links;
         let most = form.classes.partition_point(|size| *size <= caches::MOST);
         let mut own = Vec::new();
         for c in &all {
-            let bins = c.bins(view, form.layout.minor, most);
+            let bins = c.bins(view, most);
             for (class, bin) in bins.iter().enumerate().filter(|(_, b)| b.blocks > 0) {
                 let Some(blocks) = bin.read(view) else {
                     self.links += 1;
@@ -193,6 +227,7 @@ impl Heap {
         own.dedup();
         self.own = own;
         self.caches = all.len() as u64;
+        self.minor = all.first().map(|c| c.minor);
     }
 
     /// Marks a block as cached. Returns `false` if there is none of this class, or it is free, or was marked before.
@@ -211,8 +246,7 @@ impl Heap {
     fn place_at(&self, form: &Form, at: u64) -> Option<Place> {
         let i = self.extents.partition_point(|e| e.address <= at).checked_sub(1)?;
         let e = self.extents[i];
-        let room = e.room(&form.classes, form.shift).filter(|_| e.state == Use::Active)?;
-        let size = form.classes[usize::from(e.class)];
+        let (size, room) = form.room(&e).filter(|_| e.state == Use::Active)?;
         let n = (at - e.address) / size;
         (n < room).then(|| self.place(i, n, size))
     }
@@ -234,9 +268,7 @@ impl Heap {
         let form = self.form.as_ref();
         let all = self.extents.iter().enumerate().filter(|(_, e)| e.state == Use::Active);
         all.flat_map(move |(i, e)| {
-            let form = form.filter(|f| usize::from(e.class) < f.classes.len());
-            let size = form.map_or(1, |f| f.classes[usize::from(e.class)]);
-            let room = form.and_then(|f| e.room(&f.classes, f.shift)).unwrap_or(0);
+            let (size, room) = form.and_then(|f| f.room(e)).unwrap_or((1, 0));
             (0..room).map(move |n| self.place(i, n, size))
         })
     }
@@ -254,7 +286,7 @@ impl Heap {
 
     /// Returns the version whose layout fits, if one does.
     fn version(&self) -> Option<(u32, u32)> {
-        self.form.as_ref().map(|f| (5, f.layout.minor))
+        self.form.as_ref().map(|f| (5, self.minor.unwrap_or(f.layout.minor)))
     }
 
     /// Returns whether some caches of threads were found. Without them their blocks count as in use.
@@ -265,13 +297,13 @@ impl Heap {
     /// Returns the size of an extent's places, and how many are in use, cached and free; `None` if it has none.
     fn counts(&self, i: usize) -> Option<(u64, [u64; 3])> {
         let (e, form) = (self.extents[i], self.form.as_ref()?);
-        let room = e.room(&form.classes, form.shift).filter(|_| e.state == Use::Active)?;
+        let (size, room) = form.room(&e).filter(|_| e.state == Use::Active)?;
         let from = e.bits as usize;
         let words = from..from + words_of(room) as usize;
         let used: u32 = self.used[words.clone()].iter().map(|w| w.count_ones()).sum();
         let cached: u32 = self.cached[words].iter().map(|w| w.count_ones()).sum();
         let (used, cached) = (u64::from(used), u64::from(cached));
-        Some((form.classes[usize::from(e.class)], [used - cached, cached, room - used]))
+        Some((size, [used - cached, cached, room - used]))
     }
 
     /// Returns the blocks in which jemalloc keeps the lists of caches: bytes and number.
@@ -336,9 +368,12 @@ fn slab(view: &mut View<'_>, at: u64, e: &Extent, room: u64) -> Option<(Vec<u64>
 
 /// Returns the layout that makes sense of the extents, if one does.
 fn recognise(view: &mut View<'_>, entries: &[(u64, u64)], shift: u32) -> Option<Form> {
-    let forms = LAYOUTS
-        .into_iter()
-        .flat_map(|layout| QUANTA.map(|quantum| Form { layout, classes: classes(quantum), shift }));
+    // A block that begins behind the beginning of its first page has room for that.
+    let pads = [0, 1 << shift];
+    let forms = LAYOUTS.into_iter().flat_map(|layout| {
+        let forms = move |quantum| pads.map(|pad| Form::new(layout, quantum, shift, pad));
+        QUANTA.into_iter().flat_map(forms)
+    });
     let fit = |form: &Form, view: &mut View<'_>| {
         let (mut tried, mut fit, mut exact) = (0, 0, 0);
         for (at, page) in entries.iter().take(TRIED) {
@@ -347,15 +382,15 @@ fn recognise(view: &mut View<'_>, entries: &[(u64, u64)], shift: u32) -> Option<
                 continue;
             }
             tried += 1;
-            let Some(room) = e.room(&form.classes, shift) else { continue };
-            let is_slab = e.slab && slab(view, *at, &e, room).is_some_and(|(_, agrees)| agrees);
-            fit += usize::from(is_slab || !e.slab);
-            exact += usize::from(is_slab || e.is_exact(&form.classes, shift));
+            let Some((_, room)) = form.room(&e) else { continue };
+            let agrees = !e.slab || slab(view, *at, &e, room).is_some_and(|(_, agrees)| agrees);
+            fit += usize::from(agrees);
+            // Anything may look like a small block with an extent of its own, as profiling makes them.
+            exact += usize::from(agrees && (e.slab || usize::from(e.class) >= form.small));
         }
         (tried > 0 && fit * 100 >= tried * FIT).then_some(exact)
     };
-    let known = forms.filter_map(|f| fit(&f, view).map(|exact| (exact, f)));
-    let best: Vec<_> = known.collect();
-    let most = best.iter().map(|(exact, _)| *exact).max().filter(|n| *n > 0)?;
-    best.into_iter().find(|(exact, _)| *exact == most).map(|(_, form)| form)
+    let known: Vec<_> = forms.filter_map(|f| fit(&f, view).map(|exact| (exact, f))).collect();
+    let most = known.iter().map(|(exact, _)| *exact).max().filter(|n| *n > 0)?;
+    known.into_iter().find(|(exact, _)| *exact == most).map(|(_, form)| form)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// A jemalloc that a process has. Bytes are those that a program can use of blocks: there are no headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JemallocStats {
-    /// The version whose layout fits, major and minor: 5.2 or 5.3. `None`: none fits, so that no block is counted.
+    /// The version whose layout fits, major and minor: 5.0 to 5.3; without caches, 5.2 may be 5.1. `None`: none fits, so that no block is counted.
     pub version: Option<(u32, u32)>,
     /// The arenas, in the order of their numbers.
     pub arenas: Vec<JemallocArena>,
@@ -84,11 +84,12 @@ impl Heap {
         for i in 0..self.extents.len() {
             let Some((size, [in_use, cached, free])) = self.counts(i) else { continue };
             let classes = self.form.as_ref().map_or(&[][..], |f| &f.classes);
-            let before =
-                usize::from(self.extents[i].class).checked_sub(1).map_or(0, |c| classes[c]);
-            let sizes = (before + 1, size);
+            let class = usize::from(self.extents[i].class);
+            let most = classes[class];
+            let before = class.checked_sub(1).map_or(0, |c| classes[c]);
+            let sizes = (before + 1, most);
             let class =
-                all.entry((size, before)).or_insert(SizeClass { sizes, ..SizeClass::default() });
+                all.entry((most, before)).or_insert(SizeClass { sizes, ..SizeClass::default() });
             let free = cached + free;
             class.in_use.bytes += in_use * size;
             class.in_use.blocks += in_use;

@@ -1,7 +1,9 @@
 //! Heaps that are made up in this process: sound ones, and such as no allocator makes.
 
 use super::extent::HEAD;
+use super::tree::{SHAPES, Shape};
 use super::*;
+use crate::fake::Words;
 use prof_os::Pid;
 use prof_os::maps;
 use prof_os::memory::Reader;
@@ -9,33 +11,16 @@ use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 const LEAF: usize = 1 << 18;
+/// Where the node of a tree of three levels lies behind its leaf.
+const NODE: usize = 1 << 16;
 /// Address of the first block of these heaps. Nothing reads the blocks.
 const BLOCKS: u64 = 5 << 30;
+/// Words of a cache in front of its bins.
+const BINS: usize = 40;
+/// Alignment of these heaps.
+const ALIGN: usize = 128;
 /// Words of an extent.
 const EXTENT: usize = 16;
-
-/// Words with an address that is a multiple of 128.
-struct Words {
-    all: Vec<u64>,
-    skip: usize,
-}
-
-impl Words {
-    fn new(n: usize) -> Self {
-        // Large memory, which has a mapping of its own.
-        let all = vec![0u64; n.max(1 << 17) + EXTENT];
-        let skip = (all.as_ptr().addr().next_multiple_of(128) - all.as_ptr().addr()) / 8;
-        Self { all, skip }
-    }
-
-    fn at(&self, i: usize) -> u64 {
-        (self.all.as_ptr().addr() + (self.skip + i) * 8) as u64
-    }
-
-    fn set(&mut self, i: usize, words: &[u64]) {
-        self.all[self.skip + i..][..words.len()].copy_from_slice(words);
-    }
-}
 
 struct Fake {
     root: Words,
@@ -43,26 +28,44 @@ struct Fake {
     extents: Words,
     n: usize,
     layout: Layout,
+    shape: Shape,
 }
 
 impl Fake {
-    fn new(layout: Layout) -> Self {
+    fn new(layout: Layout, shape: Shape) -> Self {
         let mut fake = Self {
-            root: Words::new(LEAF + 64),
-            leaf: Words::new(LEAF),
-            extents: Words::new(1 << 17),
+            root: Words::new(LEAF + 64, ALIGN),
+            leaf: Words::new(LEAF, ALIGN),
+            extents: Words::new(1 << 17, ALIGN),
             n: 0,
             layout,
+            shape,
         };
         let leaf = fake.leaf.at(0);
-        fake.root.set((BLOCKS >> 30) as usize, &[leaf]);
+        if shape.levels == 2 {
+            fake.root.set((BLOCKS >> 30) as usize, &[leaf]);
+            return fake;
+        }
+        // A leaf stands for 128 MiB, and has two words for each page.
+        let node = fake.leaf.at(NODE);
+        fake.leaf.set(NODE + (BLOCKS >> 27) as usize, &[leaf]);
+        fake.root.set((BLOCKS >> 42) as usize, &[node]);
         fake
+    }
+
+    /// Has a page lead to an entry.
+    fn lead(&mut self, page: usize, entry: u64) {
+        match self.shape.levels {
+            2 => self.leaf.set(page, &[entry | 3 << 48 | 1]),
+            _ => self.leaf.set(2 * page, &[entry, 0x103]),
+        }
     }
 
     fn bits(&self, state: u64, class: u64, slab: bool, free: u64) -> u64 {
         let (at, class_at) = match self.layout.minor {
             3 => (17, 20),
-            _ => (16, 18),
+            2 => (16, 18),
+            _ => (15, 17),
         };
         state << at | class << class_at | free << (class_at + 8) | u64::from(slab) << 12 | 1
     }
@@ -74,16 +77,20 @@ impl Fake {
         // The low bits are a number of the extent, and no part of the size.
         self.extents.set(i, &[bits, BLOCKS + page as u64 * PAGE, (pages * PAGE) | 7]);
         self.extents.set(i + HEAD as usize, bitmap);
-        let entry = self.extents.at(i) | 3 << 48 | 1;
+        let entry = self.extents.at(i);
         for k in [page, page + pages as usize - 1] {
-            self.leaf.set(k, &[entry]);
+            self.lead(k, entry);
         }
         i
     }
 
     /// A sound heap: two slabs, three large blocks, free pages.
     fn sound(layout: Layout) -> Self {
-        let mut fake = Self::new(layout);
+        Self::of(layout, SHAPES[0])
+    }
+
+    fn of(layout: Layout, shape: Shape) -> Self {
+        let mut fake = Self::new(layout, shape);
         // 256 regions of 16 bytes, of which 3 are free; 512 of 8 bytes, of which 500 are.
         let slab = fake.bits(0, 1, true, 3);
         fake.add(0, 1, slab, &[7, 0, 0, 0]);
@@ -104,7 +111,7 @@ impl Fake {
 
     fn tree(&self) -> Tree {
         let start = self.root.at(0);
-        Tree { root: start, shift: 12, data: start..self.root.at(LEAF + 64) }
+        Tree { root: start, shape: self.shape, data: start..self.root.at(LEAF + 64) }
     }
 
     fn walk(&self) -> Heap {
@@ -124,9 +131,10 @@ fn check_order(heap: &Heap) {
 }
 
 #[test]
-fn a_sound_heap_is_counted_with_either_layout() {
-    for layout in LAYOUTS {
-        let fake = Fake::sound(layout);
+fn a_sound_heap_is_counted_with_any_layout() {
+    let shapes = [SHAPES[0], SHAPES[3]];
+    for (layout, shape) in LAYOUTS.into_iter().flat_map(|l| shapes.map(|s| (l, s))) {
+        let fake = Fake::of(layout, shape);
         let heap = fake.walk();
         let stats = heap.stats();
         assert_eq!(
@@ -146,10 +154,13 @@ fn a_sound_heap_is_counted_with_either_layout() {
 
 #[test]
 fn the_root_is_found_by_what_it_leads_to() {
-    let fake = Fake::sound(LAYOUTS[0]);
     let reader = Reader::open(Pid::this()).expect("this process");
     let mut view = View::new(&reader, Instant::now() + Duration::from_secs(60));
+    let wide = Fake::of(LAYOUTS[0], SHAPES[3]);
+    let fake = Fake::sound(LAYOUTS[0]);
     let maps = maps::of(Pid::this()).expect("its mappings");
+    let found = tree::in_data(&mut view, &maps, &wide.tree().data);
+    assert_eq!(found, [wide.tree()]);
     let data = fake.tree().data;
     let found = tree::in_data(&mut view, &maps, &data);
     assert_eq!(found, [fake.tree()]);
@@ -218,7 +229,8 @@ fn damage_of_any_kind_ends_the_walk_with_what_is_known() {
         seed >> 20
     };
     for _ in 0..150 {
-        let mut fake = Fake::sound(LAYOUTS[(next() % 2) as usize]);
+        let mut fake =
+            Fake::of(LAYOUTS[(next() % 3) as usize], SHAPES[(3 * (next() % 2)) as usize]);
         for _ in 0..1 + next() % 20 {
             let values = [next(), next() << 30, u64::MAX, fake.extents.at((next() % 128) as usize)];
             let value = values[(next() % 4) as usize];
@@ -239,14 +251,15 @@ fn damage_of_any_kind_ends_the_walk_with_what_is_known() {
 
 /// An arena with two caches in memory of this process; returns it with the first words of both.
 fn caches(fake: &mut Fake) -> (Words, [usize; 2]) {
-    let mut own = Words::new(1 << 17);
+    let mut own = Words::new(1 << 17, ALIGN);
     let (arena, at) = (own.at(0), [1024, 2048]);
     for (k, cache) in at.into_iter().enumerate() {
         let other = at[1 - k];
-        let bins = own.at(cache + 8);
+        let bins = own.at(cache + BINS);
         let (link, descriptor) = (own.at(other), own.at(other + 2));
         let this = own.at(cache);
-        own.set(cache, &[link, link, descriptor, descriptor, bins, arena, 0, this]);
+        own.set(cache, &[link, link, descriptor, descriptor, bins, arena]);
+        own.set(cache + BINS - 1, &[this]);
     }
     // In the middle of the arena's figures: both rings begin with the first cache.
     let heads = [own.at(at[0]), own.at(at[0] + 2)];
@@ -260,7 +273,7 @@ fn fill(own: &mut Words, cache: usize, class: usize, blocks: &[u64]) {
     let list = cache + 512 + 32 * class;
     own.set(list, blocks);
     let (head, empty) = (own.at(list), own.at(list + blocks.len()));
-    own.set(cache + 8 + 3 * class, &[head, 0, (empty & 0xffff) << 32]);
+    own.set(cache + BINS + 3 * class, &[head, 0, (empty & 0xffff) << 32]);
 }
 
 #[test]
@@ -294,7 +307,7 @@ fn caches_are_found_by_the_threads_where_arenas_know_of_none() {
     // A first link that leads to no thread is none, so that no thread is known.
     for (damage, (caches, links)) in damages.into_iter().zip([(2, 0), (0, 0), (0, 0), (2, 1)]) {
         let mut fake = Fake::sound(LAYOUTS[0]);
-        let mut own = Words::new(1 << 17);
+        let mut own = Words::new(1 << 17, ALIGN);
         let at = [1000, 40_000];
         for (k, this) in at.into_iter().enumerate() {
             let (slow, bins) = (own.at(this + 20), own.at(this + 70));
@@ -319,29 +332,90 @@ fn caches_are_found_by_the_threads_where_arenas_know_of_none() {
     }
 }
 
-/// In 5.2 a cache begins with two words, and has the bins of small blocks, two links, a flag and the descriptor.
+/// Up to 5.2 a cache begins with two words, and has the bins of small blocks and a link. What follows differs: in 5.0 the
+/// arena, in 5.1 the descriptor with the arena behind it, in 5.2 another link and a flag in front of that.
 #[test]
-fn caches_of_the_older_layout_have_bins_of_two_kinds() {
-    let mut fake = Fake::sound(LAYOUTS[1]);
-    let mut own = Words::new(1 << 17);
-    let (arena, cache, large, list) = (own.at(0), 1024, 2048, 3072);
-    let descriptor = cache + 2 + 3 * 36 + 5;
-    let [this, bins] = [own.at(descriptor), own.at(cache + 2)];
-    own.set(descriptor, &[this, this, bins, own.at(large), arena]);
-    let heads = [own.at(cache), this];
-    own.set(100, &heads);
-    // The stacks grow down from where the bins point to: blocks of 16 bytes, and a large one of the class behind.
-    own.set(list - 2, &[BLOCKS + 64, BLOCKS + 80]);
-    own.set(cache + 2 + 3, &[2 << 32, 5, own.at(list)]);
-    own.set(list + 9, &[BLOCKS + 10 * PAGE]);
-    own.set(large, &[1 << 32, 5, own.at(list + 10)]);
-    // An empty bin in the midst of being asked.
-    own.set(large + 3, &[u64::MAX, 0, own.at(list + 20)]);
-    fake.root.set(LEAF + 8, &[arena]);
+fn caches_of_older_layouts_have_bins_of_two_kinds() {
+    for (layout, minor, between) in [(1, 2, 5), (1, 1, 2), (2, 0, 0)] {
+        let mut fake = Fake::sound(LAYOUTS[layout]);
+        let mut own = Words::new(1 << 17, ALIGN);
+        let (arena, cache, list) = (own.at(0), 1024, 3072);
+        let link = cache + 2 + 3 * 36;
+        let [this, bins] = [own.at(cache), own.at(cache + 2)];
+        let large = if minor == 0 {
+            own.set(link, &[this, this, arena]);
+            own.set(100, &[this]);
+            // Behind the arena are four bytes, and one for each of the bins.
+            link + 3 + 5
+        } else {
+            let descriptor = own.at(link + between);
+            own.set(link + between, &[descriptor, descriptor, bins, own.at(2048), arena]);
+            own.set(100, &[this, descriptor]);
+            2048
+        };
+        // The stacks grow down from where the bins point to: blocks of 16 bytes, and a large one of the class behind.
+        own.set(list - 2, &[BLOCKS + 64, BLOCKS + 80]);
+        own.set(cache + 2 + 3, &[2 << 32, 5, own.at(list)]);
+        own.set(list + 9, &[BLOCKS + 10 * PAGE]);
+        own.set(large, &[1 << 32, 5, own.at(list + 10)]);
+        // An empty bin in the midst of being asked.
+        own.set(large + 3, &[u64::MAX, 0, own.at(list + 20)]);
+        fake.root.set(LEAF + 8, &[arena]);
+        let heap = fake.walk();
+        let stats = heap.stats();
+        let [a] = stats.arenas[..] else { panic!("one arena") };
+        assert_eq!((stats.version, heap.links, heap.caches), (Some((5, minor)), 0, 1));
+        assert_eq!((a.cached.blocks, a.cached.bytes), (3, 32 + 16384));
+        // A descriptor elsewhere is none, so that no bin is taken for another.
+        own.set(link + between + 2, &[bins + 8, own.at(2048), 0]);
+        assert_eq!(fake.walk().caches, 0);
+    }
+}
+
+/// From 5.3.1 on a large block has as many pages as it needs, and a cache says how many bins it has.
+#[test]
+fn large_blocks_of_any_number_of_pages_are_counted_by_their_extents() {
+    let mut fake = Fake::sound(LAYOUTS[0]);
+    // 18 pages and one to shift the block in, of the class of 20.
+    let class = classes(4).iter().position(|size| *size == 20 * PAGE).expect("a class") as u64;
+    let large = fake.bits(0, class, false, 0);
+    let i = fake.add(40, 19, large, &[]);
+    fake.extents.set(i + 1, &[BLOCKS + 40 * PAGE + 128]);
+    // A page less would be of another class.
+    let short = fake.add(80, 17, large, &[]);
+    let (mut own, [first, _]) = caches(&mut fake);
+    // Behind the bins that it has lie other things.
+    fill(&mut own, first, 1, &[BLOCKS + 64]);
+    fill(&mut own, first, 41, &[1, 2, 3]);
+    let other = fake.walk();
+    assert_eq!((other.links, other.lost.len()), (3, 1));
+    assert_eq!(other.lost[0].start, BLOCKS + 80 * PAGE);
+    fake.extents.set(short, &[fake.bits(3, 232, false, 0)]);
+    let tcache = own.at(first + BINS - 1);
+    own.set(first + 6, &[41]);
+    own.set(first + 29, &[tcache]);
     let heap = fake.walk();
-    let [a] = heap.stats().arenas[..] else { panic!("one arena") };
-    assert_eq!((heap.links, heap.caches), (0, 1));
-    assert_eq!((a.cached.blocks, a.cached.bytes), (3, 32 + 16384));
+    assert_eq!((heap.links, heap.lost.len()), (0, 0));
+    let block = heap.blocks().find(|p| p.address == BLOCKS + 40 * PAGE + 128);
+    assert_eq!(block.map(|p| p.size), Some(18 * PAGE));
+    let sizes = heap.stats().arenas[0].in_use.bytes;
+    assert_eq!(sizes, 252 * 16 + 12 * 8 + 3 * 16384 + 18 * PAGE);
+}
+
+/// Free address space of 5.0 looks like blocks of 5.3's.
+#[test]
+fn a_leaf_without_blocks_does_not_tell_the_layout() {
+    let mut fake = Fake::new(LAYOUTS[2], SHAPES[0]);
+    let retained = fake.bits(3, 232, false, 0);
+    (0..8).for_each(|k| {
+        fake.add(100 + 16 * k, 8, retained, &[]);
+    });
+    let heap = fake.walk();
+    assert!(!heap.is_known(), "{:?}", heap.stats());
+    let large = fake.bits(0, 36, false, 0);
+    fake.add(10, 5, large, &[]);
+    let stats = fake.walk().stats();
+    assert_eq!((stats.version, stats.arenas[0].retained), (Some((5, 0)), 64 * PAGE));
 }
 
 #[test]
@@ -361,7 +435,7 @@ fn caches_that_lie_are_counted() {
     assert_eq!(links(|own, all| all.into_iter().for_each(|c| fill(own, c, 1, &[BLOCKS + 64]))), 1);
     assert_eq!(links(|own, [a, _]| fill(own, a, 1, &[1, u64::MAX])), 2);
     // A list that can't be read.
-    assert_eq!(links(|own, [a, _]| own.set(a + 8, &[0x1000, 0, 0x1ff8 << 32])), 1);
+    assert_eq!(links(|own, [a, _]| own.set(a + BINS, &[0x1000, 0, 0x1ff8 << 32])), 1);
     // A ring that leads to its midst, and one that leads nowhere.
     assert_eq!(
         links(|own, [_, b]| {

@@ -3,7 +3,7 @@
 //! A jemalloc that was built without statistics keeps no lists of caches in its arenas. The data of a thread have its cache
 //! in two parts that name each other; all are laid out alike, and a variable leads to the first. Only 5.3 has such parts.
 
-use super::caches::Cache;
+use super::caches::{Cache, Kind};
 use super::tree::Tree;
 use crate::data::{each_word, is_own};
 use crate::view::{Memory as _, View, WORD, words};
@@ -41,6 +41,7 @@ pub(super) fn find(
     maps: &[Map],
     tree: &Tree,
     extents: &[Range<u64>],
+    kind: Kind,
 ) -> (Vec<Cache>, u64) {
     let mut places = BTreeSet::new();
     each_word(view, tree.data.clone(), |_, _, word| {
@@ -58,7 +59,7 @@ pub(super) fn find(
         let bytes = view.all(at..at.saturating_add(LEN));
         let all: Vec<u64> = words(&bytes).collect();
         if let Some(shape) = shape(view, at, &all) {
-            return ring(view, at, shape);
+            return ring(view, at, shape, kind);
         }
     }
     (Vec::new(), 0)
@@ -97,11 +98,12 @@ impl Shape {
 }
 
 /// Follows the ring of threads.
-fn ring(view: &mut View<'_>, first: u64, shape: Shape) -> (Vec<Cache>, u64) {
+fn ring(view: &mut View<'_>, first: u64, shape: Shape, kind: Kind) -> (Vec<Cache>, u64) {
     let (mut all, mut seen, mut at) = (Vec::new(), BTreeSet::new(), first);
     while seen.len() < MOST && seen.insert(at) {
         // Shape::fits has read as far as this, so the sum does not overflow.
-        all.push(Cache { bins: at + (shape.bins + 1) * WORD, large: None });
+        let (slow, bins) = (at + shape.slow * WORD, at + (shape.bins + 1) * WORD);
+        all.push(Cache::of_parts(view, slow, bins, kind));
         let Some([next]) = view.words(at + shape.link * WORD) else { return (all, 1) };
         if next == first {
             return (all, 0);
