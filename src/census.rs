@@ -96,8 +96,10 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
         _ => false,
     };
     if let Some([name, version, _]) = found.into_iter().find(|a| !known(a)) {
+        let allocator = format!("{name} {version}");
+        let allocator = allocator.trim_end();
         return Err(refused(format!(
-            "process {pid} has an allocator whose blocks no census can count, {name} {version}: attach without --census, \
+            "process {pid} has an allocator whose blocks no census can count, {allocator}: attach without --census, \
              and its blocks from before stay unknown"
         )));
     }
