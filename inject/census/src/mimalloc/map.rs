@@ -210,13 +210,15 @@ fn head(words: &[u64; DESCRIPTION]) -> PageHead {
 /// Returns the memory of a page that the map has at `area`; `None` if its description makes no sense.
 fn area_of(page: &PageHead, area: &Range<u64>) -> Option<Range<u64>> {
     let end = page.start.checked_add(page.reserved.checked_mul(page.size)?)?;
-    // Of a single large block the map has only the beginning.
+    // The map has the slices that the places would need if nothing stood in front of them, and of a single large block only
+    // the beginning.
+    let has_room = end - page.start <= area.end - area.start;
     let fits = area.contains(&page.start)
         && page.size >= WORD
         && page.used <= page.capacity
         && page.capacity <= page.reserved
         && page.reserved > 0
-        && (end <= area.end || page.reserved == 1)
+        && (has_room || page.reserved == 1)
         && end >> ADDRESS == 0;
     fits.then(|| area.start..area.end.max(end.next_multiple_of(SLICE)))
 }
@@ -374,6 +376,9 @@ mod tests {
         // Lists that lead nowhere, and numbers that don't agree.
         assert_eq!(with(&|f| f.link(1, &[3, 11])), Some((10, [0, 1])));
         assert_eq!(with(&|f| f.link(3, &[5])), Some((8, [0, 1])));
+        // Places that end behind the last slice that the map has, by what stands in front of them.
+        let full = |f: &mut Fake| f.descriptions.set(2, &[1024 << 32 | 10 << 16 | 8]);
+        assert_eq!(with(&full), Some((9, [0, 0])));
         // An entry that leads nowhere, and one of a page that lies elsewhere.
         assert_eq!(with(&|f| f.map.set(f.entry + 1, &[8])), Some((9, [1, 0])));
         let first = |f: &mut Fake| f.map.set(f.entry + 5, &[f.descriptions.at(0)]);
