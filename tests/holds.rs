@@ -1,6 +1,7 @@
 //! `prof holds`: who holds blocks whose holders are known, and how much would go with whom.
 
 use common::build::program_with;
+use common::hprof::HprofDump;
 use common::library::BY_DLOPEN;
 use common::{Scene, Target};
 use prof_trace::chunk;
@@ -8,6 +9,7 @@ use prof_trace::derived::Zipped;
 use prof_trace::records::{Scan, kind};
 use prof_trace::ticks::Ticks;
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// Returns the roots or stacks of a report whose name, or place, contains a text.
 fn find<'a>(list: &'a Value, key: &str, text: &str) -> Vec<&'a Value> {
@@ -284,6 +286,7 @@ fn scans_are_kept_in_the_recording_and_compared() {
     scene.prof(&["pack", &file, "-o", "packed.prof"]).ok("prof pack");
     check(scene.path("packed.prof").to_str().expect("a path"));
     exported(&scene, &file);
+    dumped(&scene, &json(&[&file, "--scan", "1"]));
     #[cfg(feature = "script")]
     scripted(&scene, &file);
     anonymous(&scene, &file);
@@ -412,6 +415,84 @@ fn exported(scene: &Scene, file: &str) {
     } else {
         assert!(out.stderr.contains("feature"), "{out:?}");
     }
+}
+
+/// A heap dump has the blocks and pointers of the graph that was exported before, and readers that know nothing of the report
+/// come to its figures.
+fn dumped(scene: &Scene, report: &Value) {
+    let args = ["holds", "graph.prof", "--scan", "1", "--export", "graph.hprof"];
+    std::os::unix::fs::symlink("packed.prof", scene.path("graph.prof")).expect("a link");
+    assert_eq!(scene.prof(&args).ok("hprof").stdout, "graph.hprof\n");
+    let again = scene.prof(&args);
+    assert!(again.code == 2 && again.stderr.contains("--force"), "{again:?}");
+    let dump = HprofDump::read(&scene.path("graph.hprof"));
+    let graph = std::fs::read(scene.path("graph.json")).expect("a graph");
+    let graph: Value = serde_json::from_slice(&graph).expect("JSON");
+    let text = |of: &Value| of.as_str().unwrap_or_default().replace('/', "\u{2215}");
+    let nodes = graph["nodes"].as_array().expect("nodes");
+    let mut wanted: HashMap<u64, Vec<u64>> = HashMap::new();
+    let mut ids = Vec::new();
+    for n in nodes {
+        let id = match n["kind"].as_str() {
+            Some("block" | "freed") => n["address"].as_u64().expect("an address"),
+            Some(kind) => {
+                let variable = if kind == "variable" { "variable " } else { "" };
+                let name = format!("{variable}{}", text(&n["name"]));
+                // Behind the name may be a place.
+                let found: Vec<u64> = dump
+                    .named(&name)
+                    .into_iter()
+                    .filter(|id| {
+                        let class = dump.objects[id].class.trim_end_matches("[]");
+                        class == name
+                            || class.rsplit_once(", ").is_some_and(|(front, _)| front == name)
+                    })
+                    .collect();
+                assert_eq!(found.len(), 1, "{n}");
+                found[0]
+            }
+            None => panic!("a node without a kind: {n}"),
+        };
+        let o = &dump.objects[&id];
+        if let Some(size) = n["size"].as_u64().filter(|_| n["kind"] == "block") {
+            let by = n["allocated_by"].as_str().expect("a function");
+            let name = n["class"].as_str().or(by.split(' ').next()).expect("a word");
+            assert!(o.class.starts_with(&text(&name.into())), "{o:?} for {n}");
+            let more = o.size - size.next_multiple_of(8).max(16);
+            assert!(more == 0 || size < 32, "{o:?} for {n}");
+            let is_there = o.stack.iter().any(|f| f.starts_with("add_node"));
+            assert_eq!(is_there, by.starts_with("add_node"), "{o:?} for {n}");
+        }
+        ids.push(id);
+        wanted.insert(id, Vec::new());
+    }
+    let id = |n: &Value| ids[n.as_u64().expect("a node") as usize];
+    for p in graph["pointers"].as_array().expect("pointers") {
+        wanted.get_mut(&id(&p[0])).expect("a node").push(id(&p[1]));
+    }
+    for (id, mut to) in wanted {
+        let mut found: Vec<u64> = dump.objects[&id].to.iter().map(|(_, to)| *to).collect();
+        found.sort_unstable();
+        to.sort_unstable();
+        assert_eq!(found, to, "{:?}", dump.objects[&id]);
+    }
+    let all = dump.reached(&[]);
+    let retained = |class: &str| {
+        let of = dump.named(class);
+        assert_eq!(of.len(), 1, "{class}");
+        let rest = dump.reached(&of);
+        (all.0 - rest.0 - dump.objects[&of[0]].size, all.1 - rest.1 - 1)
+    };
+    // Sizes of these are multiples of 8, as they are for readers.
+    for name in ["sessions", "list_head", "cycle"] {
+        assert_eq!(retained(&format!("variable {name} in ")), variable(report, name).0, "{name}");
+    }
+    assert_eq!(retained("no root leads to").1, sum(&report["unreachable"]).1);
+    // Where a pointer stands in a root is known: the second session is a word behind the first.
+    let sessions = &dump.objects[&dump.named("variable sessions in ")[0]].to;
+    let second = format!("+{:#x}", size_of::<usize>());
+    let fields: Vec<&str> = sessions.iter().map(|(field, _)| &**field).collect();
+    assert!(fields.contains(&"+0x0") && fields.contains(&&*second), "{fields:?}");
 }
 
 /// Nothing of what the program names is left in a recording that is given away.

@@ -337,7 +337,7 @@ impl Heap {
         Some(Path { root: self.roots[root as usize].clone(), at, blocks })
     }
 
-    fn root_range(&self, root: u32) -> Range<usize> {
+    pub(crate) fn root_range(&self, root: u32) -> Range<usize> {
         let i = root as usize;
         self.root_starts[i] as usize..self.root_starts[i + 1] as usize
     }

@@ -9,6 +9,7 @@ mod folded;
 pub mod graph;
 mod grouped;
 mod heaptrack;
+pub mod hprof;
 mod html;
 mod mapped;
 mod massif;

@@ -9,10 +9,10 @@ use std::io;
 
 /// The blocks, roots and pointers of a scan, with their names.
 pub struct ScanGraph<'a> {
-    heap: &'a Heap,
-    roots: &'a HashMap<Root, RootData>,
-    names: &'a Names,
-    classes: HashMap<u64, String>,
+    pub(super) heap: &'a Heap,
+    pub(super) roots: &'a HashMap<Root, RootData>,
+    pub(super) names: &'a Names,
+    pub(super) classes: HashMap<u64, String>,
 }
 
 impl<'a> ScanGraph<'a> {

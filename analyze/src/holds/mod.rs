@@ -9,6 +9,7 @@
 //! `prof-scan` makes the same of a process that runs.
 
 mod compare;
+mod dump;
 mod graph;
 mod page;
 mod read;

@@ -1,13 +1,18 @@
-//! Writes a scan to a file for other programs: nodes and pointers as JSON, CSV or Parquet, or a page for a browser.
+//! Writes a scan to a file for other programs: nodes and pointers as JSON, CSV or Parquet, a heap dump of Java's, or a page for
+//! a browser.
 
 use super::looked::Looked;
 use crate::failure::usage;
 use crate::part::Part;
+use crate::term;
 use anyhow::{Context, Result};
 use prof_analyze::export::graph;
-use prof_analyze::holds::{HoldsData, ScanGraph};
+use prof_analyze::export::hprof::Sink;
+use prof_analyze::holds::{HoldsData, ScanGraph, Sum};
+use prof_trace::values::text::{bytes, count};
 use serde_json::json;
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// A format of the file, by its ending.
@@ -17,6 +22,7 @@ pub(super) enum Ending {
     Json,
     Csv,
     Parquet,
+    Hprof,
 }
 
 impl Ending {
@@ -26,6 +32,7 @@ impl Ending {
             "json" => Some(Self::Json),
             "csv" => Some(Self::Csv),
             "parquet" => Some(Self::Parquet),
+            "hprof" => Some(Self::Hprof),
             _ => None,
         }
     }
@@ -39,10 +46,10 @@ pub(super) fn parse(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match Ending::of(&path) {
         Some(_) => Ok(path),
-        None => {
-            Err("the name ends in .html, .json, .csv or .parquet, which says what is written"
-                .into())
-        }
+        None => Err(
+            "the name ends in .html, .json, .csv, .parquet or .hprof, which says what is written"
+                .into(),
+        ),
     }
 }
 
@@ -62,6 +69,7 @@ pub(super) fn write(
             Ok(vec![path.to_owned()])
         }
         Some(Ending::Parquet) => parquet(path, looked, force),
+        Some(Ending::Hprof) => hprof(path, looked, force),
         Some(Ending::Csv) => {
             let pointers = graph::beside(path);
             let graph = ScanGraph::new(&looked.of, &looked.analysis, &mut looked.names);
@@ -80,6 +88,25 @@ pub(super) fn write(
     }
 }
 
+/// Writes a heap dump, and says how much of large blocks is left out.
+fn hprof(path: &Path, looked: &mut Looked<'_>, force: bool) -> Result<Vec<PathBuf>> {
+    let unix_ns = looked.analysis.meta().target.wall_ns.saturating_add(looked.of.at_ns);
+    let graph = ScanGraph::new(&looked.of, &looked.analysis, &mut looked.names);
+    let mut cut = Sum::default();
+    put(path, force, |out| {
+        cut = graph.hprof(unix_ns / 1_000_000, out)?;
+        Ok(())
+    })?;
+    if cut.blocks > 0 {
+        term::say(&format!(
+            "{} in {} are left out: blocks are too large for a heap dump",
+            bytes(cut.bytes),
+            count(cut.blocks, "block", "blocks")
+        ));
+    }
+    Ok(vec![path.to_owned()])
+}
+
 #[cfg(feature = "parquet")]
 fn parquet(path: &Path, looked: &mut Looked<'_>, force: bool) -> Result<Vec<PathBuf>> {
     let pointers = graph::beside(path);
@@ -95,11 +122,41 @@ fn parquet(_: &Path, _: &mut Looked<'_>, _: bool) -> Result<Vec<PathBuf>> {
     Err(usage("this build of prof has no Parquet: it was built without the feature `parquet`"))
 }
 
-fn put(path: &Path, force: bool, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+/// Zeros from this many on are a hole in a file.
+const HOLE: u64 = 1 << 16;
+
+/// A file that is written to, with holes where it can have some.
+struct Holes<'a> {
+    out: BufWriter<&'a File>,
+    holes: bool,
+}
+
+impl Write for Holes<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl Sink for Holes<'_> {
+    fn zeros(&mut self, n: u64) -> io::Result<()> {
+        match i64::try_from(n) {
+            Ok(distance) if self.holes && n >= HOLE => {
+                self.out.seek(SeekFrom::Current(distance)).map(drop)
+            }
+            _ => io::copy(&mut io::repeat(0).take(n), &mut self.out).map(drop),
+        }
+    }
+}
+
+fn put(path: &Path, force: bool, write: impl FnOnce(&mut dyn Sink) -> Result<()>) -> Result<()> {
     let hint = "name another, or give --force";
     let part = Part::create(path, force, hint)?;
     let cannot = || format!("cannot write {}", path.display());
-    let mut out = BufWriter::new(&part.file);
+    let mut out = Holes { out: BufWriter::new(&part.file), holes: !part.is_stream() };
     write(&mut out).with_context(cannot)?;
     out.flush().with_context(cannot)?;
     drop(out);
@@ -117,7 +174,11 @@ mod tests {
 
     #[test]
     fn the_ending_says_what_is_written() {
-        assert!(["a.json", "b.html", "c.d.parquet", "e.csv"].iter().all(|n| parse(n).is_ok()));
+        assert!(
+            ["a.json", "b.html", "c.d.parquet", "e.csv", "f.hprof"]
+                .iter()
+                .all(|n| parse(n).is_ok())
+        );
         assert!(["a", "json", "a.txt", ".json"].iter().all(|n| parse(n).is_err()));
     }
 }

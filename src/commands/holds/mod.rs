@@ -98,8 +98,9 @@ pub(crate) struct HoldsArgs {
     #[arg(long)]
     pub census: bool,
 
-    /// Write to this file instead of printing: NAME.html, a page to open in a browser; NAME.json or NAME.parquet, all
-    /// roots, blocks and pointers (with Parquet, pointers are in NAME.pointers.parquet)
+    /// Write to this file instead of printing: NAME.html, a page to open in a browser; NAME.json, NAME.csv or NAME.parquet, all
+    /// roots, blocks and pointers (with CSV and Parquet, pointers are in NAME.pointers.csv or .parquet); NAME.hprof, a heap dump
+    /// for Eclipse MAT and VisualVM
     #[arg(long, value_name = "FILE", value_parser = export::parse, conflicts_with = "since_scan")]
     pub export: Option<PathBuf>,
 

@@ -6,6 +6,7 @@
 pub mod build;
 pub mod disk;
 pub mod heap;
+pub mod hprof;
 pub mod killer;
 pub mod library;
 pub mod report;
