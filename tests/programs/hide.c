@@ -113,7 +113,7 @@ NOINLINE static void lose_fiber(void) {
 #endif
 
 #if defined(__x86_64__)
-KIND(held_in_vector) KIND(held_in_signal_frame)
+KIND(held_in_vector) KIND(held_in_signal_frame) KIND(held_in_red_zone) KIND(lost_below_stack)
 NOINLINE static void *held_signal_stack(void) {
     void *p = malloc(64 << 10);
     KEEP(p);
@@ -133,6 +133,25 @@ static void *in_vector(void *unused) {
     (void)r;
     n->value[0] = 1;
     KEEP(n);
+    return NULL;
+}
+
+/* Waits in a system call with a pointer in the red zone, and with old ones below it. */
+static void *below_stack(void *unused) {
+    (void)unused;
+    /* The allocator has a pointer to the end of its last block, and leaves in the red zone what this function keeps. */
+    uintptr_t lost = ~(uintptr_t)lost_below_stack();
+    struct node *held = held_in_red_zone();
+    char c;
+    long r;
+    __atomic_add_fetch(&ready, 1, __ATOMIC_SEQ_CST);
+    __asm__ volatile("notq %2\n\tmovq %1, -120(%%rsp)\n\tmovq %2, -200(%%rsp)\n\tmovq %2, -440(%%rsp)\n\t"
+                     "xorl %k1, %k1\n\txorl %k2, %k2\n\tsyscall\n\tmovq -120(%%rsp), %1"
+                     : "=a"(r), "+b"(held), "+r"(lost) : "0"(0L), "D"((long)gate[0]), "S"(&c), "d"(1L)
+                     : "rcx", "r11", "memory");
+    (void)r;
+    held->value[0] = 1;
+    KEEP(held);
     return NULL;
 }
 
@@ -264,6 +283,7 @@ int main(void) {
             sigaction(SIGUSR1, &action, NULL);
             pthread_create(&threads[n++], NULL, in_vector, NULL), waiting++;
             pthread_create(&threads[n++], NULL, interrupted, NULL), waiting++;
+            pthread_create(&threads[n++], NULL, below_stack, NULL), waiting++;
 #endif
             pthread_create(&threads[n++], NULL, mover, NULL);
             pthread_create(&threads[n++], NULL, mover, &gate);

@@ -2,7 +2,7 @@
 
 use crate::memory::ScannedMemory;
 use prof_arch::native::rule::is_sigreturn_code;
-use prof_inject::stopped::state::ThreadState;
+use prof_inject::stopped::state::{RED_ZONE, ThreadState};
 use prof_inject::stopped::tracee::Tracee;
 use prof_inject::{Error, Result, isolated};
 use prof_os::maps::Map;
@@ -23,8 +23,6 @@ const SEARCH: usize = 64 << 10;
 const DESCRIPTOR: u64 = 16 << 10;
 /// Rounds in which threads are looked for that others have made meanwhile.
 const ROUNDS: usize = 8;
-/// Bytes below a stack pointer that count: at least as many as any machine lets a function use without moving it.
-const RED_ZONE: u64 = 512;
 /// Bytes before and behind a thread pointer in which libc's thread descriptor says where the stack is.
 const AROUND: u64 = 4096;
 /// Words behind a thread pointer among which some are that pointer itself.

@@ -10,6 +10,7 @@
 use crate::sandbox::Pass;
 use crate::stopped::frame_place::{Finder, FramePlace};
 use crate::stopped::gadgets::Gadgets;
+use crate::stopped::state::RED_ZONE;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::stopped::waits;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
@@ -25,7 +26,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Bytes below the stack pointer that the signal frame leaves free: the thread may still use them.
-const KEPT: u64 = waits::RED_ZONE + waits::ROOM;
+const KEPT: u64 = RED_ZONE + waits::ROOM;
 /// Alignment of the frames for vector registers.
 const FRAME_ALIGN: u64 = 64;
 /// Room for strings below the frame.

@@ -11,6 +11,7 @@
 
 use crate::RemoteAddr;
 use crate::stopped::memory::RemoteMemory;
+use crate::stopped::state::RED_ZONE;
 use prof_arch::blocked::{Blocked, Timeout};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::{UserRegs, call, insn};
@@ -24,9 +25,6 @@ use std::time::{Duration, Instant};
 /// Bytes below the stack pointer, next to [`RED_ZONE`], that may hold a shorter time if the call has a pointer to its
 /// time.
 pub(crate) const ROOM: u64 = 80;
-/// Bytes below the stack pointer that belong to the interrupted function: the red zone of the System V AMD64 psABI,
-/// 3.2.2. The other architectures have a smaller one or none.
-pub(crate) const RED_ZONE: u64 = 128;
 /// Upper bound on the bytes that the frame of a signal and its handler take.
 const DEEP: u64 = 32 << 10;
 /// Maximum wait for a processor, which a thread that never sleeps may occupy.
