@@ -14,6 +14,7 @@ mod held;
 mod parts;
 mod roots;
 mod saved;
+mod sieve;
 mod table;
 
 pub use bits::Bits;

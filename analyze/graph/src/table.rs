@@ -1,6 +1,7 @@
 //! The table of blocks: an address to the block that it points into.
 
 use crate::bits::Bits;
+use crate::sieve::Sieve;
 use prof_arch::native::capture::prefetch;
 
 /// Addresses from here on are no program's on any machine that this reads.
@@ -63,7 +64,7 @@ struct Page {
     bits: [u64; 4],
     /// Index of the first block that starts in it.
     first: u32,
-    /// Number of bits before each word of them.
+    /// Number of bits before each word of them. There is none before the first, so 1 there says that blocks share a grain.
     before: [u8; 4],
 }
 
@@ -85,6 +86,7 @@ pub struct Table {
     pages: Vec<Page>,
     low: u64,
     span: u64,
+    sieve: Sieve,
     nested: u64,
 }
 
@@ -166,6 +168,7 @@ impl Table {
             end >> AREA != start >> AREA
         };
         self.across = (0..self.keys.len() as u32).filter(across).collect();
+        self.sieve = Sieve::of((0..self.keys.len() as u32).map(|i| self.block(i)));
     }
 
     /// Adds the pages of an area with `n` blocks from `first` on, and returns the index of the first page. There is one
@@ -189,18 +192,19 @@ impl Table {
                 *before = sum as u8;
                 sum += word.count_ones();
             }
+            page.before[0] = u8::from(sum as usize != at - page.first as usize);
             self.pages.push(page);
         }
         from as u32
     }
 
-    #[inline]
+    #[inline(always)]
     fn home(&self, area: u64) -> usize {
         // A table of one slot has no bits.
         (area.wrapping_mul(0x9e37_79b9_7f4a_7c15).checked_shr(self.shift)).unwrap_or(0) as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn area_of(&self, address: u64) -> Option<&Area> {
         let area = address >> AREA;
         let mut slot = self.home(area);
@@ -215,7 +219,7 @@ impl Table {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn size_of(&self, key: u64) -> u64 {
         if key & LARGE != LARGE {
             return key & LARGE;
@@ -224,12 +228,12 @@ impl Table {
         at.map_or(LARGE, |i| self.large[i].1)
     }
 
-    #[inline]
+    #[inline(always)]
     fn end_of(&self, key: u64) -> u64 {
         (key >> SIZE).saturating_add(self.size_of(key).max(1))
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_adjoined(&self, i: u32) -> bool {
         self.adjoined.as_ref().is_some_and(|a| a.has(i as usize))
     }
@@ -268,6 +272,13 @@ impl Table {
         (self.low, self.span)
     }
 
+    /// Returns false if [`Self::find`] would find no block at an address. It may return true if it would not, either.
+    #[inline(always)]
+    #[must_use]
+    pub fn may_have(&self, address: u64) -> bool {
+        self.sieve.may_have(address)
+    }
+
     /// Has the processor fetch what [`Self::find`] will look at first.
     #[inline]
     pub fn prefetch(&self, address: u64) {
@@ -281,7 +292,7 @@ impl Table {
 
     /// Returns the block that an address points into. The address behind a block counts as its own unless another block
     /// begins there: loops that go backwards, and stacks that grow downwards, are held by it.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn find(&self, address: u64) -> Option<u32> {
         if address.wrapping_sub(self.low) >= self.span {
@@ -292,16 +303,14 @@ impl Table {
             NONE => self.starts(c.first, c.next, address),
             pages => {
                 let page = pages as usize + (address >> PAGE) as usize % PAGES;
-                let (p, next) = (&self.pages[page], self.pages[page + 1].first);
-                let bits: u32 = u32::from(p.before[3]) + p.bits[3].count_ones();
-                // More blocks than bits: some share a grain.
-                if next - p.first == bits {
+                let p = &self.pages[page];
+                if p.before[0] == 0 {
                     let grain = (address >> GRAIN) as usize % 256;
                     let upto = u64::MAX >> (63 - grain % 64);
                     let in_word = (p.bits[grain / 64] & upto).count_ones();
                     p.first + u32::from(p.before[grain / 64]) + in_word
                 } else {
-                    self.starts(p.first, next, address)
+                    self.starts(p.first, self.pages[page + 1].first, address)
                 }
             }
         };
@@ -326,7 +335,7 @@ impl Table {
         self.holds(self.across[n.checked_sub(1)?], address)
     }
 
-    #[inline]
+    #[inline(always)]
     fn holds(&self, i: u32, address: u64) -> Option<u32> {
         let end = self.end_of(self.keys[i as usize]);
         (address < end || address == end && !self.is_adjoined(i)).then_some(i)

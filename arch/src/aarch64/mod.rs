@@ -15,6 +15,7 @@ pub mod rule;
 pub mod sigframe;
 pub mod syscall;
 
+pub use crate::generic::wide;
 pub use call::UserRegs;
 pub use regs::{FullRegs, Regs};
 pub use rule::{Rule, Step};

@@ -14,6 +14,7 @@ pub mod sigframe;
 mod step;
 pub mod stopped;
 pub mod syscall;
+pub mod wide;
 
 use self::regs::{Regs, Step};
 use self::rule::{Form, Rule};

@@ -19,6 +19,7 @@ pub mod sigframe;
 pub mod syscall;
 pub mod variant;
 
+pub use crate::generic::wide;
 pub use call::UserRegs;
 pub use regs::{FullRegs, Regs};
 pub use rule::{Rule, Step};

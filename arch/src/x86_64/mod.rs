@@ -15,6 +15,7 @@ pub mod relocate;
 pub mod rule;
 pub mod sigframe;
 pub mod syscall;
+pub mod wide;
 
 pub use call::UserRegs;
 pub use regs::{FullRegs, Regs};

@@ -3,6 +3,7 @@
 use crate::classes::{constant, may_be_table};
 use crate::freed::Freed;
 use crate::word::{Pointers, WORD, word};
+use prof_arch::native::wide::{Task, Wide};
 use prof_graph::{Edges, NONE, Root, RootEdge, Table};
 use prof_os::maps::Map;
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ pub(crate) struct RootRanges {
 pub(crate) struct Collector<'a> {
     table: &'a Table,
     pointers: Pointers,
+    wide: Wide,
     edges: Edges,
     numbers: HashMap<Root, u32>,
     root_ranges: RootRanges,
@@ -51,6 +53,7 @@ impl<'a> Collector<'a> {
         Self {
             table,
             pointers: Pointers { mask, unaligned: false },
+            wide: Wide::here(),
             edges,
             numbers: HashMap::new(),
             root_ranges: RootRanges::default(),
@@ -122,14 +125,20 @@ impl<'a> Collector<'a> {
         self.table.find(address).is_some()
     }
 
+    #[inline(always)]
     fn find(&self, word: u64) -> Option<u32> {
-        self.table.find(word).or_else(|| self.table.find(word & self.pointers.mask))
+        self.pointers.find(self.table, word)
     }
 
     /// Counts the words of memory at an address, a multiple of a word's size. No call may be for memory below that of an
     /// earlier one.
     pub(crate) fn feed(&mut self, at: u64, bytes: &[u8], freed: &Freed) {
         self.classify(at, bytes);
+        self.wide.run(Feeding { to: self, at, bytes, freed });
+    }
+
+    #[inline(always)]
+    fn take(&mut self, at: u64, bytes: &[u8], freed: &Freed) {
         let mut found = std::mem::take(&mut self.found);
         let n = self.pointers.search(self.table, bytes, bytes.len(), &mut found);
         if n > 0 {
@@ -256,6 +265,23 @@ fn is_data(maps: &[Map], i: usize) -> bool {
     }
     let before = i.checked_sub(1).map(|k| &maps[k]);
     m.is_anonymous() && before.is_some_and(|b| b.end == m.start && b.inode != 0 && b.write)
+}
+
+/// The arguments of [`Collector::feed`].
+struct Feeding<'c, 'a, 'b> {
+    to: &'c mut Collector<'a>,
+    at: u64,
+    bytes: &'b [u8],
+    freed: &'b Freed,
+}
+
+impl Task for Feeding<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.to.take(self.at, self.bytes, self.freed);
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use crate::pass::Scanner;
 use crate::threads::ThreadLook;
-use crate::word::WORD;
+use crate::word::{Pointers, WORD};
 use prof_graph::{Edges, NONE, Root, RootEdge, Table};
 use prof_inject::RemoteMemory;
 use prof_inject::process::elf;
@@ -63,6 +63,7 @@ pub(crate) fn assign(
         .filter(|s| s.1.count() > 0)
         .collect();
     stacks.sort_by_key(|(look, _)| look.stack.0);
+    let pointers = Pointers { mask, unaligned: false };
     let mut own = std::mem::take(&mut roots.edges.of_roots);
     for e in own.iter_mut().filter(|e| e.at != 0) {
         let behind = stacks.partition_point(|(look, _)| look.stack.0 <= e.at);
@@ -75,7 +76,7 @@ pub(crate) fn assign(
         let tid = look.state.tid;
         for word in look.state.bytes.as_chunks::<WORD>().0 {
             let word = usize::from_ne_bytes(*word) as u64;
-            let Some(to) = table.find(word).or_else(|| table.find(word & mask)) else { continue };
+            let Some(to) = pointers.find(table, word) else { continue };
             let number = of.and_then(|of| Some((of.of_register(word)?, of)));
             let root = match number {
                 Some((number, of)) => roots.frame(tid, number, of),

@@ -6,6 +6,7 @@
 
 use crate::freed::Freed;
 use crate::word::{Pointers, WORD, word};
+use prof_arch::native::wide::{Task, Wide};
 use prof_graph::{Bits, Table};
 use std::ops::Range;
 
@@ -34,6 +35,7 @@ pub(crate) enum Words<'f> {
 pub(crate) struct Marker<'a> {
     table: &'a Table,
     pointers: Pointers,
+    wide: Wide,
     reached: Bits,
     /// Blocks whose pointers were not kept for want of room.
     dropped: Bits,
@@ -60,6 +62,7 @@ impl<'a> Marker<'a> {
         Self {
             table,
             pointers,
+            wide: Wide::here(),
             reached: Bits::new(n),
             dropped: Bits::default(),
             lists: vec![0; n],
@@ -128,6 +131,11 @@ impl<'a> Marker<'a> {
     /// Counts the words of memory that was read at an address, a multiple of a word's size. Words at other addresses count
     /// if they begin before `len`.
     pub(crate) fn feed(&mut self, at: u64, bytes: &[u8], len: usize, words: Words<'_>) {
+        self.wide.run(Feeding { marker: self, at, bytes, len, words });
+    }
+
+    #[inline(always)]
+    fn take(&mut self, at: u64, bytes: &[u8], len: usize, words: Words<'_>) {
         let mut found = std::mem::take(&mut self.found);
         let n = self.pointers.search(self.table, bytes, len, &mut found);
         if n > 0 {
@@ -144,6 +152,7 @@ impl<'a> Marker<'a> {
     }
 
     /// Counts words each of which belongs to its block, or to no block.
+    #[inline(always)]
     fn owned(&mut self, at: u64, bytes: &[u8], found: &[u32], freed: &Freed) {
         let table = self.table;
         let mask = self.pointers.mask;
@@ -157,7 +166,7 @@ impl<'a> Marker<'a> {
                 table.prefetch(word(bytes, *k) & mask);
             }
             let w = word(bytes, *k);
-            let Some(to) = table.find(w).or_else(|| table.find(w & mask)) else { continue };
+            let Some(to) = self.pointers.find(table, w) else { continue };
             let here = at + u64::from(*k);
             if here >= end {
                 self.keep(i as u32, from);
@@ -315,6 +324,24 @@ impl<'a> Marker<'a> {
             }
         }
         (held, unknown)
+    }
+}
+
+/// The arguments of [`Marker::feed`].
+struct Feeding<'m, 'a, 'b> {
+    marker: &'m mut Marker<'a>,
+    at: u64,
+    bytes: &'b [u8],
+    len: usize,
+    words: Words<'b>,
+}
+
+impl Task for Feeding<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.marker.take(self.at, self.bytes, self.len, self.words);
     }
 }
 

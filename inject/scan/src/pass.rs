@@ -415,6 +415,7 @@ impl Scanner {
     fn candidates(&self, marker: &Marker<'_>) -> Candidates {
         let all = marker.table();
         let table = Table::of_some(all, |i| !marker.is_reached(i));
+        let pointers = Pointers { mask: self.options.mask, unaligned: false };
         let (mut held, unknown) = marker.held();
         let ranges = unknown.iter().map(|i| all.block(*i)).map(|(start, end)| start..end);
         let ranges = ranges::joined(ranges.collect());
@@ -425,7 +426,7 @@ impl Scanner {
             |at, bytes| {
                 for (k, w) in bytes.as_chunks::<WORD>().0.iter().enumerate() {
                     let w = usize::from_ne_bytes(*w) as u64;
-                    let to = all.find(w).or_else(|| all.find(w & self.options.mask));
+                    let to = pointers.find(all, w);
                     let from = all.find(at + (k * WORD) as u64);
                     if let Some(to) = to.filter(|to| Some(*to) != from) {
                         held.set(to as usize);

@@ -1,9 +1,13 @@
 //! Machine words, and how they are taken for pointers.
 
 use prof_graph::Table;
+use std::array::from_fn;
 
 /// A machine word: a pointer of the target, which is of the same kind as prof.
 pub(crate) const WORD: usize = size_of::<usize>();
+
+/// Words that are looked at together.
+const GROUP: usize = 8;
 
 /// Rules by which words are taken for pointers.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +19,15 @@ pub(crate) struct Pointers {
 }
 
 impl Pointers {
-    /// Puts the places of words that may be pointers into `found`, and returns how many there are. There is no branch for
-    /// each word, as nobody could foresee it.
+    /// Returns the block that a word points into: as it is, or without the bits that are no address.
+    #[inline(always)]
+    pub(crate) fn find(self, table: &Table, word: u64) -> Option<u32> {
+        let masked = word & self.mask;
+        table.find(word).or_else(|| if masked == word { None } else { table.find(masked) })
+    }
+
+    /// Puts the places of words that may be pointers into `found`, and returns how many there are.
+    #[inline(always)]
     pub(crate) fn search(
         self,
         table: &Table,
@@ -41,13 +52,15 @@ impl Pointers {
             let masked = (w & mask).wrapping_sub(low) < span;
             masked | (!is_masked & (w.wrapping_sub(low) < span))
         };
+        let is_likely = |w: u64| table.may_have(w & mask) || !is_masked && table.may_have(w);
         if self.unaligned {
             let from = match Sixths::of(low, span, mask) {
                 None => 0,
                 Some(sixths) => sixths.each(bytes, |k| {
                     if (k as usize) < len {
                         found[n] = k;
-                        n += usize::from(may(word(bytes, k)));
+                        let w = word(bytes, k);
+                        n += usize::from(may(w) && is_likely(w));
                     }
                 }),
             };
@@ -55,14 +68,30 @@ impl Pointers {
             for (k, w) in rest.take(len.saturating_sub(from)).enumerate() {
                 let w = w.first_chunk::<WORD>().map_or(0, |w| usize::from_ne_bytes(*w) as u64);
                 found[n] = (from + k) as u32;
-                n += usize::from(may(w));
+                n += usize::from(may(w) && is_likely(w));
             }
         } else {
             let words = bytes[..len.min(bytes.len())].as_chunks::<WORD>().0;
-            for (k, w) in words.iter().enumerate() {
+            let (groups, rest) = words.as_chunks::<GROUP>();
+            let value = |w: &[u8; WORD]| usize::from_ne_bytes(*w) as u64;
+            let mut take = |k: usize| {
                 found[n] = (k * WORD) as u32;
-                n += usize::from(may(usize::from_ne_bytes(*w) as u64));
+                n += usize::from(is_likely(value(&words[k])));
+            };
+            for (i, group) in groups.iter().enumerate() {
+                // Compilers make vector instructions of this.
+                let bits: [u64; GROUP] = from_fn(|k| u64::from(may(value(&group[k]))) << k);
+                let mut bits = bits.iter().fold(0, |all, bit| all | bit);
+                while bits != 0 {
+                    take(i * GROUP + bits.trailing_zeros() as usize);
+                    bits &= bits - 1;
+                }
             }
+            let first = groups.len() * GROUP;
+            rest.iter()
+                .enumerate()
+                .filter(|(_, w)| may(value(w)))
+                .for_each(|(k, _)| take(first + k));
         }
         n
     }
