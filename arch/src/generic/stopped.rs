@@ -8,6 +8,10 @@
 
 use crate::blocked::Blocked;
 
+/// Bytes below the stack pointer that belong to the interrupted function: the red zone of the System V AMD64 psABI,
+/// 3.2.2. The other architectures have a smaller one or none.
+pub const RED_ZONE: u64 = 128;
+
 /// A function of libc's that stores the result register below its frame and changes nothing else. A remote call of a
 /// function returns by way of it: on the way to the signal frame's registers the result would be lost.
 #[derive(Clone, Copy, Debug)]

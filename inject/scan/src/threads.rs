@@ -1,8 +1,9 @@
 //! The threads' registers and stacks: roots, and the memory below stack pointers that is none.
 
 use crate::memory::ScannedMemory;
+use prof_arch::generic::stopped::RED_ZONE;
 use prof_arch::native::rule::is_sigreturn_code;
-use prof_inject::stopped::state::{RED_ZONE, ThreadState};
+use prof_inject::stopped::state::ThreadState;
 use prof_inject::stopped::tracee::Tracee;
 use prof_inject::{Error, Result, isolated};
 use prof_os::maps::Map;

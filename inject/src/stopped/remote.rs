@@ -10,12 +10,11 @@
 use crate::sandbox::Pass;
 use crate::stopped::frame_place::{Finder, FramePlace};
 use crate::stopped::gadgets::Gadgets;
-use crate::stopped::state::RED_ZONE;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::stopped::waits;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
-use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::generic::stopped::{RED_ZONE, StoppedRegs};
 use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;

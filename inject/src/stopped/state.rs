@@ -6,10 +6,6 @@ use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_os::Pid;
 
-/// Bytes below the stack pointer that belong to the interrupted function: the red zone of the System V AMD64 psABI,
-/// 3.2.2. The other architectures have a smaller one or none.
-pub const RED_ZONE: u64 = 128;
-
 /// The registers of a stopped thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadState {

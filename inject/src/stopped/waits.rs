@@ -11,9 +11,8 @@
 
 use crate::RemoteAddr;
 use crate::stopped::memory::RemoteMemory;
-use crate::stopped::state::RED_ZONE;
 use prof_arch::blocked::{Blocked, Timeout};
-use prof_arch::generic::stopped::StoppedRegs;
+use prof_arch::generic::stopped::{RED_ZONE, StoppedRegs};
 use prof_arch::native::{UserRegs, call, insn};
 use prof_os::stat::Stat;
 use prof_os::status::Status;
