@@ -17,6 +17,7 @@ use prof_trace::records::{Allocators, Arena, allocator, setting};
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -74,7 +75,7 @@ impl Finder {
     /// only if `thorough`.
     pub(crate) fn look(&self, t: Target<'_>, thorough: bool) -> Allocators {
         let mut all = Allocators::default();
-        let program = t.maps.iter().find(|m| m.inode != 0).map_or(&[][..], |m| &m.name);
+        let program = self.program();
         let mut seen: Vec<&[u8]> = Vec::new();
         for m in t.maps.iter().filter(|m| m.inode != 0) {
             if seen.contains(&m.name.as_slice()) {
@@ -112,6 +113,12 @@ impl Finder {
         }
         others::say_unknown(&mut all);
         all
+    }
+
+    /// Returns the name that the program's mappings have. They need not be the first: prof's own may lie in front of them.
+    fn program(&self) -> Vec<u8> {
+        let path = std::fs::read_link(self.folder.join("exe")).unwrap_or_default();
+        path.into_os_string().into_vec()
     }
 
     /// Returns the allocators in a mapping's file.
@@ -228,6 +235,26 @@ pub fn list_allocators(pid: Pid) -> std::io::Result<Vec<[String; 3]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Text in this program's file by which an allocator is known.
+    #[used]
+    static MARK: [u8; 23] = *b"\0TCMALLOC_HPAA_CONTROL\0";
+
+    #[test]
+    fn the_program_is_searched_wherever_it_lies() {
+        let mut maps = Maps::open(Pid::this()).expect("this process");
+        assert!(maps.read());
+        let program = Finder::new(Pid::this()).program();
+        // As prof's ring in a recorded process.
+        let other = maps.all.iter().position(|m| m.inode != 0 && m.name != program);
+        maps.all.rotate_left(other.unwrap_or(0));
+        let target = Target { maps: &maps.all, mem: None, arenas: None };
+        for thorough in [true, false] {
+            let found = Finder::new(Pid::this()).look(target, thorough).found;
+            let mut paths = found.as_chunks::<3>().0.iter().map(|f| f[2].as_bytes());
+            assert_eq!(paths.any(|p| p == program), thorough, "{found:?} and {MARK:?}");
+        }
+    }
 
     #[test]
     #[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
