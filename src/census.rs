@@ -5,7 +5,7 @@ use crate::failure::refused;
 use anyhow::{Context, Result, anyhow};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use prof_census::{Lost, Placed, Taken, Walk};
-use prof_collect::list_allocators;
+use prof_collect::{GOOGLES, list_allocators};
 use prof_inject::{Begun, Installed, ScanAnswer, add_scan};
 use prof_os::Pid;
 use prof_scan::Classes;
@@ -92,7 +92,7 @@ fn prepare(pid: Pid, most: Duration) -> Result<Prepared> {
         allocator::MUSL => walk.has_musl() || is_groups(version),
         allocator::JEMALLOC => walk.has_jemalloc(),
         allocator::MIMALLOC => walk.has_mimalloc(),
-        allocator::TCMALLOC => walk.has_tcmalloc(),
+        allocator::TCMALLOC => walk.has_tcmalloc() && version != GOOGLES,
         _ => false,
     };
     if let Some([name, version, _]) = found.into_iter().find(|a| !known(a)) {

@@ -5,6 +5,8 @@ mod glibc;
 mod others;
 mod recognise;
 
+pub use recognise::GOOGLES;
+
 use crate::arenas::Look;
 use crate::maps::Maps;
 use crate::pages::Pages;

@@ -52,7 +52,7 @@ mod threads;
 mod tree;
 mod watch;
 
-pub use allocators::{list_allocators, read_allocators};
+pub use allocators::{GOOGLES, list_allocators, read_allocators};
 pub use budget::Budget;
 pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};

@@ -11,6 +11,9 @@ const MAX_FILE: u64 = 512 << 20;
 const PIECE: usize = 1 << 20;
 const AROUND: usize = 256;
 
+/// Version of the tcmalloc of Google's, which is another allocator than the one of gperftools.
+pub const GOOGLES: &str = "(Google's)";
+
 /// A text that only an allocator's file has.
 struct Mark {
     text: &'static [u8],
@@ -20,11 +23,12 @@ struct Mark {
 }
 
 /// The marks. Several may belong to an allocator: one of them says the version.
-const MARKS: [Mark; 6] = [
+const MARKS: [Mark; 7] = [
     Mark { text: b"GNU C Library (", name: allocator::GLIBC, version: of_glibc },
     Mark { text: b"<jemalloc>: ", name: allocator::JEMALLOC, version: none },
     Mark { text: b"-0-g", name: "", version: of_jemalloc },
     Mark { text: b"gperftools ", name: allocator::TCMALLOC, version: of_gperftools },
+    Mark { text: b"TCMALLOC_HPAA_CONTROL", name: allocator::TCMALLOC, version: of_google },
     Mark { text: b"mimalloc: ", name: allocator::MIMALLOC, version: none },
     Mark { text: b"musl libc (", name: allocator::MUSL, version: none },
 ];
@@ -52,6 +56,11 @@ fn of_jemalloc(text: &str) -> Option<String> {
 fn of_gperftools(text: &str) -> Option<String> {
     let version = text.strip_prefix("gperftools ")?;
     is_number(version).then(|| version.into())
+}
+
+/// The name of a setting that only Google's tcmalloc has. It has no releases.
+fn of_google(_: &str) -> Option<String> {
+    Some(GOOGLES.into())
 }
 
 /// Returns whether a text consists of numbers and points.
@@ -135,8 +144,9 @@ fn texts(file: &File, musl: bool) -> Vec<(usize, String)> {
         let skip = (at - from) as usize;
         let end = n.min(skip + PIECE);
         let mut i = skip;
-        while let Some(k) =
-            bytes[i..end].iter().position(|b| matches!(b, b'G' | b'<' | b'-' | b'g' | b'm' | b'1'))
+        while let Some(k) = bytes[i..end]
+            .iter()
+            .position(|b| matches!(b, b'G' | b'<' | b'-' | b'g' | b'T' | b'm' | b'1'))
         {
             i += k;
             let rest = &bytes[i..n];
@@ -191,6 +201,8 @@ mod tests {
             b"\0<jemalloc>: out\0x-0-gy\x005.3.0-0-g54eaed1d8b56b1aa528be3bdd1877e59c56fa90c\0";
         assert_eq!(found(jemalloc, "b"), [(allocator::JEMALLOC, "5.3.0".into())]);
         assert_eq!(found(b"\0gperftools 2.10\0", "c"), [(allocator::TCMALLOC, "2.10".into())]);
+        let google = found(b"\0TCMALLOC_HPAA_CONTROL\0", "h");
+        assert_eq!(google, [(allocator::TCMALLOC, GOOGLES.into())]);
         assert_eq!(found(b"\0uses gperftools here\0", "d"), []);
         let mimalloc = b"\0mimalloc: \0";
         assert_eq!(found(mimalloc, "libmimalloc.so.2.0"), [(allocator::MIMALLOC, "2.0".into())]);
