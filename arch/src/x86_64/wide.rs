@@ -3,6 +3,7 @@
 pub use crate::generic::wide::Task;
 
 /// The instructions that code may be compiled for a second time: AVX2, BMI1, BMI2 and POPCNT.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub struct Wide {
     is_there: bool,
