@@ -52,7 +52,8 @@ impl Pointers {
             let masked = (w & mask).wrapping_sub(low) < span;
             masked | (!is_masked & (w.wrapping_sub(low) < span))
         };
-        let is_likely = |w: u64| table.may_have(w & mask) || !is_masked && table.may_have(w);
+        let fits = |a: u64| a.wrapping_sub(low) < span && table.may_have(a);
+        let is_likely = |w: u64| fits(w & mask) || !is_masked && fits(w);
         if self.unaligned {
             let from = match Sixths::of(low, span, mask) {
                 None => 0,
@@ -191,7 +192,9 @@ mod tests {
         let (mut all, mut found) = (0, Vec::new());
         for case in 0..6000 {
             let (low, span) = windows[case % windows.len()];
-            let t = Table::from_iter([(low, 16), (low + span - 16, 16)]);
+            // Of one large block each address is likely, of two small ones hardly any.
+            let large = Table::from_iter([(low, span)]);
+            let small = Table::from_iter([(low, 16), (low + span - 16, 16)]);
             let n = random(200) as usize;
             let byte = |random: &mut dyn FnMut(u64) -> u64| bytes_of[random(9) as usize];
             let mut bytes: Vec<u8> = (0..n).map(|_| byte(&mut random)).collect();
@@ -203,11 +206,12 @@ mod tests {
                 }
             }
             let len = if random(2) == 0 { n } else { n.saturating_sub(WORD) };
-            for mask in [u64::MAX, (1 << 56) - 1, (1 << 44) - 1] {
+            let masks = [u64::MAX, (1 << 56) - 1, (1 << 44) - 1];
+            for (mask, t) in masks.into_iter().flat_map(|m| [(m, &large), (m, &small)]) {
                 let p = Pointers { mask, unaligned: true };
-                let n = p.search(&t, &bytes, len, &mut found);
+                let n = p.search(t, &bytes, len, &mut found);
                 let (low, span) = t.window();
-                let is_in = |w: u64| w.wrapping_sub(low) < span;
+                let is_in = |w: u64| w.wrapping_sub(low) < span && t.may_have(w);
                 let may = |k: &u32| is_in(word(&bytes, *k)) || is_in(word(&bytes, *k) & mask);
                 let whole = (bytes.len() + 1).saturating_sub(WORD).min(len) as u32;
                 let expected: Vec<u32> = (0..whole).filter(may).collect();
