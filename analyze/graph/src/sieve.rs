@@ -7,6 +7,8 @@ const SPARSE: usize = 16;
 /// Least and greatest number of bits: they stay in a processor's own cache.
 const LEAST: usize = 1 << 12;
 const MOST: usize = 1 << 23;
+/// Greatest number of lines: an eighth of the bits is set at most.
+const MOST_LINES: u64 = 1 << 20;
 
 /// Bits for the lines of memory in which blocks are. Lines that are far from each other share a bit.
 #[derive(Debug, Default)]
@@ -17,15 +19,16 @@ impl Sieve {
     /// none if most bits would be set.
     pub(crate) fn of(blocks: impl Iterator<Item = (u64, u64)> + Clone) -> Self {
         let lines = |(start, end): (u64, u64)| start >> LINE..=end >> LINE;
-        let mut sum = 0;
+        let mut sum = 0u64;
         for block in blocks.clone() {
             let lines = lines(block);
-            sum += (lines.end() - lines.start()) as usize + 1;
-            if sum * SPARSE / 2 > MOST {
+            // A recording may be of a machine with wider addresses, and its sizes may be anything.
+            sum = sum.saturating_add(lines.end() - lines.start() + 1);
+            if sum > MOST_LINES {
                 return Self::default();
             }
         }
-        let bits = (sum * SPARSE).next_power_of_two().clamp(LEAST, MOST);
+        let bits = (sum as usize * SPARSE).next_power_of_two().clamp(LEAST, MOST);
         let mut all = Self(vec![0; bits / 64]);
         for line in blocks.flat_map(lines) {
             let (word, bit) = all.place(line);
@@ -69,7 +72,9 @@ mod tests {
 
     #[test]
     fn too_many_blocks_and_none_at_all_have_a_right_answer() {
-        assert!(Sieve::of([(4096, 1 << 40)].into_iter()).may_have(7));
+        for end in [1 << 40, u64::MAX] {
+            assert!(Sieve::of([(4096, end), (0, end)].into_iter()).may_have(7), "{end:#x}");
+        }
         assert!(Sieve::of((0..2_000_000).map(|i| (i * 96, i * 96 + 80))).may_have(88));
         assert!(!Sieve::of(std::iter::empty()).may_have(4096));
     }
