@@ -488,7 +488,7 @@ fn dumped(scene: &Scene, report: &Value) {
         assert_eq!(retained(&format!("variable {name} in ")), variable(report, name).0, "{name}");
     }
     assert_eq!(retained("no root leads to").1, sum(&report["unreachable"]).1);
-    // Where a pointer stands in a root is known: the second session is a word behind the first.
+    // A dump tells the place of a pointer in a root: the second session is a word behind the first.
     let sessions = &dump.objects[&dump.named("variable sessions in ")[0]].to;
     let second = format!("+{:#x}", size_of::<usize>());
     let fields: Vec<&str> = sessions.iter().map(|(field, _)| &**field).collect();

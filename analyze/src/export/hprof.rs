@@ -70,7 +70,7 @@ mod field {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Id(pub u64);
 
-/// What an object is.
+/// An object, as far as its record begins alike for all kinds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     pub id: Id,

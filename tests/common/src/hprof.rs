@@ -72,7 +72,7 @@ struct Reader {
     classes: HashMap<u64, Class>,
     objects: HashMap<u64, (u64, u32, Body)>,
     roots: Vec<u64>,
-    /// Where the array before this one begins, and ends if pointers have 8 bytes.
+    /// Address of the array before this one, and its end if pointers have 8 bytes.
     array: (u64, u64),
     compressed: bool,
 }

@@ -106,7 +106,7 @@ pub(super) fn find(
         places.len() < MOST_ARENAS
     });
     let (mut all, mut links) = (BTreeSet::new(), 0);
-    // Where the arenas of 5.0 have their rings.
+    // Offset of the rings in an arena of 5.0, once one is found.
     let mut offset = None;
     for arena in places {
         let bytes = view.all(arena..arena.saturating_add(ARENA));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 const LEAF: usize = 1 << 18;
-/// Where the node of a tree of three levels lies behind its leaf.
+/// Distance of the node of a tree of three levels from its leaf.
 const NODE: usize = 1 << 16;
 /// Address of the first block of these heaps. Nothing reads the blocks.
 const BLOCKS: u64 = 5 << 30;

@@ -1,4 +1,4 @@
-//! How the versions of mimalloc 2 lay out their segments, the descriptions of pages, and heaps (`mi_segment_t`, `mi_page_t`
+//! The layouts of segments, of descriptions of pages, and of heaps in the versions of mimalloc 2 (`mi_segment_t`, `mi_page_t`
 //! and `mi_heap_t` in include/mimalloc/types.h).
 //!
 //! A version is never asked for. A layout counts only if a segment, the slices that it describes, the sizes of a heap's queues
@@ -58,7 +58,7 @@ pub(super) enum More {
 /// The word that has the bytes of a segment, in the versions that have one.
 pub(super) const SIZE: usize = 4;
 
-/// How a page is described.
+/// The layout of a page's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageForm {
     /// Up to 2.1.2.
@@ -85,7 +85,7 @@ impl HeapForm {
     }
 }
 
-/// How far behind the beginning of a page its places begin.
+/// Distance of a page's first place from the beginning of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Starts {
     /// 384 bytes for blocks of 8 to 1,024.

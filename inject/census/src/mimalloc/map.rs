@@ -228,7 +228,7 @@ struct Read {
     page: Page,
     /// A bit for each place that holds a block.
     used: Vec<u64>,
-    /// Its memory.
+    /// Memory of the page.
     area: Range<u64>,
     /// Whether its thread has ended.
     is_abandoned: bool,
@@ -358,7 +358,7 @@ mod tests {
         let mut fake = Fake::new(0);
         fake.heap.set(1264 / 8 + 7, &[9]);
         assert_eq!(fake.walk().expect("a map").0.version, None);
-        // What lies behind the first level must be its first part.
+        // The first part of the map must lie right behind the first level.
         let mut none = Fake::new(0);
         let other = none.map.at(LEVEL + 1);
         none.map.set(0, &[other]);

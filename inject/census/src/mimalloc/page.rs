@@ -73,7 +73,7 @@ impl Page {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Described<'a> {
     pub head: &'a PageHead,
-    /// Where its places begin, and the bytes of each.
+    /// Address of the first place, and bytes of each.
     pub places: (u64, u64),
     pub links: Links,
     /// Address of the description.

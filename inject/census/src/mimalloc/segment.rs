@@ -138,7 +138,7 @@ pub(super) struct PageHead {
     pub local: u64,
     pub others: u64,
     pub keys: [u64; 2],
-    /// Where its places begin, in versions that say so.
+    /// Address of the first place, in versions that say it.
     pub start: u64,
     /// The heap that it belongs to.
     pub heap: u64,
