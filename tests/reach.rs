@@ -249,6 +249,19 @@ fn lost_objects_have_the_names_of_their_classes() {
             assert!(text.contains(part), "no {part:?} in {text}");
         }
         assert_eq!(text.contains("(before the attach)"), !is_seen, "{text}");
+        if is_seen {
+            let leaks = ["leaks", &pid, "--prove=stop", "--top", "0"];
+            let json = scene.prof(&[&leaks[..], &["--format", "json"]].concat()).ok("leaks").stdout;
+            let report: Value = serde_json::from_str(&json).expect("JSON");
+            let stacks = report["stacks"].as_array().expect("stacks");
+            let mut proved: Vec<(&str, u64, u64)> = stacks.iter().flat_map(classes).collect();
+            proved.sort_unstable();
+            assert_eq!(proved, found, "{report:#}");
+            let text = scene.prof(&leaks).ok("prof leaks").stdout;
+            for part in [" in 40 blocks of Session", " in 1 block of shop::Cart"] {
+                assert!(text.contains(part), "no {part:?} in {text}");
+            }
+        }
         target.ask("end");
         scene.detach(&target);
         target.quit();

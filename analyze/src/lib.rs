@@ -45,6 +45,7 @@ pub mod leaks;
 pub mod live;
 pub mod load;
 pub mod maps;
+pub mod objects;
 pub mod progress;
 pub mod query;
 pub mod report;

@@ -20,6 +20,7 @@ use crate::askers::Askers;
 use crate::index::ScanError;
 use crate::load::Meta;
 use crate::maps::{GrowingMap, Maps, growing};
+use crate::objects::ObjectData;
 use crate::query::Query;
 use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
@@ -31,7 +32,7 @@ use serde::Serialize;
 
 pub use judge::{Class, Confidence};
 pub use limit::{Limit, parse_limit};
-pub use proved::{Proof, Unreachable};
+pub use proved::{Proof, ProvedBlock, Unreachable};
 
 /// Options of the search for leaks.
 #[derive(Clone, Debug)]
@@ -122,6 +123,9 @@ pub struct LeakData {
     /// Unreachable blocks of the stack, if the stack is [`Class::Proved`].
     #[serde(flatten)]
     pub unreachable: Option<Unreachable>,
+    /// The C++ classes of the unreachable blocks, those of most bytes first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ObjectData>,
     /// Confidence in the verdict.
     pub confidence: Confidence,
     /// Bytes held at the last moment, or at the end if that is more.
@@ -162,6 +166,8 @@ struct Row {
     /// The class by the memory that it held over time.
     trend: Class,
     proved: Option<Unreachable>,
+    /// The C++ classes of the blocks that are proved.
+    objects: Vec<ObjectData>,
 }
 
 impl Row {
@@ -204,6 +210,7 @@ fn leak_data(
                 class,
                 trend: row.proved.map(|_| row.trend),
                 unreachable: row.proved,
+                classes: row.objects.clone(),
                 confidence: j.verdict.confidence,
                 bytes: row.bytes,
                 live_bytes: j.series.live_bytes,
@@ -264,7 +271,7 @@ impl Leaks {
                 let bytes = if j.older.is_some() { bytes } else { bytes.max(j.series.live_bytes) };
                 let growth = [j.verdict.weakest, j.verdict.mean].map(per_hour);
                 let trend = j.verdict.class;
-                Row { judged: j, bytes, growth, trend, proved: None }
+                Row { judged: j, bytes, growth, trend, proved: None, objects: Vec::new() }
             })
             .collect();
         if let Some(proof) = &options.proof {

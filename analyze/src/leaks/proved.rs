@@ -5,6 +5,7 @@ use super::judge::{Class, Confidence, Verdict};
 use super::rows::Judged;
 use super::series::NOTHING;
 use crate::index::{Column, Index, ScanError};
+use crate::objects::{ObjectData, in_order};
 use crate::query::{Query, Selection};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +15,44 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Proof {
     /// Whether the scan came to a verdict; if not, the blocks count for nothing.
     pub settled: bool,
-    /// Addresses of unreachable blocks that are live at the end of the recording, and whether another one points to it.
-    pub blocks: HashMap<u64, bool>,
+    /// The unreachable blocks that are live at the end of the recording, by address.
+    pub blocks: HashMap<u64, ProvedBlock>,
+    /// Names of C++ classes.
+    pub classes: Vec<String>,
+}
+
+/// A block that a scan has not reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProvedBlock {
+    /// Whether another such block points to it.
+    pub held: bool,
+    /// Index in [`Proof::classes`] of the class of the object that it begins with, if that is known.
+    pub class: Option<usize>,
+}
+
+/// The unreachable blocks of a stack.
+#[derive(Default)]
+struct Group {
+    sum: Unreachable,
+    /// Bytes and number of those of each class.
+    classes: BTreeMap<usize, (u64, u64)>,
+}
+
+impl Group {
+    fn add(&mut self, other: Self) {
+        self.sum.add(&other.sum);
+        for (class, (bytes, blocks)) in other.classes {
+            let of = self.classes.entry(class).or_default();
+            *of = (of.0 + bytes, of.1 + blocks);
+        }
+    }
+
+    fn objects(&self, names: &[String]) -> Vec<ObjectData> {
+        let of = |(class, (bytes, blocks)): (&usize, &(u64, u64))| {
+            Some(ObjectData { class: names.get(*class)?.clone(), bytes: *bytes, blocks: *blocks })
+        };
+        in_order(self.classes.iter().filter_map(of).collect())
+    }
 }
 
 /// Unreachable memory, as LeakSanitizer counts it.
@@ -48,12 +85,12 @@ fn by_group(
     index: &Index,
     query: &Query<'_>,
     proof: &Proof,
-) -> Result<BTreeMap<usize, Unreachable>, ScanError> {
+) -> Result<BTreeMap<usize, Group>, ScanError> {
     let (least, most) = match (proof.blocks.keys().min(), proof.blocks.keys().max()) {
         (Some(least), Some(most)) if proof.settled => (*least, *most),
         _ => return Ok(BTreeMap::new()),
     };
-    type State = (Selection, [Vec<u64>; 4], BTreeMap<usize, Unreachable>);
+    type State = (Selection, [Vec<u64>; 4], BTreeMap<usize, Group>);
     let states = index.scan(State::default, |(selection, columns, sums), block| {
         let (first, last) = block.range(Column::Addr);
         // Blocks that are live have no end.
@@ -68,8 +105,8 @@ fn by_group(
         let [addresses, ends, sizes, groups] = columns;
         for &i in &selection.rows {
             let i = i as usize;
-            let held = proof.blocks.get(&addresses[i]).filter(|_| ends[i] == u64::MAX);
-            let Some(held) = held else { continue };
+            let found = proof.blocks.get(&addresses[i]).filter(|_| ends[i] == u64::MAX);
+            let Some(ProvedBlock { held, class }) = found else { continue };
             let mut one = Unreachable {
                 unreachable_bytes: sizes[i],
                 unreachable_count: 1,
@@ -78,13 +115,14 @@ fn by_group(
             if *held {
                 (one.indirect_bytes, one.indirect_count) = (sizes[i], 1);
             }
-            sums.entry(groups[i] as usize).or_default().add(&one);
+            let classes = class.iter().map(|class| (*class, (sizes[i], 1))).collect();
+            sums.entry(groups[i] as usize).or_default().add(Group { sum: one, classes });
         }
         Some(())
     })?;
-    let mut all = BTreeMap::<usize, Unreachable>::new();
-    for (group, sum) in states.into_iter().flat_map(|s| s.2) {
-        all.entry(group).or_default().add(&sum);
+    let mut all = BTreeMap::<usize, Group>::new();
+    for (number, group) in states.into_iter().flat_map(|s| s.2) {
+        all.entry(number).or_default().add(group);
     }
     Ok(all)
 }
@@ -103,34 +141,38 @@ pub(super) fn add(
     let mut found = by_group(index, query, proof)?;
     rows.sort_by_key(|r| r.judged.verdict.class);
     for row in rows.iter_mut() {
-        if let Some(sum) = found.remove(&row.judged.group) {
-            row.prove(sum);
+        if let Some(group) = found.remove(&row.judged.group) {
+            row.prove(&group, proof);
         }
     }
     // The blocks of the others are too young to be judged by time.
-    for (group, sum) in found {
+    for (number, group) in found {
+        let sum = &group.sum;
         let class = Class::TooYoung;
         let verdict = Verdict { class, confidence: Confidence::Low, weakest: 0.0, mean: 0.0 };
         let mut series = Box::new(NOTHING);
         (series.live_bytes, series.live_blocks) = (sum.unreachable_bytes, sum.unreachable_count);
-        let judged = Judged { group, verdict, series, sizes: None, older: None, replaced: 0 };
+        let judged =
+            Judged { group: number, verdict, series, sizes: None, older: None, replaced: 0 };
         let mut row = Row {
             judged,
             bytes: sum.unreachable_bytes,
             growth: [0; 2],
             trend: class,
             proved: None,
+            objects: Vec::new(),
         };
-        row.prove(sum);
+        row.prove(&group, proof);
         rows.push(row);
     }
     Ok(())
 }
 
 impl Row {
-    fn prove(&mut self, sum: Unreachable) {
+    fn prove(&mut self, group: &Group, proof: &Proof) {
         let verdict = &mut self.judged.verdict;
         (verdict.class, verdict.confidence) = (Class::Proved, Confidence::High);
-        self.proved = Some(sum);
+        self.proved = Some(group.sum);
+        self.objects = group.objects(&proof.classes);
     }
 }

@@ -1,6 +1,7 @@
 //! Formats the verdicts as text.
 
 use super::{Class, ClassData, Confidence, LeakData, Leaks};
+use crate::objects;
 use crate::report::{Style, asked_line, frame_lines};
 use prof_trace::values::text::{bytes, count, duration};
 use std::fmt::{self, Write};
@@ -121,6 +122,9 @@ fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Resu
         Confidence::Low => "low",
     };
     writeln!(out, " [confidence: {sure}]")?;
+    if let Some(line) = objects::line(&s.classes) {
+        writeln!(out, "{line}")?;
+    }
     asked_line(s.asked_by.as_ref(), style, out)?;
     let most = s.held.iter().copied().max().unwrap_or(0);
     // Blocks that were too young at each moment have no curve.

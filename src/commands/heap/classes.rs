@@ -1,8 +1,9 @@
 //! The C++ classes of the blocks of a heap.
 
-use crate::classes::{self, ClassData};
+use crate::classes;
 use crate::failure::refused;
 use anyhow::Result;
+use prof_analyze::objects::ObjectData;
 use prof_analyze::report::{Style, Table};
 use prof_census::Census;
 use prof_os::Pid;
@@ -15,7 +16,7 @@ use std::fmt::{self, Write};
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ClassesData {
     /// The classes, those of most bytes first.
-    list: Vec<ClassData>,
+    list: Vec<ObjectData>,
     /// Blocks that begin with no object that has virtual functions.
     other_bytes: u64,
     other_blocks: u64,

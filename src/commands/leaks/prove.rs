@@ -9,9 +9,11 @@ use crate::failure::usage;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::holds::ScanData;
-use prof_analyze::leaks::{Leaks, Proof};
-use prof_scan::{Limits, prove};
+use prof_analyze::leaks::{Leaks, Proof, ProvedBlock};
+use prof_analyze::symbols::class_name;
+use prof_scan::{Classes, Limits, prove};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Time for a scan, if none is given.
@@ -83,6 +85,17 @@ pub(super) fn scan(args: &LeaksArgs) -> Result<Option<(Proof, ScanData)>> {
     let found = prove(&mut scanner, &mut ledger, &limits).map_err(failed)?;
     let ends = Ends { settled: found.settled, late: found.late, ended: found.ended };
     let data = looks::data(&scanner.figures, ends, ledger.follower.meta());
-    let blocks = found.unreachable.iter().map(|b| b.address).zip(found.held).collect();
-    Ok(Some((Proof { settled: found.settled, blocks }, data)))
+    let mut proof = Proof { settled: found.settled, ..Proof::default() };
+    let (mut numbers, mut classes) = (HashMap::new(), Classes::open(pid));
+    for (block, held) in found.unreachable.iter().zip(found.held) {
+        let name = classes.as_mut().and_then(|c| c.of_block(block.address)).map(class_name);
+        let class = name.map(|name| {
+            *numbers.entry(name).or_insert_with_key(|name| {
+                proof.classes.push(name.clone());
+                proof.classes.len() - 1
+            })
+        });
+        proof.blocks.insert(block.address, ProvedBlock { held, class });
+    }
+    Ok(Some((proof, data)))
 }

@@ -1,7 +1,8 @@
 //! Looks into unreachable blocks: names their C++ classes, and shows their first bytes.
 
 use super::before::BEFORE;
-use crate::classes::{self, ClassData};
+use crate::classes;
+use prof_analyze::objects::ObjectData;
 use prof_analyze::symbols::class_name;
 use prof_os::Pid;
 use prof_os::memory::Reader;
@@ -33,7 +34,7 @@ impl Looker {
     pub(super) fn classes<'b>(
         &mut self,
         blocks: impl Iterator<Item = &'b Block>,
-    ) -> Vec<ClassData> {
+    ) -> Vec<ObjectData> {
         let blocks = blocks.map(|b| (b.address, b.size));
         self.classes.as_mut().map_or_else(Vec::new, |c| classes::of(c, blocks))
     }

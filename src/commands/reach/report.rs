@@ -5,10 +5,10 @@ use super::classes::Looker;
 use super::ledger::Ledger;
 use super::looks::{self, Looks, Went};
 use super::scan::{self, Ends};
-use crate::classes::ClassData;
 use anyhow::Result;
 use prof_analyze::holds::ScanData;
 use prof_analyze::live::{Names, Only};
+use prof_analyze::objects::{self, ObjectData};
 use prof_analyze::report::{AskedData, FrameData, Style};
 use prof_os::Pid;
 use prof_scan::{Block, Proof, ScanStats};
@@ -16,9 +16,6 @@ use prof_trace::values::text::{bytes, count, duration, number};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
-
-/// Greatest number of classes that are named in a line of the report.
-const CLASSES: usize = 5;
 
 /// Bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -92,7 +89,7 @@ pub(super) struct StackData {
     pub went_before_ns: Option<u64>,
     /// The C++ classes that blocks begin with, those of most bytes first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub classes: Vec<ClassData>,
+    pub classes: Vec<ObjectData>,
     pub asked_by: Option<AskedData>,
     pub frames: Vec<FrameData>,
     pub truncated: bool,
@@ -324,22 +321,6 @@ fn ago(w: Went, now_ns: u64) -> String {
 }
 
 impl StackData {
-    /// Writes a line with the classes of the blocks, if there are any.
-    fn write_classes(&self, out: &mut String) -> fmt::Result {
-        if self.classes.is_empty() {
-            return Ok(());
-        }
-        let of = |c: &ClassData| {
-            format!("{} in {} of {}", bytes(c.bytes), count(c.blocks, "block", "blocks"), c.class)
-        };
-        let named: Vec<String> = self.classes.iter().take(CLASSES).map(of).collect();
-        let more = match self.classes.len().saturating_sub(CLASSES) {
-            0 => String::new(),
-            n => format!("; {} more", count(n as u64, "class", "classes")),
-        };
-        writeln!(out, "  C++ classes: {}{more}", named.join("; "))
-    }
-
     fn write(&self, i: usize, all: &ReachData, style: Style, out: &mut String) -> fmt::Result {
         let u = &self.unreachable;
         let what = if all.scan.settled { "unreachable" } else { "not reached" };
@@ -364,7 +345,9 @@ impl StackData {
             write!(out, " [last pointer went: {}]", ago(w, all.at_ns))?;
         }
         out.push('\n');
-        self.write_classes(out)?;
+        if let Some(line) = objects::line(&self.classes) {
+            writeln!(out, "{line}")?;
+        }
         for b in self.blocks_listed.iter().flatten() {
             let indirect = if b.indirect { ", indirect" } else { "" };
             let (age, size) = (duration(b.age_ns), bytes(b.size));
