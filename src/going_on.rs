@@ -67,6 +67,7 @@ pub(crate) fn attach(
         audit: Audit::of(record),
         note: notes::begin(pid, &name, &peek.path),
         census: false,
+        is_heir: false,
     };
     let again = ring.try_clone().context("prof has no descriptor left (`ulimit -n`)")?;
     let missing = orphan.missing(again).unwrap_or_default();

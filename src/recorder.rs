@@ -20,7 +20,7 @@ use prof_os::process::is_running;
 use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_trace::records::End;
-use prof_trace::shared::{MEMFD_NAME, Shared};
+use prof_trace::shared::{Shared, begins_ring};
 use prof_trace::sieve::Sieve;
 use prof_trace::values::text::{duration, time};
 use std::fs::File;
@@ -68,17 +68,20 @@ pub(crate) struct How {
     pub note: Option<PathBuf>,
     /// Whether this process hands over a census before events are read.
     pub census: bool,
+    /// Whether the process has been recording before there is a collector, as its parent's hook has begun that.
+    pub is_heir: bool,
 }
 
 /// Starts the collector of a recording in a process group of its own, and waits until it collects: for `timeout`, or for
-/// [`START`] if that is longer. `goes_on`: it goes on in the recording of a collector that has died, and holds this lock on the
-/// process until it is known there: if this process is killed meanwhile, nobody else starts another one.
+/// [`START`] if that is longer. `hooked`: the hook is in the process, as another collector has died or as the process is an
+/// heir, and the collector holds this lock on the process until it is known there: if this process is killed meanwhile, nobody
+/// else starts another one.
 pub(crate) fn start(
     pid: Pid,
     ring: OwnedFd,
     out: File,
     how: &How,
-    goes_on: Option<&Lock>,
+    hooked: Option<&Lock>,
 ) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().with_context(|| {
@@ -102,9 +105,9 @@ pub(crate) fn start(
     if how.census {
         command.args(["--census-from", &Pid::this().to_string()]);
     }
-    let lock = goes_on.map(|lock| lock.descriptor().as_raw_fd());
+    let lock = hooked.map(|lock| lock.descriptor().as_raw_fd());
     if let Some(fd) = lock {
-        command.args(["--goes-on", &fd.to_string()]);
+        command.args([if how.is_heir { "--begins" } else { "--goes-on" }, &fd.to_string()]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     if let Some(note) = &how.note {
@@ -281,7 +284,8 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let [ring, out, ready] =
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
     // SAFETY: as above.
-    let lock = args.goes_on.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let lock = args.goes_on.or(args.begins).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let is_hooked = lock.is_some();
     let shared = prof_collect::map_ring(ring)?;
     // It is removed at the end, as nobody detaches from a process that ends by itself.
     let _library = prof_inject::kept_library(args.pid, shared.control().library.load(Relaxed));
@@ -328,9 +332,9 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         })?;
         // The process says by now whose recording it is.
         drop(lock);
-        // A recording that goes on does so though nobody waits for that any more: its hook is in the process anyway.
+        // Where the hook is in the process anyway, it is recorded though nobody waits for that any more.
         if let Err(e) = ready.write_all(&[1])
-            && args.goes_on.is_none()
+            && !is_hooked
         {
             stop.store(true, Relaxed);
             return Err(e).context("the process that started the collector has ended");
@@ -500,7 +504,7 @@ fn wait_for_unmap(pid: Pid) {
     let deadline = Instant::now() + Duration::from_secs(2);
     let mapped = || {
         let maps = prof_os::maps::of(pid).unwrap_or_default();
-        maps.iter().any(|m| m.is_memfd(MEMFD_NAME))
+        maps.iter().any(|m| begins_ring(&m.name, m.offset))
     };
     while mapped() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(2));

@@ -18,7 +18,7 @@ use crate::reports::Reports;
 use crate::target_record;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
-use prof_collect::{Peek, drain_orphan, open_ring, write_prologue, write_runtimes};
+use prof_collect::{Peek, drain_orphan, may_open_rings, open_ring, write_prologue, write_runtimes};
 use prof_inject::hooked::functions::LOADER;
 use prof_inject::process::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target, WayIn};
@@ -55,6 +55,8 @@ pub(crate) struct Settings {
     pub way_in: WayIn,
     /// Longest stop for a census of the blocks from before; `None`: no census is taken.
     pub census: Option<Duration>,
+    /// Children are recorded from their fork on, before a collector is there for them.
+    pub heirs: bool,
 }
 
 impl Default for Settings {
@@ -68,7 +70,17 @@ impl Default for Settings {
             duration: None,
             way_in: WayIn::default(),
             census: None,
+            heirs: false,
         }
+    }
+}
+
+impl Settings {
+    /// Returns the settings for a process whose children are recorded, too: from their fork on, if this process may open the
+    /// memory that they will have. A census takes an attach.
+    pub(crate) fn with_children(self) -> Self {
+        let heirs = self.census.is_none() && may_open_rings();
+        Self { heirs, ..self }
     }
 }
 
@@ -234,6 +246,7 @@ pub(crate) fn options(record: &RecordArgs, settings: &Settings, path: &Path) -> 
         choice: prof_inject::FunctionChoice {
             // A recording of figures by stack has no mappings.
             mappings: !record.functions.no_maps && !record.bounds.aggregate,
+            heirs: settings.heirs,
             ..functions(&record.functions)
         },
         way_in: settings.way_in,
@@ -248,6 +261,7 @@ fn functions(args: &FunctionArgs) -> prof_inject::FunctionChoice {
         modules: args.obj.clone(),
         prefix: args.symbols_prefix.clone(),
         mappings: !args.no_maps,
+        heirs: false,
         named: [&args.alloc_fn, &args.realloc_fn, &args.free_fn].map(Clone::clone).concat(),
     }
 }
@@ -281,7 +295,8 @@ pub(crate) fn activate(
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
     let census = settings.census.is_some();
-    let how = recorder::How { writing, duration, timeout, audit, note, path, census };
+    let is_heir = false;
+    let how = recorder::How { writing, duration, timeout, audit, note, path, census, is_heir };
     let begun = recorder::start(pid, ring, file, &how, None);
     let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     let counted = match census::begin(&mut installed, settings.census) {

@@ -102,6 +102,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         duration: args.duration,
         way_in: args.way.way_in()?,
         census: args.census.then_some(args.census_stop),
+        heirs: false,
     };
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);

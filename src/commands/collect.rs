@@ -84,6 +84,10 @@ pub(crate) struct CollectArgs {
     /// Go on in the recording of a collector that has died, and close this descriptor of a lock when collecting has begun
     #[arg(long)]
     pub goes_on: Option<i32>,
+    /// Begin the recording of a process that its parent's hook has made record, and close this descriptor of a lock when
+    /// collecting has begun
+    #[arg(long, conflicts_with = "goes_on")]
+    pub begins: Option<i32>,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,

@@ -5,18 +5,23 @@ use super::record::parse_duration;
 use crate::audit::Audit;
 use crate::failure::{FAILED, refused};
 use crate::family::again;
-use crate::family::control::{Who, each};
+use crate::family::control::{Who, each, heirs};
 use crate::family::find::Seen;
+use crate::family::folder::Folder;
+use crate::family::heir;
 use crate::family::supervise;
 use crate::notes;
 use crate::session::{self, Detached};
 use crate::term::say as say_line;
 use anyhow::Result;
 use clap::Args;
+use prof_collect::Peek;
 use prof_os::Pid;
 use serde_json::json;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Take prof out of a process, or of each process of a family, and finish its recording
 ///
@@ -50,7 +55,18 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
         prof_inject::sandbox::take_word(None);
     }
     match args.who.who()? {
-        Who::One(pid) => one(args, pid),
+        Who::One(pid) => {
+            session::peek(pid).iter().for_each(save_heir);
+            let recording = session::peek(pid).ok().map(|p| p.path);
+            let done = one(args, pid)?;
+            // A supervisor has its children recorded on.
+            let alone = recording.filter(|path| {
+                let folder = path.parent().filter(|dir| Folder::open(dir).is_some());
+                folder.is_some_and(|dir| supervise::running(dir).is_none())
+            });
+            let failed = alone.map(|path| take_left(args, &HashSet::from([path])));
+            Ok(failed.filter(|code| *code != ExitCode::SUCCESS).unwrap_or(done))
+        }
         who => {
             let ended = matches!(&who, Who::Folder(path) if supervise::end(path));
             if let Who::Folder(path) = &who {
@@ -61,7 +77,10 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
                 all => all?,
             };
             let mut journal = who.journal();
-            Ok(each(&all, |pid| {
+            let known: HashSet<PathBuf> =
+                all.iter().flat_map(|p| p.heir_of.iter().chain([&p.path])).cloned().collect();
+            all.iter().for_each(save_heir);
+            let done = each(&all, |pid| {
                 say_line(&format!("{}, pid {pid}:", prof_os::process::comm(pid)));
                 let seen = Seen::of(pid);
                 let clean = one(args, pid)? == ExitCode::SUCCESS;
@@ -69,9 +88,54 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
                     journal.note("detached", seen.as_ref(), json!({ "clean": clean }));
                 }
                 Ok(clean)
-            }))
+            });
+            let left = take_left(args, &known);
+            Ok(if left == ExitCode::SUCCESS { done } else { left })
         }
     }
+}
+
+/// Begins the recording of a child that nobody has taken yet, so that what its memory holds is saved.
+fn save_heir(peek: &Peek) {
+    let folder = peek.heir_of.as_deref().and_then(Path::parent).and_then(Folder::open);
+    let (Some(folder), Some(seen)) = (folder, Seen::of(peek.pid)) else { return };
+    let saved = heir::leave(&folder, &seen);
+    let Ok(mut journal) = folder.journal() else { return };
+    match saved {
+        Ok(path) => {
+            let recording = path.file_name().map(|n| n.to_string_lossy());
+            let note = json!({ "from_fork": true, "recording": recording });
+            journal.note("attached", Some(&seen), note);
+        }
+        Err(e) => {
+            journal.note("missed", Some(&seen), json!({ "reason": format!("{e:#}") }));
+        }
+    }
+}
+
+/// Takes prof out of children that were forked while prof was being taken out of their parents, whose recordings these are.
+fn take_left(args: &DetachArgs, recordings: &HashSet<PathBuf>) -> ExitCode {
+    /// Number of looks, as such a child may fork, too.
+    const LOOKS: usize = 20;
+    /// Time for which children may be on their way into memory from their parents.
+    const WAY: Duration = Duration::from_secs(2);
+    let began = Instant::now();
+    for _ in 0..LOOKS {
+        // The order matters: a child that has arrived is found.
+        while prof_inject::process::rings::are_on_their_way() && began.elapsed() < WAY {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let left = heirs(|path| recordings.contains(path));
+        if left.is_empty() {
+            break;
+        }
+        left.iter().for_each(save_heir);
+        let done = each(&left, |pid| Ok(one(args, pid)? == ExitCode::SUCCESS));
+        if done != ExitCode::SUCCESS {
+            return done;
+        }
+    }
+    ExitCode::SUCCESS
 }
 
 /// Takes prof out of one process.

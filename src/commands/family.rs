@@ -87,12 +87,14 @@ pub(crate) fn attach(args: &AttachArgs, which: &Which, settings: &Settings) -> R
     if args.foreground {
         return Err(usage("--foreground shows one process, and no family"));
     }
-    let how = How { record: args.record.clone(), settings: settings.clone() };
+    let follows = args.follow || args.children.is_some();
+    let settings = settings.clone();
+    let settings = if follows { settings.with_children() } else { settings };
+    let how = How { record: args.record.clone(), settings };
     let mut began = begin(args, which, &how)?;
     let Began { folder, journal, known, .. } = &mut began;
     let attached = record::all(folder, journal, which, &how, std::mem::take(known));
     let done = began.taken_up.and(attached.map_err(refused)?);
-    let follows = args.follow || args.children.is_some();
     let folder = began.folder;
     if follows && (done.attached > 0 || args.children.is_none()) {
         let follow = Follow { which: which.clone(), how, except: None };

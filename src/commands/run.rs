@@ -111,6 +111,7 @@ fn passed() -> impl Iterator<Item = i32> {
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
     let settings = args.settings()?;
+    let settings = if args.children { settings.with_children() } else { settings };
     refuse_option(&args.command[0])?;
     let proof = args.proof.clone();
     let mut prover = Prover::new(&proof)?;

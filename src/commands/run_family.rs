@@ -66,7 +66,7 @@ impl Family {
         let which = Which::Tree(pid);
         let note = json!({ "recording": OWN, "root": again::note_of_root(&which) });
         self.folder.journal()?.note("attached", Seen::of(pid).as_ref(), note);
-        let how = How { record: args.record.clone(), settings: args.settings()? };
+        let how = How { record: args.record.clone(), settings: args.settings()?.with_children() };
         let follow = Follow { which, how, except: Some(pid) };
         let lock = self.folder.lock()?.context("another prof has taken the folder")?;
         supervise::start(&self.folder, &follow, lock)

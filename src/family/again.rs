@@ -14,6 +14,8 @@ use crate::term::say;
 use anyhow::Result;
 use prof_collect::{Peek, finish_unattended};
 use prof_os::{Pid, process};
+use prof_trace::chunk::{self, Next};
+use prof_trace::records::kind;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -200,13 +202,13 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
         if in_use.iter().any(is_same) {
             continue;
         }
-        if fs::metadata(&path).is_ok_and(|m| m.len() == 0) && !is_written(&path) {
+        if is_bare(&path) && !is_written(&path) {
             say(&match fs::remove_file(&path) {
                 Ok(()) => format!(
-                    "{name}: its attach was killed before anything was recorded; the empty file is removed"
+                    "{name}: its attach was killed before anything was recorded; the file is removed"
                 ),
                 Err(e) => format!(
-                    "{name}: its attach was killed before anything was recorded, and the empty file can't be removed: {e}"
+                    "{name}: its attach was killed before anything was recorded, and the file can't be removed: {e}"
                 ),
             });
             continue;
@@ -230,6 +232,29 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
             Err(e) => say(&format!("{name}: it can't be finished: {e}")),
         }
     }
+}
+
+/// Returns whether a file has at most what is written of a recording before its collector begins.
+fn is_bare(path: &Path) -> bool {
+    /// Greatest length of that.
+    const MOST: u64 = 4 << 20;
+    const BEGIN: [u16; 4] = [kind::TARGET, kind::HOOKS, kind::RUNTIMES, kind::FORKED];
+    if fs::metadata(path).map_or(true, |m| m.len() > MOST) {
+        return false;
+    }
+    let Ok(bytes) = fs::read(path) else { return false };
+    let header = chunk::file_header();
+    if !bytes.is_empty() && !bytes.starts_with(&header) {
+        return false;
+    }
+    let mut rest = bytes.get(header.len()..).unwrap_or_default();
+    while let Next::Chunk(kind, _, len) = chunk::next(rest) {
+        if !BEGIN.contains(&kind) {
+            return false;
+        }
+        rest = &rest[len..];
+    }
+    rest.is_empty()
 }
 
 /// Returns whether another process has a file open for writing.

@@ -50,7 +50,11 @@ impl Who {
     pub(crate) fn recorded(&self) -> Result<Vec<Peek>> {
         let all = match self {
             Self::One(pid) => vec![crate::session::peek(*pid)?],
-            Self::Folder(path) => in_folder(path),
+            Self::Folder(path) => {
+                let folder = Folder::open(path).map(|f| f.absolute());
+                let heirs = heirs(|recording| recording.parent() == folder.as_deref());
+                in_folder(path).into_iter().chain(heirs).collect()
+            }
             Self::All(which) => {
                 let found = which.find().map_err(refused)?;
                 let has = |p: &Peek| found.iter().any(|s| s.pid == p.pid);
@@ -80,6 +84,13 @@ pub(crate) fn in_folder(path: &Path) -> Vec<Peek> {
     let folder = Folder::open(path).map(|f| f.absolute());
     let is_in = |p: &Peek| p.path.parent() == folder.as_deref();
     all_recorded().into_iter().filter(is_in).collect()
+}
+
+/// Returns the children that record in memory from their parents, and have no collector yet. `is_one` tells by the path of an
+/// ancestor's recording which are meant.
+pub(crate) fn heirs(is_one: impl Fn(&Path) -> bool) -> Vec<Peek> {
+    let is_meant = |p: &Peek| p.heir_of.as_deref().is_some_and(&is_one);
+    all_recorded().into_iter().filter(is_meant).collect()
 }
 
 /// Does the same to each process, and says a line about each for which it fails. The exit code says whether all went

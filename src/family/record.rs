@@ -2,6 +2,7 @@
 
 use super::find::{Seen, Which, descendants};
 use super::folder::Folder;
+use super::heir;
 use super::journal::Journal;
 use crate::commands::record::RecordArgs;
 use crate::session::{self, Attached, Settings};
@@ -55,7 +56,16 @@ pub(crate) fn one(
     let began = Instant::now();
     let path = folder.new_recording(&seen.comm, seen.pid);
     let record = RecordArgs { output: Some(path), ..how.record.clone() };
-    let attached = session::attach(seen.pid, &record, &how.settings);
+    let taken = match how.settings.heirs {
+        true => heir::take(seen, &record, &how.settings),
+        false => None,
+    };
+    let is_heir = taken.is_some();
+    if !is_heir && prof_inject::inherited::is_copy(seen.pid) {
+        // A child from the time of its parent's attach has code of prof's without patches, which keeps no attach out.
+        let _ = prof_inject::children::take_out_alone(seen.pid, how.settings.timeout);
+    }
+    let attached = taken.map_or_else(|| session::attach(seen.pid, &record, &how.settings), Ok);
     let took = began.elapsed().as_nanos() as u64;
     let mut note = json!({ "attach_ns": took });
     if let (Some(note), Some(more)) = (note.as_object_mut(), more.as_object()) {
@@ -64,6 +74,9 @@ pub(crate) fn one(
     match &attached {
         Ok(a) => {
             a.messages.iter().for_each(|line| log::info!("{}: {line}", seen.pid));
+            if is_heir {
+                note["from_fork"] = true.into();
+            }
             note["recording"] = a.path.file_name().map(|n| n.to_string_lossy()).into();
             journal.note("attached", Some(seen), note);
         }

@@ -3,6 +3,7 @@
 
 use super::collectors::Collectors;
 use super::events::{Event, Source};
+use super::fates::Fates;
 use super::find::{Seen, Which};
 use super::folder::{Folder, FolderLock};
 use super::journal::{self, Journal};
@@ -111,6 +112,8 @@ struct Member {
     due: Option<Instant>,
     /// The process's present program is recorded.
     recorded: bool,
+    /// The process has run another program since it is known.
+    has_execed: bool,
 }
 
 struct Supervisor<'a> {
@@ -125,6 +128,7 @@ struct Supervisor<'a> {
     /// Processes that are known to have ended before the event that says so: there may be events of their children.
     gone: HashSet<Pid>,
     collectors: Collectors,
+    fates: Fates,
 }
 
 impl<'a> Supervisor<'a> {
@@ -140,6 +144,7 @@ impl<'a> Supervisor<'a> {
             known: HashSet::new(),
             gone: HashSet::new(),
             collectors: Collectors::of(folder, follow.except),
+            fates: Fates::default(),
         };
         let me = Pid::this();
         let start = process::start_time(me);
@@ -163,7 +168,10 @@ impl<'a> Supervisor<'a> {
     fn add(&mut self, seen: Seen, due: Option<Instant>) {
         if self.known.insert((seen.pid, seen.start)) {
             let program = Program::of(seen.pid);
-            self.members.insert(seen.pid, Member { seen, program, due, recorded: due.is_none() });
+            self.members.insert(
+                seen.pid,
+                Member { seen, program, due, recorded: due.is_none(), has_execed: false },
+            );
         }
     }
 
@@ -210,13 +218,15 @@ impl<'a> Supervisor<'a> {
                     return;
                 }
                 let comm = member.map_or(String::new(), |m| m.seen.comm.clone());
-                match Seen::of(child) {
+                // A process that has lost its parent by now has another one.
+                match Seen::of(child).map(|seen| Seen { parent, ..seen }) {
                     Some(seen) => self.add(seen, Some(Instant::now() + SETTLES)),
                     // A process that has ended already is counted.
                     None => {
                         let ended = Seen { pid: child, start: 0, parent, comm };
                         self.journal.note("missed", Some(&ended), json!({}));
                         self.gone.insert(child);
+                        self.fates.short(parent);
                     }
                 }
             }
@@ -240,6 +250,9 @@ impl<'a> Supervisor<'a> {
         match self.members.get_mut(&pid) {
             Some(m) if m.due.is_some() => {
                 // The exec that the attach has waited for has happened.
+                if !std::mem::replace(&mut m.has_execed, true) {
+                    self.fates.short(m.seen.parent);
+                }
                 (m.seen, m.program, m.due) = (seen, Program::of(pid), Some(Instant::now()));
             }
             // The event may be older than the attach. A child by vfork can't be attached to before its exec.
@@ -255,7 +268,7 @@ impl<'a> Supervisor<'a> {
     fn execed(&mut self, pid: Pid, seen: Seen) {
         let Some(m) = self.members.get_mut(&pid) else { return };
         m.program = Program::of(pid);
-        m.seen = seen;
+        (m.seen, m.has_execed) = (seen, true);
         self.journal.note("exec", Some(&m.seen), json!({}));
         if self.follow.except != Some(pid) {
             (m.due, m.recorded) = (Some(Instant::now()), false);
@@ -308,13 +321,19 @@ impl<'a> Supervisor<'a> {
         };
         // A process with a due time was never attached to, or the attach failed because the process was ending.
         let event = if m.due.is_some() { "missed" } else { "exited" };
+        if m.due.is_some() && !m.has_execed {
+            self.fates.short(m.seen.parent);
+        }
+        self.fates.ended(pid);
         self.journal.note(event, Some(&m.seen), how);
     }
 
     /// Attaches to the next process whose turn it is.
     fn attach(&mut self) {
         let now = Instant::now();
-        let next = self.members.values_mut().find(|m| m.due.is_some_and(|due| due <= now));
+        // Those that have run no other program may be recorded from their fork on, which takes less time and can't wait.
+        let is_due = |m: &&mut Member| m.due.is_some_and(|due| due <= now);
+        let next = self.members.values_mut().filter(is_due).min_by_key(|m| m.has_execed);
         let Some(m) = next else { return };
         let (age, parent) = (Duration::from_nanos(age_ns(m.seen.start)), m.seen.parent);
         // It has its parent's memory, and its parent's recording, until its exec.
@@ -328,11 +347,17 @@ impl<'a> Supervisor<'a> {
         match one(self.folder, &mut self.journal, &m.seen, &self.follow.how, &more) {
             Ok(attached) => {
                 (m.program, m.recorded) = (Program::of(m.seen.pid), true);
+                if !m.has_execed {
+                    self.fates.lives(m.seen.parent);
+                }
                 self.collectors.add(&m.seen, attached);
             }
             // The process has been noted as missed.
             Err(_) if !m.seen.is_there() => {
                 let (pid, start) = (m.seen.pid, m.seen.start);
+                if !m.has_execed {
+                    self.fates.short(m.seen.parent);
+                }
                 self.members.remove(&pid);
                 self.known.remove(&(pid, start));
                 self.goes(pid);

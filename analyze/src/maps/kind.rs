@@ -1,8 +1,7 @@
 //! Names the kind of memory that a mapping is.
 
 use super::Perms;
-use prof_os::maps::memfd_name;
-use prof_trace::shared::MEMFD_NAME;
+use prof_trace::shared::is_ring;
 use serde::Serialize;
 
 /// Kinds of mappings.
@@ -73,16 +72,16 @@ impl Kind {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
 
-    /// Returns the kind of a mapping by its name, inode and permissions. Stacks of threads, prof's own memory, and
-    /// which files are of code can't be told by these.
-    pub(super) fn of(name: &str, inode: u64, p: Perms) -> Self {
+    /// Returns the kind of a mapping by its name, inode, offset and permissions. Stacks of threads, prof's own memory but for
+    /// the shared one, and which files are of code can't be told by these.
+    pub(super) fn of(name: &str, (inode, offset): (u64, u64), p: Perms) -> Self {
         let shared = ["/dev/zero", "/memfd:", "/SYSV", "/dev/shm/", "/run/shm/", "/anon_hugepage"];
         let accessible = p.read || p.write || p.execute;
         if name.starts_with("[heap") {
             Self::Heap
         } else if name.starts_with("[stack") {
             Self::Stack
-        } else if memfd_name(name.as_bytes()) == Some(MEMFD_NAME.as_bytes()) {
+        } else if is_ring(name.as_bytes(), offset) {
             Self::Prof
         } else if p.shared && (inode == 0 || shared.iter().any(|s| name.starts_with(s)))
             || name.starts_with("[anon_shmem")

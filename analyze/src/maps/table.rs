@@ -69,7 +69,7 @@ impl Table {
     /// Adds a mapping, which replaces what is there. Returns its place.
     pub(super) fn map(&mut self, start: u64, end: u64, of: Of, when: When) -> u32 {
         self.unmap(start, end, when);
-        let kind = Kind::of(&of.name, of.inode, of.perms);
+        let kind = Kind::of(&of.name, (of.inode, of.offset), of.perms);
         let map = Map {
             id: self.next,
             address: start,
@@ -269,7 +269,7 @@ impl Table {
         let m = &mut self.maps[l.map as usize];
         // Memory that was reserved first, and is used now, gets the kind that it is used as.
         if m.kind == Kind::Reserved && accessible {
-            m.kind = Kind::of(&of.name, of.inode, perms);
+            m.kind = Kind::of(&of.name, (of.inode, of.offset), perms);
         }
         self.begin(l.map, from, to, of, ticks);
     }
@@ -339,7 +339,7 @@ impl Table {
         let m = &mut self.maps[l.map as usize];
         m.name = of.name.clone();
         m.perms = of.perms;
-        m.kind = Kind::of(&of.name, of.inode, of.perms);
+        m.kind = Kind::of(&of.name, (of.inode, of.offset), of.perms);
         if let Some(r) = m.regions.get_mut(l.region as usize) {
             (r.name, r.inode, r.offset) = (of.name.clone(), of.inode, l.of.offset);
             (r.major, r.minor, r.perms) = ((of.device >> 32) as u32, of.device as u32, of.perms);

@@ -70,6 +70,7 @@ pub mod nr {
     pub const MADVISE: u64 = 233;
     pub const PROCESS_VM_READV: u64 = 270;
     pub const MEMFD_CREATE: u64 = 279;
+    pub const UNSHARE: u64 = 97;
 }
 
 /// Returns the offset of the instructions `pattern` in `bytes`, which begin with a whole instruction.

@@ -95,6 +95,7 @@ pub mod nr {
     pub const TGKILL: u64 = 268;
     pub const PROCESS_VM_READV: u64 = 376;
     pub const MEMFD_CREATE: u64 = 385;
+    pub const UNSHARE: u64 = 337;
     pub const CLOCK_NANOSLEEP_TIME64: u64 = 407;
     pub const FUTEX_TIME64: u64 = 422;
 }

@@ -114,6 +114,7 @@ pub mod nr {
     pub const TGKILL: u64 = 5225;
     pub const PROCESS_VM_READV: u64 = 5304;
     pub const MEMFD_CREATE: u64 = 5314;
+    pub const UNSHARE: u64 = 5262;
 }
 
 /// Returns the offset of the first place in `bytes`, which begin with a whole instruction, where `is` returns

@@ -74,6 +74,7 @@ pub mod nr {
     pub const TGKILL: u64 = 234;
     pub const PROCESS_VM_READV: u64 = 310;
     pub const MEMFD_CREATE: u64 = 319;
+    pub const UNSHARE: u64 = 272;
 }
 
 /// Returns the offset of a `syscall; ret` in executable bytes (of libc, say, or the vDSO).

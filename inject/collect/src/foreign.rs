@@ -64,6 +64,7 @@ pub(crate) fn peek(pid: Pid, addr: u64) -> Result<Option<Peek>, Error> {
         path: OsString::from_vec(page.path()).into(),
         collector: collector.id,
         collector_alive: collector.lives,
+        heir_of: None,
         is_out_of_sight: collector.by_heartbeat,
         heartbeat_age: heartbeat_age(&header, clock),
         orphaned: header.orphaned.load(Relaxed) != 0,

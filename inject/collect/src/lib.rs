@@ -12,6 +12,7 @@
 //! * [`Peek`]: the state of a process's recording, read from outside;
 //! * [`drain_orphan`]: saves the events that a dead collector left in the ring; [`open_orphan`]: its recording,
 //!   in which another may go on;
+//! * [`Heir`]: a child that records in memory from its parent, and has no collector yet;
 //! * [`read_allocators`]: the allocators of a process, their settings and arenas; [`list_allocators`]: their names alone;
 //! * [`module_symbols`]: the build ID and the symbols of a module's file.
 
@@ -31,6 +32,7 @@ mod folding;
 mod foreign;
 mod heaps;
 mod heart;
+mod heir;
 mod limits;
 mod mappings;
 mod maps;
@@ -58,9 +60,10 @@ pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
 pub use folding::{Copied, Folder, MakeSieve, new_path, remove_left};
+pub use heir::{Ancestor, Heir, hold_heirs, may_open_rings};
 pub use limits::{Limits, Room};
 pub use orphan::{Drained, Orphan, drain_orphan, drain_rest, finish_unattended, open_orphan};
-pub use output::{Output, create_recording, write_prologue, write_runtimes};
+pub use output::{Output, create_recording, write_forked, write_prologue, write_runtimes};
 pub use peek::{Peek, Probe, all_recorded};
 pub use ring_map::{map_ring, open_ring};
 pub use symbols::module_symbols;

@@ -8,7 +8,7 @@ use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Compress, MAX_EVENTS, Packed, Packer};
-use prof_trace::records::{Calls, Hooks, Pass, Runtimes, Target, kind};
+use prof_trace::records::{Calls, Forked, Hooks, Pass, Runtimes, Target, kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::sieve::{Sieve, Sieved};
 use prof_trace::ticks::Ticks;
@@ -62,6 +62,16 @@ pub fn write_runtimes(file: &mut File, runtimes: &[Runtime]) -> io::Result<()> {
     let names = runtimes.iter().map(|r| r.name().into()).collect();
     let mut b = Vec::new();
     chunk::put(&mut b, kind::RUNTIMES, &Runtimes { names }.encode());
+    file.write_all(&b)
+}
+
+/// Writes, behind the prologue, from which process the target was forked.
+///
+/// # Errors
+/// If the file can't be written to.
+pub fn write_forked(file: &mut File, forked: &Forked) -> io::Result<()> {
+    let mut b = Vec::new();
+    chunk::put(&mut b, kind::FORKED, &forked.encode());
     file.write_all(&b)
 }
 

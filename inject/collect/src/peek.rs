@@ -30,6 +30,9 @@ pub struct Peek {
     pub recording: bool,
     /// The recording, as an absolute path in the namespace of `prof attach`.
     pub path: PathBuf,
+    /// The process records in memory that it has from its parent, and its collector is to come: the recording of its parent, or
+    /// of another ancestor, as it says itself.
+    pub heir_of: Option<PathBuf>,
     /// The collector's process ID and start time. The ID is that of another pid namespace if the collector is out of sight.
     pub collector: (Pid, u64),
     /// Whether the collector's process exists.
@@ -115,7 +118,8 @@ impl Peek {
             pid,
             state: c.state.load(Acquire),
             recording: read && u32::from_ne_bytes(flag) == 1,
-            path: path_of(c),
+            path: path_of(c, (c.path_len as usize).min(c.path.len())),
+            heir_of: heir_of(c),
             collector: collector.id,
             collector_alive: collector.lives,
             is_out_of_sight: collector.by_heartbeat,
@@ -217,8 +221,14 @@ pub fn all_recorded() -> Vec<Peek> {
     pids.into_iter().filter_map(|pid| Peek::of(pid).ok().flatten()).collect()
 }
 
-fn path_of(c: &Control) -> PathBuf {
-    let len = (c.path_len as usize).min(c.path.len());
+/// Returns [`Peek::heir_of`].
+fn heir_of(c: &Control) -> Option<PathBuf> {
+    let is_heir = c.state.load(Acquire) == state::ATTACHED && c.forks.load(Relaxed) != 0;
+    let len = c.path.iter().take_while(|b| b.load(Relaxed) != 0).count();
+    (is_heir && c.path_len == 0 && c.collector_pid.load(Acquire) == 0).then(|| path_of(c, len))
+}
+
+fn path_of(c: &Control, len: usize) -> PathBuf {
     let bytes: Vec<u8> = c.path[..len].iter().map(|b| b.load(Relaxed)).collect();
     OsString::from_vec(bytes).into()
 }

@@ -14,7 +14,7 @@ use prof_trace::ids::PcId;
 use prof_trace::pcs::pc_parts;
 use prof_trace::ring;
 use prof_trace::shared::{
-    Control, FUNCTIONS, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, PC_LEVEL0, PC_LEVELS, Shared,
+    Control, FUNCTIONS, Geometry, LAYOUT, MAGIC, MODULES, PC_LEVEL0, PC_LEVELS, Shared, begins_ring,
 };
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) struct RingCopy {
 
 /// Returns the first mapping of the ring among a process's mappings.
 pub(crate) fn ring_mapping(maps: &Maps) -> Option<&Map> {
-    maps.all.iter().find(|m| m.offset == 0 && m.is_memfd(MEMFD_NAME))
+    maps.all.iter().find(|m| begins_ring(&m.name, m.offset))
 }
 
 /// Returns why the ring at `addr` of process `pid` can't be read. A prof that was killed may have left a thread on its

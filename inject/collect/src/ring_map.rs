@@ -5,11 +5,11 @@ use crate::maps::Maps;
 use crate::ring_copy::ring_mapping;
 use prof_os::Pid;
 use prof_os::process::folder;
-use prof_trace::shared::{Control, Geometry, LAYOUT, MAGIC, Shared};
+use prof_trace::shared::{Control, Geometry, HEIR_AT, LAYOUT, MAGIC, Shared};
 use std::fs::OpenOptions;
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Greatest plausible room for unwind tables.
 const MOST_TABLES: u64 = 1 << 30;
@@ -31,20 +31,31 @@ pub fn open_ring(pid: Pid) -> Result<OwnedFd, Error> {
     let range = format!("{:x}-{:x}", ring.start.0, ring.end.0);
     let opened =
         OpenOptions::new().read(true).write(true).open(folder(pid) + "/map_files/" + &range);
-    opened.map(OwnedFd::from).map_err(Error::io("cannot open prof's memory in the process"))
+    let file = opened.map_err(Error::io("cannot open prof's memory in the process"))?;
+    // A process in a mount namespace of its own may have mapped any file under this name.
+    if file.metadata().map_err(Error::io("cannot stat the ring"))?.nlink() != 0 {
+        return Err(Error::NotARing("a file"));
+    }
+    Ok(file.into())
 }
 
 /// Maps a ring for reading and writing, for as long as this process lives.
 ///
 /// The number of segments and the room for unwind tables are read from the memory once, and must fit the size of the
-/// file, which is sealed against shrinking. Nothing else in the memory is trusted.
+/// file, which is sealed against shrinking. Nothing else in the memory is trusted. The memory that a child was given by its
+/// parent begins at [`HEIR_AT`] of its file, which nobody has a descriptor of but who opens it like this.
 ///
 /// # Errors
 /// If the descriptor is not a ring of this version.
 pub fn map_ring(fd: OwnedFd) -> Result<Shared<'static>, Error> {
     let file = std::fs::File::from(fd);
+    let len = file.metadata().map_err(Error::io("cannot stat the ring"))?.len();
     let mut head = [0u8; HEAD];
-    file.read_exact_at(&mut head, 0).map_err(Error::io("cannot read the ring"))?;
+    let mut begins =
+        |at| file.read_exact_at(&mut head, at).map(|()| head[..8] == MAGIC.to_ne_bytes());
+    let is_heir = len > HEIR_AT && begins(HEIR_AT).map_err(Error::io("cannot read the ring"))?;
+    let at = if is_heir { HEIR_AT } else { 0 };
+    begins(at).map_err(Error::io("cannot read the ring"))?;
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if head[..8] != MAGIC.to_ne_bytes() {
         return Err(Error::NotARing("wrong magic number"));
@@ -54,12 +65,11 @@ pub fn map_ring(fd: OwnedFd) -> Result<Shared<'static>, Error> {
     }
     let geometry = Geometry::from_segments(word(12)).ok_or(Error::NotARing("impossible size"))?;
     let mut tables = [0u8; 8];
-    file.read_exact_at(&mut tables, offset_of!(Control, tables_len) as u64)
+    file.read_exact_at(&mut tables, at + offset_of!(Control, tables_len) as u64)
         .map_err(Error::io("cannot read the ring"))?;
     let tables = u64::from_ne_bytes(tables).min(MOST_TABLES);
     let geometry = geometry.with_tables(tables as usize);
-    let len = file.metadata().map_err(Error::io("cannot stat the ring"))?.len();
-    if len < geometry.size() as u64 {
+    if len - at < geometry.size() as u64 {
         return Err(Error::NotARing("file too short"));
     }
     // SAFETY: the kernel chooses the address of the new mapping, so no existing memory is affected.
@@ -70,7 +80,7 @@ pub fn map_ring(fd: OwnedFd) -> Result<Shared<'static>, Error> {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
             file.as_raw_fd(),
-            0,
+            at as libc::off_t,
         )
     };
     if base == libc::MAP_FAILED {

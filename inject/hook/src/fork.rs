@@ -1,6 +1,8 @@
-//! A fork by a signal handler that has interrupted the hook.
+//! A fork: what the child gets of prof's memory.
 //!
-//! The child has nothing of the shared memory, and none of its calls comes to the hook. But when the handler
+//! The child of an ordinary fork gets nothing, or shared memory of its own if it is to be recorded ([`heir`]).
+//!
+//! A signal handler may fork that has interrupted the hook. The child has nothing of the shared memory, and none of its calls comes to the hook. But when the handler
 //! returns, the child continues in the middle of the interrupted call, with addresses of that memory in its
 //! registers. So if anything of prof's is on the stack, the parent copies the memory that such a call works
 //! on, and the child puts the copy in place, in private memory. The call ends there, and nobody reads what it
@@ -9,7 +11,7 @@
 use crate::mapping::Shared;
 use crate::original::{function, pass};
 use crate::state::Thread;
-use crate::{extent, header, sys, thread};
+use crate::{extent, header, heir, sys, thread};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go, copy_forward};
@@ -69,22 +71,40 @@ pub(crate) fn is_fork(args: &[u64; 6]) -> bool {
 pub(crate) extern "C" fn before_fork(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
-    // If so, a handler runs in the middle of a call: nothing of the thread's state is changed.
-    let copy = if may_be_inside(shared, call.regs.sp) { take(shared) } else { 0 };
-    call.note[0] = copy;
-    if copy == 0 { pass(f) } else { Go { target: f.original, stay: 1 } }
+    // A handler may run in the middle of a call: nothing of the thread's state is changed.
+    let wanted = heir::are_wanted(shared);
+    let heir = if wanted && !is_marked(shared) { heir::make(shared) } else { 0 };
+    let copy = if heir == 0 && may_be_inside(shared, call.regs.sp) { take(shared) } else { 0 };
+    call.note = [copy, heir];
+    if copy == 0 && !wanted { pass(f) } else { Go { target: f.original, stay: 1 } }
 }
 
 /// Runs in the parent and in the child.
 pub(crate) extern "C" fn after_fork(call: &mut Call) -> u64 {
-    let at = call.note[0];
-    // SAFETY: `take` has mapped and filled in the copy; the child has inherited it.
-    let copy = unsafe { &*(at as *const Copy) };
-    if !header::attached() {
-        put(copy, at);
+    let [at, heir] = call.note;
+    let is_child = !header::attached();
+    if at != 0 {
+        // SAFETY: `take` has mapped and filled in the copy; the child has inherited it.
+        let copy = unsafe { &*(at as *const Copy) };
+        if is_child {
+            put(copy, at);
+        }
+        sys::unmap(at, copy.len);
     }
-    sys::unmap(at, copy.len);
+    if is_child {
+        heir::inherit(heir)
+    } else {
+        heir::discard(heir)
+    }
     0
+}
+
+/// Returns whether this thread is in the midst of recording a call. Where words on its stack lead to prof's code without
+/// that, they are left from earlier calls, or the thread was interrupted on the first or last few instructions of one: if it goes
+/// on there in a child with shared memory of its own, it finds a thread without a slot, and the call is not recorded.
+fn is_marked(shared: &Shared) -> bool {
+    let slot = thread::place_of_own(shared).and_then(|index| shared.slot(index));
+    slot.is_some_and(|s| s.busy_sp.load(Relaxed) != 0 || s.inner_sp.load(Relaxed) != 0)
 }
 
 /// Returns whether a handler may be running on top of prof's code in this thread. On a signal stack or a

@@ -29,3 +29,10 @@ pub fn flag() -> &'static [AtomicU32; 2] {
 pub fn attached() -> bool {
     flag()[1].load(Relaxed) == FLAG_COOKIE
 }
+
+/// Makes this process one that prof has not attached to.
+pub fn let_go() {
+    let [on, cookie] = flag();
+    on.store(0, Relaxed);
+    cookie.store(0, Relaxed);
+}

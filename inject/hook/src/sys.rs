@@ -123,10 +123,71 @@ pub fn map(addr: u64, len: u64) -> u64 {
     at
 }
 
-/// Unmaps memory that [`map`] has returned.
+/// `MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE`.
+const SHARED: u64 = PRIVATE ^ 3;
+
+/// Maps shared memory, of which only used pages are allocated, and which nothing locks; `cut` bytes of its file come before
+/// the mapping. Returns the address, or 0 on failure.
+pub fn map_shared(cut: u64, len: u64) -> u64 {
+    const NO_ACCESS: u64 = 0;
+    // What a process locks from now on (`mlockall(MCL_FUTURE)`) is allocated at once, but for memory without access.
+    // SAFETY: no existing mapping is replaced.
+    let at = unsafe { syscall6(nr::MMAP, 0, cut + len, NO_ACCESS, SHARED, u64::MAX, 0) };
+    if (-4095..0).contains(&at) {
+        return 0;
+    }
+    let rest = at as u64 + cut;
+    unmap(at as u64, cut);
+    // SAFETY: the memory was just mapped, and nobody uses it.
+    let opened = unsafe {
+        syscall2(nr::MUNLOCK, rest, len);
+        syscall6(nr::MPROTECT, rest, len, READ_WRITE, 0, 0, 0)
+    };
+    if opened != 0 {
+        unmap(rest, len);
+        return 0;
+    }
+    // SAFETY: advice on memory that was just mapped.
+    unsafe { syscall6(nr::MADVISE, rest, len, NO_HUGE_PAGES, 0, 0, 0) };
+    rest
+}
+
+/// Moves memory of this process to an address where nothing is mapped, and keeps it from children and core files. Returns whether that was
+/// possible; if not, it is where it was.
+pub fn move_free(from: u64, len: u64, to: u64) -> bool {
+    /// `MREMAP_MAYMOVE | MREMAP_FIXED`.
+    const TO_FIXED: u64 = 3;
+    /// `MADV_DONTFORK`, `MADV_DONTDUMP`.
+    const ADVICE: [u64; 2] = [10, 16];
+    // What is mapped there first says that nothing else is.
+    if map(to, len) == 0 {
+        return false;
+    }
+    // SAFETY: the memory that is replaced was just mapped, and that which is moved is the caller's own.
+    let at = unsafe { syscall6(nr::MREMAP, from, len, len, TO_FIXED, to, 0) };
+    if at as u64 != to {
+        unmap(to, len);
+        return false;
+    }
+    for advice in ADVICE {
+        // SAFETY: advice on memory of the caller's own.
+        unsafe { syscall6(nr::MADVISE, to, len, advice, 0, 0, 0) };
+    }
+    true
+}
+
+/// Unmaps memory that [`map`] or [`map_shared`] has returned.
 pub fn unmap(addr: u64, len: u64) {
     // SAFETY: the memory is the caller's own.
     unsafe { syscall2(nr::MUNMAP, addr, len) };
+}
+
+/// Returns whether no other thread has the memory of this process; false where that may not be asked for.
+pub fn is_alone(shared: &Shared) -> bool {
+    /// `CLONE_VM`.
+    const MEMORY: u64 = 0x100;
+    // SAFETY: the call fails unless the thread is alone, and has no effect then, by unshare(2).
+    allowed(shared) && unsafe { syscall2(nr::UNSHARE, MEMORY, 0) } == 0
 }
 
 /// Returns the calling process's id.

@@ -1,7 +1,7 @@
 //! The hook's header, which names its entries to the injector.
 
 use crate::header::LOCATIONS;
-use crate::{calls, entry, fork, other_args, toggle};
+use crate::{calls, entry, fork, limit, other_args, toggle};
 use prof_arch::native::capture;
 use prof_trace::shared::{Code, Entries, HookHeader, LAYOUT, MAGIC};
 
@@ -32,6 +32,7 @@ pub static HEADER: HookHeader = HookHeader {
         named_realloc: code(other_args::realloc),
         named_free: code(other_args::free),
         sandbox: code(entry::sandbox),
+        limit: code(limit::limit),
         fork: code(fork::fork),
         call: code(calls::call),
     },

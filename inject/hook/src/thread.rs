@@ -108,6 +108,14 @@ fn find(
     None
 }
 
+/// Takes a slot, of those that nobody has taken yet, for the only thread of a process. It has had this slot in its parent, and
+/// may have been interrupted where it refers to slot and state.
+pub fn keep(shared: &Shared, index: usize) {
+    let Some(s) = shared.slot(index) else { return };
+    shared.note_slot(index);
+    take(shared, s, thread_pointer(), index);
+}
+
 /// Sets the claimed slot up for this thread.
 fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
     let tid = libc_tid(shared, tp).filter(|t| *t != 0).unwrap_or_else(sys::gettid);

@@ -4,7 +4,7 @@ use crate::ranges::without;
 use prof_os::Result;
 use prof_os::maps::{self, Map};
 use prof_os::memory::Reader;
-use prof_trace::shared::MEMFD_NAME;
+use prof_trace::shared::is_ring;
 use std::ops::Range;
 
 /// Bytes that are read together.
@@ -104,7 +104,7 @@ impl ScannedMemory {
 /// program may only read counts, too: it may have been written by another mapping, which is gone.
 pub(crate) fn may_point(m: &Map) -> bool {
     let kernels = KERNELS.contains(&m.name.as_slice());
-    !kernels && !m.is_memfd(MEMFD_NAME)
+    !kernels && !is_ring(&m.name, m.offset)
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ pub struct FunctionChoice {
     pub named: Vec<Named>,
     /// Whether calls that change mappings are recorded, too.
     pub mappings: bool,
+    /// Whether children are recorded from their fork on, in memory that the hook makes for them.
+    pub heirs: bool,
 }
 
 /// Symbols of garbage collectors that stop threads by signals and look for live data between a thread's stack pointer
@@ -128,7 +130,7 @@ pub(crate) fn find(
             let loader = m.symbols(pid, mem, |n| n == LOADER);
             found.extend(loader.iter().map(|s| Found::new(s, Kind::Loader, index)));
         }
-        for w in watched(pid, mem, index, m, alone) {
+        for w in watched(pid, mem, index, m, (alone, choice.heirs)) {
             if !found.iter().any(|f| f.addr == w.addr) {
                 found.push(w);
             }

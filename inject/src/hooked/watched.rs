@@ -1,5 +1,5 @@
 //! Functions of libc that are hooked because of what they do to the process rather than to record their calls: those
-//! that restrict its system calls, and those that make a child.
+//! that restrict its system calls, those that make a child, and those by which a child limits its address space.
 
 use crate::RemoteMemory;
 use crate::hooked::found::{Found, is_libc};
@@ -11,19 +11,35 @@ const PR_SET_SYSCALL_USER_DISPATCH: u8 = 59;
 
 /// Functions of libc that can set up such a restriction, and those that make a child. Newer libcs use the first of
 /// [`FORKS`] in all the others.
-pub const FUNCTIONS: [&str; 6] = ["prctl", "syscall", FORKS[0], FORKS[1], FORKS[2], FORKS[3]];
+pub const FUNCTIONS: [&str; 10] = [
+    "prctl",
+    "syscall",
+    FORKS[0],
+    FORKS[1],
+    FORKS[2],
+    FORKS[3],
+    LIMITS[0].0,
+    LIMITS[1].0,
+    LIMITS[2].0,
+    LIMITS[3].0,
+];
 
 /// Functions of libc that make a child.
 pub const FORKS: [&str; 4] = ["_Fork", "fork", "__libc_fork", "__fork"];
 
+/// Functions of libc that limit resources, with the argument that says which one. They are watched where children have memory
+/// from their parents.
+const LIMITS: [(&str, u8); 4] =
+    [("setrlimit", 0), ("setrlimit64", 0), ("prlimit", 1), ("prlimit64", 1)];
+
 /// Returns the functions of libc that are watched, so that the hook stops making system calls when the target begins
-/// to restrict its own.
+/// to restrict its own. `alone`: the program is a static one; `heirs`: children get memory from their parents.
 pub(crate) fn watched(
     pid: Pid,
     mem: &RemoteMemory,
     index: usize,
     module: &Module,
-    alone: bool,
+    (alone, heirs): (bool, bool),
 ) -> Vec<Found> {
     if !(alone || is_libc(module)) {
         return Vec::new();
@@ -32,7 +48,11 @@ pub(crate) fn watched(
     let named = |name: &str| symbols.iter().find(|s| !s.indirect && s.name == name);
     let asked = ["prctl", "syscall"].into_iter().filter_map(named).map(|s| watch(s, index));
     let forks = FORKS.into_iter().find_map(named).map(|s| Found::new(s, Kind::Fork, index));
-    asked.chain(forks).collect()
+    let limits = LIMITS.iter().filter(|_| heirs).filter_map(|(name, resource)| {
+        let symbol = named(name)?;
+        Some(Found { args: (*resource, 0), ..Found::new(symbol, Kind::Limit, index) })
+    });
+    asked.chain(forks).chain(limits).collect()
 }
 
 fn watch(s: &Symbol, index: usize) -> Found {

@@ -8,7 +8,7 @@ use crate::mapped::thread_id::tid_offset;
 use crate::process::elf;
 use crate::process::linked::List;
 use crate::stopped::tables::Tables;
-use crate::{RemoteAddr, Result, sandbox};
+use crate::{RemoteAddr, Result, inherited, sandbox};
 use prof_arch::native::Rule;
 use prof_arch::unwind::function_range;
 use prof_os::Pid;
@@ -92,7 +92,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let mut page = [0u8; 8];
     page[4..].copy_from_slice(&FLAG_COOKIE.to_ne_bytes());
     i.mem.write(RemoteAddr(mapped.flag.addr), &page)?;
-    code(i, mapped)
+    code(i, mapped)?;
+    // A child that is forked from here on can be rid of what it has of prof's.
+    inherited::leave(&i.mem, RemoteAddr(mapped.ring.addr), i.planned.len(), i.note)
 }
 
 /// Returns the bits of `Control::flags` that say how the target is recorded.
@@ -107,6 +109,10 @@ fn flag_bits(i: &Installed) -> u32 {
     }
     if i.options.free_stacks {
         bits |= flags::FREE_STACKS;
+    }
+    // For the time of a fork, the memory for the child counts in its parent as well.
+    if i.options.choice.heirs && prof_os::limits::address_space(pid).is_none() {
+        bits |= flags::HEIRS;
     }
     if i.options.verify {
         bits |= flags::VERIFY;

@@ -3,7 +3,7 @@
 use crate::mapped::library_file;
 use prof_os::maps::{self, Map, memfd_name};
 use prof_os::{Pid, process};
-use prof_trace::shared::MEMFD_NAME;
+use prof_trace::shared::{HEIR_AT, HEIR_LEAD, MEMFD_NAME, begins_ring, is_ring};
 use std::path::{Path, PathBuf};
 
 /// Number of threads whose descriptors are examined. Nearly always all threads share one table of descriptors.
@@ -12,14 +12,14 @@ const MOST_TABLES: usize = 64;
 /// Returns the first mapping of a ring.
 #[must_use]
 pub fn ring_in(maps: &[Map]) -> Option<&Map> {
-    maps.iter().find(|m| m.shared && m.is_memfd(MEMFD_NAME))
+    maps.iter().find(|m| m.shared && begins_ring(&m.name, m.offset))
 }
 
 /// Returns the length of the contiguous mappings from `first` on that are of the same file.
 pub(crate) fn ring_len(maps: &[Map], first: &Map) -> u64 {
     let mut end = first.start;
     for m in maps.iter().filter(|m| m.start >= first.start) {
-        if m.start != end || m.inode != first.inode || !m.is_memfd(MEMFD_NAME) {
+        if m.start != end || m.inode != first.inode || m.name != first.name {
             break;
         }
         end = m.end;
@@ -32,6 +32,14 @@ pub(crate) fn with_ring() -> impl Iterator<Item = Pid> {
     let me = Pid::this();
     let has_ring = |pid: &Pid| maps::of(*pid).is_ok_and(|maps| ring_in(&maps).is_some());
     process::all().into_iter().filter(move |p| *p != me).filter(has_ring)
+}
+
+/// Returns whether a process that was just forked is about to take memory into use that its parent has made for it, or the parent
+/// is about to unmap that.
+#[must_use]
+pub fn are_on_their_way() -> bool {
+    let is_lead = |m: &Map| is_ring(&m.name, m.offset) && m.offset == HEIR_AT - HEIR_LEAD;
+    process::all().into_iter().any(|pid| maps::of(pid).is_ok_and(|maps| maps.iter().any(is_lead)))
 }
 
 /// Returns the name of the memfd that a descriptor's link leads to.

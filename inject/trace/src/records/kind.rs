@@ -41,8 +41,9 @@ pub const FOLD_FAILED: u16 = 37;
 pub const BOUNDS: u16 = 38;
 pub const WENT_OVER: u16 = 39;
 pub const CENSUS_CLASSES: u16 = 40;
+pub const FORKED: u16 = 41;
 
-const NAMES: [&str; 40] = [
+const NAMES: [&str; 41] = [
     "target",
     "pass",
     "events",
@@ -83,6 +84,7 @@ const NAMES: [&str; 40] = [
     "bounds",
     "went over",
     "census classes",
+    "forked",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

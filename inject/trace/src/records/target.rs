@@ -83,6 +83,22 @@ record! {
 }
 
 record! {
+    /// The process was recorded from its fork on, by a process that was recorded itself.
+    Forked {
+        /// Ticks of the fork.
+        ticks: ticks,
+        /// The parent's process id in prof's namespace.
+        parent: int32,
+        /// Name of the parent's recording, a file in the same folder; empty: it had none yet.
+        recording: text,
+        /// Name of the recording of the nearest ancestor that had one.
+        ancestor: text,
+        /// Ticks of the fork of this ancestor's child.
+        ancestor_ticks: ticks,
+    }
+}
+
+record! {
     /// The last chunk of a recording that was finished.
     End {
         /// Ticks.

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 32;
+pub const LAYOUT: u32 = 33;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -73,6 +73,8 @@ pub mod flags {
     pub const COSTS: u32 = 1024;
     /// Calls that change mappings are recorded, see [`Kind::is_call`](crate::shared::Kind::is_call).
     pub const MAPPINGS: u32 = 512;
+    /// A thread that forks makes the child's shared memory, see [`HEIR_AT`](crate::shared::HEIR_AT).
+    pub const HEIRS: u32 = 2048;
 }
 
 /// Values of [`Control::clock`].
@@ -110,7 +112,8 @@ pub struct Toggle {
 pub const FIRST_THREAD: u32 = 1;
 
 /// The control page: identity and settings of the recording, and addresses in the target. The fields in front
-/// of [`Control::stable`] are those that the hook reads most.
+/// of [`Control::stable`] are those that the hook reads most. A field that says what has happened in one process is
+/// reset for its children in [`Control::make_heir`].
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
@@ -195,6 +198,17 @@ pub struct Control {
     /// Number of the segments behind those that may be taken: about as many as threads hold open. So the ring
     /// has as much room with a thousand idle threads as with one.
     pub more_segments: AtomicU64,
+    /// In the memory of a child that no collector has taken yet: the value that [`Control::first_segments`] is to get then.
+    /// Until then it has [`HEIR_SEGMENTS`](crate::shared::HEIR_SEGMENTS), so that a child of which nobody takes notice does not
+    /// fill memory. Else 0.
+    pub heir_segments: AtomicU64,
+    /// Ticks of the fork of this process, and of the first of [`Control::forks`]; 0: prof has attached to this process.
+    pub forked_at: [AtomicU64; 2],
+    /// Ticks before which threads that fork make no memory for their children; 0: they do. The supervisor sets this where
+    /// children are short.
+    pub no_heirs_until: AtomicU64,
+    /// Number of forks since the process whose recording [`Control::path`] is; 0: that is this process.
+    pub forks: AtomicU32,
     /// Number of times that the collector has freed slots.
     pub slots_freed: AtomicU64,
     /// Number of looks at the target's memory that a detach has asked for, while events are still recorded.

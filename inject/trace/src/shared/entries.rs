@@ -17,6 +17,7 @@ pub struct Entries {
     pub sandbox: Code,
     pub fork: Code,
     pub call: Code,
+    pub limit: Code,
 }
 
 /// The address of code in the hook's image: a pointer of the target's width.

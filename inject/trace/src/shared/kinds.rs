@@ -119,6 +119,8 @@ kinds! {
     Mallctl: call Call;
     /// jemalloc's `mallctlbymib`.
     MallctlByMib: call Call;
+    /// libc's `setrlimit` and `prlimit`: argument `Function::size_arg` is the resource, and the next one leads to the limit.
+    Limit: limit Watched AlwaysOn;
 }
 
 impl Kind {
