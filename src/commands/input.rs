@@ -45,6 +45,9 @@ pub(crate) struct IndexArgs {
     /// Of the folder of a family, take this process alone (may be given again)
     #[arg(long, help_heading = "Families", value_name = "PID")]
     pub pid: Vec<Pid>,
+    /// With --pid: count the blocks, too, that the process has from its parents, if it was recorded from its fork on
+    #[arg(long, help_heading = "Families", requires = "pid")]
+    pub inherited: bool,
     /// The folder for the index
     #[arg(long, value_name = "DIR", help_heading = "Index", conflicts_with = "no_index")]
     pub index_dir: Option<PathBuf>,
@@ -115,7 +118,14 @@ impl IndexArgs {
             show_wrappers: false,
             no_symbol_cache: false,
         };
-        Self { no_index: false, index: false, pid: Vec::new(), index_dir: None, symbols }
+        Self {
+            no_index: false,
+            index: false,
+            pid: Vec::new(),
+            inherited: false,
+            index_dir: None,
+            symbols,
+        }
     }
 
     fn options(&self) -> IndexOptions {
@@ -186,7 +196,10 @@ impl IndexArgs {
     ) -> Result<Option<PathBuf>> {
         match Folder::open(path) {
             Some(folder) => {
-                let joined = joined::recording(&folder, &self.pid, symbols)?;
+                let joined = match self.inherited {
+                    true => joined::with_inherited(&folder, &self.pid, symbols)?,
+                    false => joined::recording(&folder, &self.pid, symbols)?,
+                };
                 if self.pid.is_empty() {
                     journal::losses(path).iter().for_each(|line| say(line));
                 }
@@ -202,6 +215,11 @@ impl IndexArgs {
     /// # Errors
     /// If it can't be read, or is that of several processes.
     pub(crate) fn open_one(&self, path: &Path) -> Result<Index> {
+        if self.inherited {
+            return Err(usage(
+                "--inherited is about blocks; mappings, resident memory, allocators and scans are asked for without it",
+            ));
+        }
         let index = self.open(path)?;
         of_one(&index)?;
         Ok(index)

@@ -5,10 +5,13 @@ use super::folder::Folder;
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use prof_analyze::load::is_recording;
-use prof_analyze::rewrite::{JOINED, JoinOptions, RewriteError, join, target};
+use prof_analyze::rewrite::{
+    Ancestor, JOINED, JoinOptions, RewriteError, forked_of, join, join_inherited, target,
+};
 use prof_analyze::symbols::SymbolOptions;
 use prof_os::Pid;
-use prof_trace::records::Target;
+use prof_trace::records::{Forked, Target};
+use prof_trace::ticks::Ticks;
 use prof_trace::values::text::count;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -65,7 +68,108 @@ pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) 
     if let [one] = &all[..] {
         return Ok(one.path.clone());
     }
-    let (which, state) = names(&all);
+    kept(folder, names(&all), |file, part, path| write(&all, folder, symbols, file, part, path))
+}
+
+/// Returns the recording that has the blocks of a process, and those that it has from its parents.
+///
+/// # Errors
+/// If it is not one process, was not recorded from its fork on, or the recordings can't be read.
+pub(crate) fn with_inherited(
+    folder: &Folder,
+    pids: &[Pid],
+    symbols: &SymbolOptions,
+) -> Result<PathBuf> {
+    let all = members(folder, pids)?;
+    let [one] = &all[..] else {
+        let shown = all.iter().map(|m| m.path.display().to_string()).collect::<Vec<_>>().join(", ");
+        return Err(usage(format!(
+            "--inherited is about one recording, and these are several: {shown}"
+        )));
+    };
+    let ancestors = ancestors(folder, &one.path)?;
+    if ancestors.is_empty() {
+        return Err(usage(format!(
+            "{} was not recorded from its fork on, so it is not known what it has inherited",
+            one.path.display()
+        )));
+    }
+    let options = JoinOptions {
+        name: one.target.comm.clone(),
+        path: one.path.clone(),
+        symbols: symbols.clone(),
+    };
+    kept(folder, of_inherited(one, &ancestors), |file, part, path| {
+        finish(file, part, path, |out| {
+            join_inherited(&one.path, &ancestors, &options, out)
+                .map_err(|e| usage(format!("what it has inherited is not known: {e}")))
+        })
+    })
+}
+
+/// Greatest number of forks between a process and the eldest that is recorded.
+const GENERATIONS: usize = 64;
+
+/// Returns from which processes one was forked, whose recording this is: the eldest first.
+fn ancestors(folder: &Folder, path: &Path) -> Result<Vec<Ancestor>> {
+    let (mut all, mut of): (Vec<Ancestor>, _) = (Vec::new(), path.to_owned());
+    let of_process = |pid: u32, ticks: Ticks| {
+        let all = members(folder, &[Pid::from_u32(pid)]).ok()?;
+        let mut before = all.into_iter().filter(|m| m.target.start_ticks <= ticks);
+        before.next_back().map(|m| m.path)
+    };
+    while all.len() < GENERATIONS {
+        let forked = File::open(&of).and_then(|file| forked_of(&file));
+        let forked = forked.with_context(|| format!("cannot read {}", of.display()))?;
+        let Some(Forked { ticks, parent, recording, ancestor, ancestor_ticks }) = forked else {
+            break;
+        };
+        // A recording may name any path: only its folder's are read.
+        let named = |name: &str| {
+            let path = folder.path().join(Path::new(name).file_name()?);
+            is_recording(&path).then_some(path)
+        };
+        let of_parent = named(&recording).or_else(|| of_process(parent, ticks));
+        // Of a parent that ended before it was recorded nothing is known: its child has what that got from its own parent.
+        let next = of_parent.map(|path| (path, ticks));
+        let Some(next) = next.or_else(|| Some((named(&ancestor)?, ancestor_ticks))) else {
+            return Err(usage(format!(
+                "the recordings of the parents of {} are not in {}, so it is not known what it has inherited",
+                path.display(),
+                folder.path().display()
+            )));
+        };
+        of = next.0;
+        all.push(Ancestor { path: of.clone(), until: next.1 });
+    }
+    all.reverse();
+    Ok(all)
+}
+
+/// Returns numbers for a recording with what its process has inherited, and for their present contents. Of a parent that is
+/// still recorded, only what it had at the fork counts.
+fn of_inherited(one: &Member, ancestors: &[Ancestor]) -> (u64, u64) {
+    /// Time after which all events of a moment are in a recording, in ns.
+    const WRITTEN: u64 = 5_000_000_000;
+    let (mut which, mut state) = names(std::slice::from_ref(one));
+    for ancestor in ancestors {
+        add(&mut which, b"inherited");
+        if let Ok(m) = fs::metadata(&ancestor.path) {
+            let changed = m.mtime() as u64 * 1_000_000_000 + m.mtime_nsec() as u64;
+            let is_final = changed > one.target.wall_ns + WRITTEN;
+            let of_file = [m.dev(), m.ino(), if is_final { 0 } else { m.len() }];
+            of_file.iter().for_each(|n| add(&mut state, &n.to_le_bytes()));
+        }
+    }
+    (which, state)
+}
+
+/// Returns the path of the recording that has these numbers, and has it written if it is not there.
+fn kept(
+    folder: &Folder,
+    (which, state): (u64, u64),
+    write: impl Fn(File, &Path, &Path) -> Result<()>,
+) -> Result<PathBuf> {
     let beginning = format!("{JOINED}{which:016x}-");
     let name = format!("{beginning}{state:016x}.prof");
     for dir in places(folder) {
@@ -75,7 +179,7 @@ pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) 
         }
         let Ok(file) = create(&dir, &name) else { continue };
         forget(&dir, &beginning);
-        write(&all, folder, symbols, file, &dir.join(part(&name)), &path)?;
+        write(file, &dir.join(part(&name)), &path)?;
         return Ok(path);
     }
     let shown = folder.path().display();
@@ -87,9 +191,6 @@ pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) 
 /// Returns numbers for which recordings these are, and for their present contents.
 fn names(all: &[Member]) -> (u64, u64) {
     let (mut which, mut state) = (0xcbf2_9ce4_8422_2325u64, 0xcbf2_9ce4_8422_2325u64);
-    let add = |sum: &mut u64, bytes: &[u8]| {
-        bytes.iter().for_each(|b| *sum = (*sum ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
-    };
     add(&mut state, env!("CARGO_PKG_VERSION").as_bytes());
     for member in all {
         add(&mut which, member.path.file_name().unwrap_or_default().as_encoded_bytes());
@@ -99,6 +200,11 @@ fn names(all: &[Member]) -> (u64, u64) {
         }
     }
     (which, state)
+}
+
+/// Adds bytes to a number (FNV-1a).
+fn add(sum: &mut u64, bytes: &[u8]) {
+    bytes.iter().for_each(|b| *sum = (*sum ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
 }
 
 /// Returns the folders for joined recordings.
@@ -145,22 +251,34 @@ fn write(
     let absolute = folder.absolute();
     let options = JoinOptions { name: name.clone(), path: absolute, symbols: symbols.clone() };
     let paths: Vec<PathBuf> = all.iter().map(|m| m.path.clone()).collect();
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    let done = join(&paths, &options, &mut out).map_err(|e| match e {
-        e @ RewriteError::Write(..) => anyhow::Error::from(e),
-        e => usage(format!("{e}; --pid names one process")),
+    let done = finish(file, part, path, |out| {
+        join(&paths, &options, out).map_err(|e| match e {
+            e @ RewriteError::Write(..) => anyhow::Error::from(e),
+            e => usage(format!("{e}; --pid names one process")),
+        })
     });
-    let done = done.and_then(|done| {
-        let kept = out.flush().and_then(|()| fs::rename(part, path));
-        kept.map(|()| done).with_context(|| format!("cannot write {}", path.display()))
-    });
-    if done.is_err() {
-        let _ = fs::remove_file(part);
-    }
     let left_out = done?.left_out;
     if !left_out.is_empty() {
         let n = count(left_out.len() as u64, "recording is", "recordings are");
         crate::term::say(&format!("{n} left out, as it can't be read: {}", left_out[0].1));
     }
     Ok(())
+}
+
+/// Has a recording written, which gets its name when it is whole.
+fn finish<T>(
+    file: File,
+    part: &Path,
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<T>,
+) -> Result<T> {
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let done = write(&mut out).and_then(|done| {
+        let kept = out.flush().and_then(|()| fs::rename(part, path));
+        kept.map(|()| done).with_context(|| format!("cannot write {}", path.display()))
+    });
+    if done.is_err() {
+        let _ = fs::remove_file(part);
+    }
+    done
 }

@@ -8,13 +8,16 @@
 //! Mappings, resident memory and allocators are those of one process each, and are left out.
 
 use super::RewriteError;
+use super::inherited::{self, Ancestor, Inherited};
 use super::joining::{Joining, Numbers};
 use super::out::Out;
 use crate::Analysis;
 use crate::analysis::{Source, read_all};
 use crate::heap::Totals;
 use crate::load::open_file;
-use crate::load::{BEFORE_THREAD, ChunkFile, Clock, Item, LoadOptions, Meta, Pc, Stream};
+use crate::load::{
+    BEFORE_THREAD, ChunkFile, Clock, Item, LoadOptions, Meta, Op, OpKind, Pc, Sink, Stream,
+};
 use crate::symbols::{SymbolOptions, Symbolizer};
 use prof_trace::derived::{Frames, NamedAddress, NamedFrame};
 use prof_trace::records::{
@@ -100,6 +103,36 @@ pub fn join(
     done.recordings = all.len() as u64;
     done.ended = joiner.ended;
     Ok(done)
+}
+
+/// Writes the recording of one process with the blocks that it has from its ancestors, the eldest first. These are as they were
+/// allocated there: with their stacks, and at their times.
+///
+/// # Errors
+/// If one of the recordings can't be read, or has figures in place of blocks, or the output can't be written.
+pub fn join_inherited(
+    path: &Path,
+    ancestors: &[Ancestor],
+    options: &JoinOptions,
+    out: &mut dyn Write,
+) -> Result<(), RewriteError> {
+    let own = target(path)?;
+    let first = ancestors.first().map_or_else(|| Ok(own.clone()), |a| target(&a.path))?;
+    if own.capture() != first.capture() {
+        return Err(RewriteError::Different(
+            "what it has inherited was recorded with other settings (--sample, --min-size and their like)".into(),
+        ));
+    }
+    let (wall_ns, start_ticks) = (first.wall_ns, first.start_ticks);
+    let exe = options.path.display().to_string();
+    let mut to = Out::fast(out)?;
+    to.put(kind::TARGET, &Target { exe, wall_ns, start_ticks, ..own.clone() }.encode())?;
+    let mut joiner = Joiner::new(to, options, first);
+    for Inherited { stream, ops } in inherited::of(ancestors)? {
+        joiner.add_inherited(stream, &ops)?;
+    }
+    joiner.add(0, path, &own)?;
+    joiner.finish()
 }
 
 /// Reads which process a recording is of.
@@ -196,41 +229,20 @@ impl<'a, 'b> Joiner<'a, 'b> {
     /// Adds a recording. `number` tells its blocks from those of others.
     fn add(&mut self, number: u64, path: &Path, target: &Target) -> Result<(), RewriteError> {
         let mut stream = Stream::open(path, &LoadOptions::default())?;
-        let numbers = Numbers {
-            base: number << ADDRESS_BITS,
-            nodes: self.nodes,
-            threads: self.threads,
-            classes: self.classes,
-            shift: shift(&self.first, target),
-        };
+        let numbers = self.numbers(number, target);
         let shift = numbers.shift;
         let mut events = Joining::new(&mut self.to, numbers);
         read_all(&mut stream, &mut events)?;
         events.finish()?;
         let (count, last, most) = (events.thread_count(), events.last, events.most_class);
-        for thread_index in 0..count {
-            if stream.thread_of(thread_index) == Some(BEFORE_THREAD) {
-                continue;
-            }
-            let old = stream.thread_of(thread_index).and_then(|n| stream.meta().threads.get(&n));
-            let number = self.threads + thread_index + 1;
-            let thread = Thread { number, ..old.cloned().unwrap_or_default() };
-            self.to.put(kind::THREAD, &thread.encode())?;
-        }
-        self.threads = self.threads.checked_add(count).ok_or_else(too_many)?;
+        self.threads(&stream, count)?;
         let mut analysis =
             Analysis::new(Source::new(stream, open_file(path)?), Totals::default(), Vec::new());
         analysis.set_symbol_options(self.options.symbols.clone());
         self.stacks(number, &analysis)?;
         let meta = analysis.meta();
         self.classes(meta, most)?;
-        if meta.lacks_blocks() {
-            return Err(RewriteError::Different(format!(
-                "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip), which can't be added up; --pid names \
-                 one process",
-                path.display()
-            )));
-        }
+        has_blocks(meta, path)?;
         self.counts(meta);
         self.runtimes.extend(meta.runtimes.iter().map(|r| r.name().to_owned()));
         *self.reasons.entry(meta.end.as_ref().map(|e| e.reason.clone())).or_default() += 1;
@@ -241,6 +253,55 @@ impl<'a, 'b> Joiner<'a, 'b> {
         self.ended += u64::from(meta.end.as_ref().is_some_and(|e| is_end(&e.reason)));
         if self.clock.is_none() {
             self.clock = Some(meta.clock.clone());
+        }
+        Ok(())
+    }
+
+    /// Returns what makes the numbers of a recording differ from those of all before.
+    fn numbers(&self, number: u64, target: &Target) -> Numbers {
+        Numbers {
+            base: number << ADDRESS_BITS,
+            nodes: self.nodes,
+            threads: self.threads,
+            classes: self.classes,
+            shift: shift(&self.first, target),
+        }
+    }
+
+    /// Writes the threads of a recording that had events, of which there are so many.
+    fn threads(&mut self, stream: &Stream, count: u32) -> Result<(), RewriteError> {
+        for thread_index in 0..count {
+            if stream.thread_of(thread_index) == Some(BEFORE_THREAD) {
+                continue;
+            }
+            let old = stream.thread_of(thread_index).and_then(|n| stream.meta().threads.get(&n));
+            let number = self.threads + thread_index + 1;
+            let thread = Thread { number, ..old.cloned().unwrap_or_default() };
+            self.to.put(kind::THREAD, &thread.encode())?;
+        }
+        self.threads = self.threads.checked_add(count).ok_or_else(too_many)?;
+        Ok(())
+    }
+
+    /// Adds the blocks that a process has from an ancestor, whose recording has been read.
+    fn add_inherited(&mut self, stream: Stream, ops: &[Op]) -> Result<(), RewriteError> {
+        let path = stream.path().to_owned();
+        has_blocks(stream.meta(), &path)?;
+        let numbers = self.numbers(0, &stream.meta().target);
+        let mut events = Joining::new(&mut self.to, numbers);
+        events.take(ops);
+        events.finish()?;
+        let (count, most) = (events.thread_count(), events.most_class);
+        self.threads(&stream, count)?;
+        let mut analysis =
+            Analysis::new(Source::new(stream, open_file(&path)?), Totals::default(), Vec::new());
+        analysis.set_symbol_options(self.options.symbols.clone());
+        self.stacks(0, &analysis)?;
+        self.classes(analysis.meta(), most)?;
+        let events = ops.iter().filter(|op| op.kind != OpKind::Found).count();
+        self.counters.events = self.counters.events.saturating_add(events as u64);
+        if self.clock.is_none() {
+            self.clock = Some(analysis.meta().clock.clone());
         }
         Ok(())
     }
@@ -459,6 +520,18 @@ impl<'a, 'b> Joiner<'a, 'b> {
         }
         Ok(())
     }
+}
+
+/// Refuses a recording in which blocks are missing.
+fn has_blocks(meta: &Meta, path: &Path) -> Result<(), RewriteError> {
+    if !meta.lacks_blocks() {
+        return Ok(());
+    }
+    Err(RewriteError::Different(format!(
+        "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip), which can't be \
+         added up; --pid without --inherited names one process",
+        path.display()
+    )))
 }
 
 /// Returns whether a recording that ended for this reason is of a process, or of a program, that is gone.

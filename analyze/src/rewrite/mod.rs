@@ -1,6 +1,6 @@
 //! Makes recordings from others: [`mod@strip`] removes short-lived blocks, [`mod@pack`] adds everything that is
 //! needed to read a recording on another machine, [`mod@extract`] takes the added files out, [`mod@join`] makes
-//! one of several processes' recordings.
+//! one of several processes' recordings, or adds to that of one what it has from its parents.
 
 mod add_up;
 mod aggregate;
@@ -9,6 +9,7 @@ mod begun;
 mod cull;
 mod extract;
 mod fold;
+mod inherited;
 mod join;
 mod joining;
 mod kept;
@@ -25,11 +26,12 @@ use std::io;
 pub use crate::joined::{JOINED, is_joined};
 pub use aggregate::{Aggregate, AggregateOptions};
 pub use anonymous::Anonymize;
-pub use begun::target_of;
+pub use begun::{forked_of, hooks_of, target_of};
 pub use cull::{Cull, CullOptions};
 pub use extract::{ExtractOptions, Extracted, extract};
 pub use fold::{Fold, fold};
-pub use join::{JoinOptions, Joined, join, target};
+pub use inherited::Ancestor;
+pub use join::{JoinOptions, Joined, join, join_inherited, target};
 pub use pack::{PackOptions, Packed, pack};
 pub use strip::{Stripped, strip};
 
