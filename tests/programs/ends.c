@@ -30,6 +30,17 @@ NOINLINE static void lost_ring(void) {
     KEEP(a);
 }
 
+// Overwrites what calls have left below the stack pointer and in registers, of which later calls may save some: an old pointer
+// may hold a block for as long as it stands anywhere.
+NOINLINE static void clear(long a, long b, long c, long d, long e, long f) {
+    char below[32 << 10];
+    memset(below, 0, sizeof below);
+    __asm__ volatile("" : : "r"(below), "r"(a + b + c + d + e + f) : "memory");
+#if defined(__x86_64__)
+    __asm__ volatile("xor %%r10, %%r10\n\txor %%r11, %%r11" : : : "r10", "r11");
+#endif
+}
+
 // Keeps a pointer in no place but a register that calls preserve.
 static void in_register(void *p) {
 #if defined(__x86_64__)
@@ -72,6 +83,7 @@ int main(int argc, char **argv) {
     kept = malloc(5000);
     lost_plain(7);
     lost_ring();
+    clear(0, 0, 0, 0, 0, 0);
     pthread_t t;
     for (int i = 0; i < 20; i++) {
         pthread_create(&t, NULL, brief, NULL);
