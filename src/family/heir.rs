@@ -112,7 +112,7 @@ pub(crate) fn leave(folder: &Folder, seen: &Seen) -> Result<PathBuf> {
     let (path, mut file) = create(Some(&path), &seen.comm, seen.pid)?;
     let absolute = fs::canonicalize(&path)?;
     put_begin(&heir, seen, &mut file, &absolute)?;
-    heir.leave(&absolute)?;
+    heir.take(&absolute)?;
     Ok(path)
 }
 

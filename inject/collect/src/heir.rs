@@ -124,23 +124,9 @@ impl Heir {
         (first, Duration::try_from_secs_f64(ago).unwrap_or_default())
     }
 
-    /// Writes into the memory that the collector of the recording at `path` is dead, so that whoever takes prof out of the process
-    /// saves what the memory holds.
-    ///
-    /// # Errors
-    /// If the memory can't be written to.
-    pub fn leave(self, path: &Path) -> io::Result<()> {
-        let ring = File::from(self.take(path)?);
-        // This process does not have the start time 0.
-        let pid = Pid::this().as_u32().to_ne_bytes();
-        let namespace = PidNamespace::own().as_raw().to_ne_bytes();
-        let at = |field: usize| HEIR_AT + (STABLE_AT + field) as u64;
-        ring.write_all_at(&namespace, at(offset_of!(Stable, collector_ns)))?;
-        ring.write_all_at(&pid, at(offset_of!(Stable, collector_pid)))
-    }
-
     /// Writes into the memory which process this is, where its recording is, and that all of the memory is to be used: a
-    /// collector comes. Returns the memory's descriptor.
+    /// collector comes. Until it has come, the memory has a collector that is dead, so that whoever takes prof out of the process
+    /// saves what it holds. Returns the memory's descriptor.
     ///
     /// # Errors
     /// If the memory can't be written to.
@@ -155,6 +141,10 @@ impl Heir {
         put(offset_of!(Control, forks), &0u32.to_ne_bytes())?;
         let segments = c.heir_segments.load(Relaxed).to_ne_bytes();
         put(offset_of!(Control, first_segments), &segments)?;
+        let namespace = PidNamespace::own().as_raw().to_ne_bytes();
+        put(STABLE_AT + offset_of!(Stable, collector_ns), &namespace)?;
+        // No process has the start time 0 that stands beside this.
+        put(STABLE_AT + offset_of!(Stable, collector_pid), &Pid::this().as_u32().to_ne_bytes())?;
         Ok(self.ring.into())
     }
 }
