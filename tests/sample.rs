@@ -486,7 +486,7 @@ fn a_budget_makes_it_coarser(option: &str) {
     assert!(all[0] == 2 && *all.last().expect("one") >= 64, "{all:?}");
     let text = scene.prof(&["report", recording.to_str().unwrap()]).ok("report").stdout;
     assert!(
-        text.contains("as the cost of recording allows") && text.contains(": one for each 2 B"),
+        text.contains("as the cost of recording allows") && text.contains("one for each 2 B"),
         "{text}"
     );
     // Each block states the distance that it was picked at, so the estimate holds over all of them.
