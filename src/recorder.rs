@@ -332,7 +332,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         })?;
         // The process says by now whose recording it is.
         drop(lock);
-        // Where the hook is in the process anyway, it is recorded though nobody waits for that any more.
+        // A process with a hook in it is recorded on, though nobody waits for that any more.
         if let Err(e) = ready.write_all(&[1])
             && !is_hooked
         {

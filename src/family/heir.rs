@@ -116,7 +116,7 @@ pub(crate) fn leave(folder: &Folder, seen: &Seen) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What the recording of an ancestor, in the same folder, says of its descendants as well.
+/// Facts from the recording of an ancestor, in the same folder, that hold for its descendants, too.
 struct Known {
     pid: u32,
     hooks: Hooks,

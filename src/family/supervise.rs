@@ -331,7 +331,7 @@ impl<'a> Supervisor<'a> {
     /// Attaches to the next process whose turn it is.
     fn attach(&mut self) {
         let now = Instant::now();
-        // Those that have run no other program may be recorded from their fork on, which takes less time and can't wait.
+        // Children that have run no other program may be recorded from their fork on, which takes less time and can't wait.
         let is_due = |m: &&mut Member| m.due.is_some_and(|due| due <= now);
         let next = self.members.values_mut().filter(is_due).min_by_key(|m| m.has_execed);
         let Some(m) = next else { return };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// A process from which another was forked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ancestor {
-    /// Its recording.
+    /// Path of the recording.
     pub path: PathBuf,
     /// When its child was forked, in ticks of the child's clock.
     pub until: Ticks,
@@ -17,7 +17,7 @@ pub struct Ancestor {
 
 /// The blocks of one ancestor that its last descendant has.
 pub(super) struct Inherited {
-    /// Its recording, read to the end.
+    /// The recording, read to the end.
     pub stream: Stream,
     /// The operations by which it got these blocks, in their order.
     pub ops: Vec<Op>,

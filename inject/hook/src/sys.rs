@@ -130,7 +130,7 @@ const SHARED: u64 = PRIVATE ^ 3;
 /// the mapping. Returns the address, or 0 on failure.
 pub fn map_shared(cut: u64, len: u64) -> u64 {
     const NO_ACCESS: u64 = 0;
-    // What a process locks from now on (`mlockall(MCL_FUTURE)`) is allocated at once, but for memory without access.
+    // Memory that a process locks from now on (`mlockall(MCL_FUTURE)`) is allocated at once, unless it has no access.
     // SAFETY: no existing mapping is replaced.
     let at = unsafe { syscall6(nr::MMAP, 0, cut + len, NO_ACCESS, SHARED, u64::MAX, 0) };
     if (-4095..0).contains(&at) {
@@ -159,7 +159,7 @@ pub fn move_free(from: u64, len: u64, to: u64) -> bool {
     const TO_FIXED: u64 = 3;
     /// `MADV_DONTFORK`, `MADV_DONTDUMP`.
     const ADVICE: [u64; 2] = [10, 16];
-    // What is mapped there first says that nothing else is.
+    // A mapping that replaces nothing shows that the place is free.
     if map(to, len) == 0 {
         return false;
     }
