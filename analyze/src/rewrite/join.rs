@@ -529,7 +529,7 @@ fn has_blocks(meta: &Meta, path: &Path) -> Result<(), RewriteError> {
     }
     Err(RewriteError::Different(format!(
         "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip), which can't be \
-         added up; --pid without --inherited names one process",
+         added up",
         path.display()
     )))
 }

@@ -511,7 +511,7 @@ pub(crate) extern "C" fn after_delete(call: &mut Call) -> u64 {
     0
 }
 
-extern "C" fn after_nothing(_: &mut Call) -> u64 {
+pub(crate) extern "C" fn after_nothing(_: &mut Call) -> u64 {
     0
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The child of an ordinary fork gets nothing, or shared memory of its own if it is to be recorded ([`heir`]).
 //!
-//! A signal handler may fork that has interrupted the hook. The child has nothing of the shared memory, and none of its calls comes to the hook. But when the handler
-//! returns, the child continues in the middle of the interrupted call, with addresses of that memory in its
+//! A signal handler may fork that has interrupted the hook. The child has nothing of the shared memory, and none
+//! of its calls comes to the hook. But when the handler returns, the child continues in the middle of the interrupted call, with addresses of that memory in its
 //! registers. So if anything of prof's is on the stack, the parent copies the memory that such a call works
 //! on, and the child puts the copy in place, in private memory. The call ends there, and nobody reads what it
 //! writes. In all other parts the child finds zeroes, which everywhere mean that there is nothing.
@@ -91,18 +91,19 @@ pub(crate) extern "C" fn after_fork(call: &mut Call) -> u64 {
         }
         sys::unmap(at, copy.len);
     }
-    if is_child {
-        heir::inherit(heir)
-    } else {
-        heir::discard(heir)
+    match (is_child, at) {
+        (true, 0) => heir::inherit(heir),
+        // The child may go on where its parent was making memory for another one, which stays mapped for that.
+        (true, _) => {}
+        (false, _) => heir::discard(heir),
     }
     0
 }
 
 /// Returns whether this thread is in the midst of recording a call. Where words on its stack lead to prof's code without
-/// that, they are left from earlier calls, or the thread was interrupted on the first or last few instructions of one: if it goes
-/// on there in a child with shared memory of its own, it finds a thread without a slot, and the call is not recorded.
-fn is_marked(shared: &Shared) -> bool {
+/// that, they are left from earlier calls, or the thread was interrupted on the first or last few instructions of one: in a child
+/// with shared memory of its own it goes on there with its slot, and a new state.
+pub(crate) fn is_marked(shared: &Shared) -> bool {
     let slot = thread::place_of_own(shared).and_then(|index| shared.slot(index));
     slot.is_some_and(|s| s.busy_sp.load(Relaxed) != 0 || s.inner_sp.load(Relaxed) != 0)
 }

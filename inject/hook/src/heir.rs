@@ -92,6 +92,8 @@ fn fill(shared: &Shared, at: u64, len: u64) {
     control.modules.store(modules as u32, Relaxed);
     control.ring_len.store(len, Relaxed);
     control.more_count = 0;
+    // The child makes it an attached process's, once: a child of a handler in the child may come here with the same memory.
+    control.state.store(state::SETUP, Relaxed);
     ring::fill(&new);
     doubt(control);
     // The last step before the fork: what this thread does later is not the child's.
@@ -116,6 +118,23 @@ pub(crate) fn inherit(at: u64) {
         sys::unmap(there, len);
     }
     if at == 0 {
+        return;
+    }
+    // A handler that forks in here would have its child go on without the memory.
+    let mask = sys::block_always();
+    adopt(at, len);
+    if let Some(mask) = mask {
+        sys::unblock_signals(&mask);
+    }
+}
+
+/// Moves the memory at `at` to its place, and turns recording on.
+fn adopt(at: u64, len: u64) {
+    let state_at = (at + HEIR_LEAD + core::mem::offset_of!(Control, state) as u64) as *mut u32;
+    // SAFETY: the field is in the memory that the parent has mapped and filled in for this child.
+    let state = unsafe { AtomicU32::from_ptr(state_at) };
+    if state.compare_exchange(state::SETUP, state::ATTACHED, AcqRel, Relaxed).is_err() {
+        sys::unmap(at, len);
         return;
     }
     let shared = header::shared();

@@ -3,6 +3,8 @@
 //! The shared memory that its parent has made for it is a large part of that space, so with it the child would get no memory any
 //! more. It is taken away first, and the child is then one that is not recorded.
 
+use crate::entry::after_nothing;
+use crate::fork::is_marked;
 use crate::mapping::Shared;
 use crate::original::{function, pass};
 use crate::{header, memory, sys};
@@ -12,7 +14,7 @@ use prof_trace::shared::Function;
 
 prof_arch::hook_entry!(
     /// Entry of setrlimit and prlimit.
-    limit, before_limit, after_limit);
+    limit, before_limit, after_nothing);
 
 /// `RLIMIT_AS`.
 const ADDRESS_SPACE: u32 = if cfg!(target_arch = "mips64") { 6 } else { 9 };
@@ -23,16 +25,15 @@ extern "C" fn before_limit(call: &mut Call) -> Go {
     let f = function(call);
     let go = pass(f);
     let shared = header::shared();
+    // A handler may have interrupted a call that goes on in that memory.
+    let may_go =
+        limits_itself(shared, f, &call.args) && !is_marked(shared) && sys::is_alone(shared);
     // Neither the function nor anything else in the shared memory is used behind this.
-    if limits_itself(shared, f, &call.args) && sys::is_alone(shared) {
+    if may_go {
         header::let_go();
         sys::unmap(shared.base() as u64, shared.control().ring_len.load(Relaxed));
     }
     go
-}
-
-extern "C" fn after_limit(_: &mut Call) -> u64 {
-    0
 }
 
 /// Returns whether a child that has its memory from its parent is about to get a limit that matters.

@@ -62,9 +62,14 @@ fn may_mask(shared: &Shared) -> bool {
 /// Blocks all signals but faults in the calling thread; returns the old mask, or `None` where that is not
 /// allowed.
 pub fn block_signals(shared: &Shared) -> Option<Mask> {
+    may_mask(shared).then(block_always).flatten()
+}
+
+/// Blocks them as [`block_signals`] does, in a child of a process where that is allowed.
+pub fn block_always() -> Option<Mask> {
     let faults = FAULTS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
     let (new, mut old) = ([!faults, u64::MAX], [0; 2]);
-    (may_mask(shared) && set_mask(&new, &mut old)).then_some(old)
+    set_mask(&new, &mut old).then_some(old)
 }
 
 /// Returns whether a signal handler may see a stack of the hook's.
@@ -152,8 +157,8 @@ pub fn map_shared(cut: u64, len: u64) -> u64 {
     rest
 }
 
-/// Moves memory of this process to an address where nothing is mapped, and keeps it from children and core files. Returns whether that was
-/// possible; if not, it is where it was.
+/// Moves memory of this process to an address where nothing is mapped, and keeps it from children and core files.
+/// Returns whether that was possible; if not, it is where it was.
 pub fn move_free(from: u64, len: u64, to: u64) -> bool {
     /// `MREMAP_MAYMOVE | MREMAP_FIXED`.
     const TO_FIXED: u64 = 3;
