@@ -76,18 +76,15 @@ impl Family {
     pub(super) fn wait(&self, supervisor: Option<Pid>) {
         let began = Instant::now();
         let mut goes_on = false;
-        while let Some(pid) = supervisor
-            && matches!(
-                waitpid(Some(pid.into()), Some(WaitPidFlag::WNOHANG)),
-                Ok(WaitStatus::StillAlive)
-            )
-            && began.elapsed() < FINISHES
-        {
+        let status = || supervisor.map(|pid| waitpid(Some(pid.into()), Some(WaitPidFlag::WNOHANG)));
+        let mut last = status();
+        while last == Some(Ok(WaitStatus::StillAlive)) && began.elapsed() < FINISHES {
             goes_on = began.elapsed() > STAYS && !in_folder(self.folder.path()).is_empty();
             if goes_on {
                 break;
             }
             std::thread::sleep(Duration::from_millis(2));
+            last = status();
         }
         let lines = journal::read(&self.folder.path().join(journal::NAME));
         let number = |event: &str| journal::number(&lines, event);
@@ -98,6 +95,11 @@ impl Family {
             "{recorded} in {path}; {missed} ended before they could be recorded, {} could not be",
             number("failed")
         ));
+        if matches!(last, Some(Ok(WaitStatus::Signaled(..)))) {
+            say(
+                "the process of prof that attaches to new processes was killed: those that began since are neither recorded nor counted",
+            );
+        }
         if number("overrun") > 0 {
             say("the kernel had more to tell than prof could take: some processes are not counted");
         }
