@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use prof_analyze::rewrite::{Aggregate, AggregateOptions, Cull, CullOptions};
-use prof_collect::{Collector, Limits, MakeSieve};
+use prof_collect::{Collector, Heir, Limits, MakeSieve};
 use prof_inject::Lock;
 use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
@@ -379,25 +379,54 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     }
 }
 
+/// Makes what decides which events are written to the recording `out` of this path; `None`: all are.
+fn sieve(
+    out: &File,
+    path: &Path,
+    cull: Option<CullOptions>,
+    aggregate: Option<AggregateOptions>,
+) -> Result<Option<Box<dyn Sieve>>> {
+    let target = || {
+        prof_analyze::rewrite::target_of(out)
+            .with_context(|| format!("cannot read {}", path.display()))
+    };
+    Ok(match (cull, aggregate) {
+        (Some(cull), _) => Some(Box::new(Cull::new(&target()?, cull))),
+        (None, Some(figures)) => Some(Box::new(Aggregate::new(&target()?, figures))),
+        (None, None) => None,
+    })
+}
+
+/// Writes what a child has recorded that has ended before there was a collector for it to `out`, the recording of this path,
+/// which has its beginning. `reason` is how the child has ended, see [`End::reason`].
+///
+/// # Errors
+/// If the recording can't be written.
+pub(crate) fn finish_ended(
+    heir: Heir,
+    out: File,
+    path: &Path,
+    writing: &Writing,
+    reason: &str,
+) -> Result<()> {
+    let sieve = sieve(&out, path, writing.cull, writing.aggregate)?;
+    let mut collector = heir.into_collector(out)?;
+    collector.set_compress(writing.compress);
+    collector.set_limits(writing.limits);
+    if let Some(sieve) = sieve {
+        collector.set_sieve(sieve);
+    }
+    let failure = collector.finish(reason).failure;
+    failure.map_or(Ok(()), |e| Err(e).with_context(|| format!("cannot write {}", path.display())))
+}
+
 impl CollectArgs {
     /// Makes the collector that writes the recording to `out`.
     fn collector(&self, shared: Shared<'static>, out: File) -> Result<Collector<'static>> {
-        let sieve: Option<Box<dyn Sieve>> = match (self.cull_ns, self.aggregate_ns) {
-            (None, None) => None,
-            (cull, aggregate) => {
-                let target = prof_analyze::rewrite::target_of(&out)
-                    .with_context(|| format!("cannot read {}", self.path.display()))?;
-                let pending = self.cull_pending;
-                let cull = cull.map(|threshold_ns| CullOptions { threshold_ns, pending });
-                Some(match (cull, aggregate) {
-                    (Some(options), _) => Box::new(Cull::new(&target, options)),
-                    (None, every_ns) => {
-                        let every_ns = every_ns.unwrap_or_default();
-                        Box::new(Aggregate::new(&target, AggregateOptions { every_ns }))
-                    }
-                })
-            }
-        };
+        let pending = self.cull_pending;
+        let cull = self.cull_ns.map(|threshold_ns| CullOptions { threshold_ns, pending });
+        let aggregate = self.aggregate_ns.map(|every_ns| AggregateOptions { every_ns });
+        let sieve = sieve(&out, &self.path, cull, aggregate)?;
         let mut collector = match self.goes_on.is_some() {
             true => Collector::go_on(self.pid, shared, out, &self.path)?,
             false => Collector::new(self.pid, shared, out)?,

@@ -35,15 +35,19 @@ fn forks(target: &mut Target, how: &str) -> Vec<i32> {
     answer.split_whitespace().filter_map(|w| w.parse().ok()).collect()
 }
 
+/// Returns the lines of the family's journal.
+fn journal(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("family.jsonl")).expect("a journal");
+    text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
+}
+
 /// Returns what the journal says of the beginning of a process's recording.
 fn begun(folder: &Path, pid: i32) -> Value {
     let mut found = None;
     common::until("the child is recorded", || {
-        let text = std::fs::read_to_string(folder.join("family.jsonl")).expect("a journal");
-        let lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
         let is_begin =
             |l: &Value| ["attached", "failed", "missed"].iter().any(|e| l["event"] == *e);
-        found = lines.filter(is_begin).find(|l| l["pid"] == pid);
+        found = journal(folder).into_iter().filter(is_begin).find(|l| l["pid"] == pid);
         found.is_some()
     });
     found.expect("a line")
@@ -105,6 +109,62 @@ fn children_are_recorded_from_their_first_allocation() {
 }
 
 #[test]
+fn what_children_have_recorded_that_end_before_their_collector_is_there_is_saved() {
+    if !may_open_rings("heirs-brief") {
+        return;
+    }
+    let scene = Scene::new("heirs-brief");
+    let (mut target, folder) = family(&scene);
+    let is = |l: &Value, event: &str| l["event"] == event;
+    let mut saved = 0;
+    // The supervisor may not get to see any of the first ones on a busy machine.
+    for _ in 0..10 {
+        for pid in forks(&mut target, &format!("brief 12 {COUNT} {KEPT}")) {
+            let begun = begun(&folder, pid);
+            assert!(is(&begun, "attached") || is(&begun, "missed"), "{begun}");
+            if is(&begun, "missed") {
+                continue;
+            }
+            saved += u32::from(begun["after_its_end"] == true);
+            common::until("its end is noted", || {
+                journal(&folder).iter().any(|l| l["pid"] == pid && is(l, "exited"))
+            });
+            let mut lines = journal(&folder);
+            lines.retain(|l| l["pid"] == pid);
+            assert!(is(&lines[0], "attached") && lines.len() == 2, "{lines:?}");
+            assert_eq!(lines[1]["code"], 3, "{lines:?}");
+            assert_all_is_known(&scene, &folder, pid);
+        }
+        if saved > 0 {
+            break;
+        }
+    }
+    assert!(saved > 0, "{:?}", journal(&folder));
+    scene.prof(&["detach", "all"]).ok("detach");
+    target.kill();
+}
+
+#[test]
+fn a_program_that_a_child_runs_while_its_recording_begins_is_counted() {
+    if !may_open_rings("heirs-execs") {
+        return;
+    }
+    let scene = Scene::new("heirs-execs");
+    let (mut target, folder) = family(&scene);
+    let all = forks(&mut target, "execs 20");
+    assert_eq!(all.len(), 20);
+    scene.prof(&["detach", "all"]).ok("detach");
+    let lines = journal(&folder);
+    for pid in &all {
+        let events: Vec<_> =
+            lines.iter().filter(|l| l["pid"] == *pid).map(|l| l["event"].as_str()).collect();
+        let is = |event: &str| events.contains(&Some(event));
+        assert!(is("missed") || is("exec"), "{pid}: {events:?}");
+    }
+    target.kill();
+}
+
+#[test]
 fn threads_that_fork_at_a_time_leave_nothing_in_each_others_children() {
     if !may_open_rings("heirs-threads") {
         return;
@@ -136,9 +196,8 @@ fn a_child_that_nobody_takes_is_rid_of_prof_by_a_detach() {
     }
     let scene = Scene::new("heirs-alone");
     let (mut target, folder) = family(&scene);
-    let text = std::fs::read_to_string(folder.join("family.jsonl")).expect("a journal");
-    let follows = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-    let supervisor = follows.filter_map(|l| l["supervisor"][0].as_i64()).next_back();
+    let supervisor =
+        journal(&folder).into_iter().filter_map(|l| l["supervisor"][0].as_i64()).next_back();
     let supervisor = nix::unistd::Pid::from_raw(supervisor.expect("a supervisor") as i32);
     nix::sys::signal::kill(supervisor, nix::sys::signal::Signal::SIGKILL).expect("killed");
     // Far more than it has room for.
@@ -267,16 +326,23 @@ fn a_detach_leaves_nothing_in_children_that_are_forked_meanwhile() {
         let left: Vec<_> = children.iter().filter(|pid| left(pid)).collect();
         assert!(left.is_empty(), "{left:?} of {children:?}");
         let folder = scene.path(&folder);
-        let text = std::fs::read_to_string(folder.join("family.jsonl")).expect("a journal");
-        let lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
-        let begun = lines.filter(|l| l["from_fork"] == true).filter_map(|l| l["pid"].as_i64());
-        let begun: Vec<i64> = begun.collect();
-        assert!(!begun.is_empty(), "{text}");
+        let lines = journal(&folder).into_iter().filter(|l| l["from_fork"] == true);
+        let begun: Vec<i64> = lines.filter_map(|l| l["pid"].as_i64()).collect();
+        assert!(!begun.is_empty(), "{:?}", journal(&folder));
+        let mut whole = 0;
         for pid in begun {
             let report = scene.report_with(&folder, &["--pid", &pid.to_string()]);
-            let done = ["allocations", "frees"].map(|f| report.total(f));
-            assert_eq!(done, [100, 90], "{:#}", report.brief());
+            // The last children may not have got to their work when prof was taken out of them.
+            let [allocations, frees] = ["allocations", "frees"].map(|f| report.total(f));
+            let most = allocations.saturating_sub(10);
+            assert!(
+                allocations <= 100 && (frees..frees + 2).contains(&most),
+                "{:#}",
+                report.brief()
+            );
+            whole += u32::from((allocations, frees) == (100, 90));
         }
+        assert!(whole > 0, "{:?}", journal(&folder));
         target.kill();
     }
 }

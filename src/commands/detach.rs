@@ -8,7 +8,7 @@ use crate::family::again;
 use crate::family::control::{Who, each, heirs};
 use crate::family::find::Seen;
 use crate::family::folder::Folder;
-use crate::family::heir;
+use crate::family::heir::Left;
 use crate::family::supervise;
 use crate::notes;
 use crate::session::{self, Detached};
@@ -19,7 +19,7 @@ use prof_collect::Peek;
 use prof_os::Pid;
 use serde_json::json;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -56,9 +56,11 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
     }
     match args.who.who()? {
         Who::One(pid) => {
-            session::peek(pid).iter().for_each(save_heir);
+            let heir = session::peek(pid).ok().and_then(|p| save_heir(&p));
             let recording = session::peek(pid).ok().map(|p| p.path);
-            let done = one(args, pid)?;
+            let done = one(args, pid);
+            heir.into_iter().for_each(end_heir);
+            let done = done?;
             // A supervisor has its children recorded on.
             let alone = recording.filter(|path| {
                 let folder = path.parent().filter(|dir| Folder::open(dir).is_some());
@@ -79,37 +81,58 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             let mut journal = who.journal();
             let known: HashSet<PathBuf> =
                 all.iter().flat_map(|p| p.heir_of.iter().chain([&p.path])).cloned().collect();
-            all.iter().for_each(save_heir);
+            let children: Vec<Left> = all.iter().filter_map(save_heir).collect();
             let done = each(&all, |pid| {
-                say_line(&format!("{}, pid {pid}:", prof_os::process::comm(pid)));
-                let seen = Seen::of(pid);
+                // One that has ended meanwhile has nothing of prof's.
+                let Some(seen) = Seen::of(pid) else { return Ok(true) };
+                say_line(&format!("{}, pid {pid}:", seen.comm));
                 let clean = one(args, pid)? == ExitCode::SUCCESS;
                 if let Some(journal) = &mut journal {
-                    journal.note("detached", seen.as_ref(), json!({ "clean": clean }));
+                    journal.note("detached", Some(&seen), json!({ "clean": clean }));
                 }
                 Ok(clean)
             });
+            children.into_iter().for_each(end_heir);
             let left = take_left(args, &known);
+            // Some have ended meanwhile.
+            if let Who::Folder(path) = &who {
+                again::finish_left(path);
+            }
             Ok(if left == ExitCode::SUCCESS { done } else { left })
         }
     }
 }
 
 /// Begins the recording of a child that nobody has taken yet, so that what its memory holds is saved.
-fn save_heir(peek: &Peek) {
-    let folder = peek.heir_of.as_deref().and_then(Path::parent).and_then(Folder::open);
-    let (Some(folder), Some(seen)) = (folder, Seen::of(peek.pid)) else { return };
-    let saved = heir::leave(&folder, &seen);
-    let Ok(mut journal) = folder.journal() else { return };
-    match saved {
-        Ok(path) => {
-            let recording = path.file_name().map(|n| n.to_string_lossy());
-            let note = json!({ "from_fork": true, "recording": recording });
-            journal.note("attached", Some(&seen), note);
+fn save_heir(peek: &Peek) -> Option<Left> {
+    let folder = Folder::open(peek.heir_of.as_deref()?.parent()?)?;
+    let seen = Seen::of(peek.pid)?;
+    let left = Left::begin(&folder, &seen);
+    let mut journal = folder.journal().ok();
+    let mut note = |event: &str, more| {
+        if let Some(journal) = &mut journal {
+            journal.note(event, Some(&seen), more);
+        }
+    };
+    match left {
+        Ok(left) => {
+            let recording = left.path.file_name().map(|n| n.to_string_lossy());
+            note("attached", json!({ "from_fork": true, "recording": recording }));
+            Some(left)
         }
         Err(e) => {
-            journal.note("missed", Some(&seen), json!({ "reason": format!("{e:#}") }));
+            let reason = json!({ "reason": format!("{e:#}") });
+            note("missed", reason);
+            None
         }
+    }
+}
+
+/// Finishes the recording of such a child if it has ended before the detach came to it.
+fn end_heir(left: Left) {
+    let path = left.path.clone();
+    if let Err(e) = left.end() {
+        say_line(&format!("cannot finish {}: {e:#}", path.display()));
     }
 }
 
@@ -129,8 +152,14 @@ fn take_left(args: &DetachArgs, recordings: &HashSet<PathBuf>) -> ExitCode {
         if left.is_empty() {
             break;
         }
-        left.iter().for_each(save_heir);
+        let children: Vec<Left> = left.iter().filter_map(save_heir).collect();
         let done = each(&left, |pid| Ok(one(args, pid)? == ExitCode::SUCCESS));
+        for child in children {
+            let event = if child.seen.is_there() { "detached" } else { "exited" };
+            let journal = child.path.parent().and_then(Folder::open).and_then(|f| f.journal().ok());
+            journal.into_iter().for_each(|mut j| j.note(event, Some(&child.seen), json!({})));
+            end_heir(child);
+        }
         if done != ExitCode::SUCCESS {
             return done;
         }

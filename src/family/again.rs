@@ -21,7 +21,10 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Time that an attach may take which a supervisor had begun before it was killed.
+const WORK: Duration = Duration::from_secs(5);
 
 /// Journal and last sign of life that earlier commands have left in a family's folder.
 #[derive(Debug)]
@@ -38,7 +41,14 @@ pub(crate) struct Before {
 pub(crate) fn open(folder: &Folder, which: &Which) -> Result<(FolderLock, Before)> {
     let shown = folder.path().display();
     let by = supervise::running(folder.path());
-    let lock = folder.lock()?.filter(|_| by.is_none()).ok_or_else(|| {
+    let mut lock = folder.lock()?;
+    // What a supervisor that was killed had begun comes to its end without it.
+    let deadline = Instant::now() + WORK;
+    while lock.is_none() && by.is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+        lock = folder.lock()?;
+    }
+    let lock = lock.filter(|_| by.is_none()).ok_or_else(|| {
         let by = by.map_or_else(|| "another prof".into(), |pid| format!("process {pid}"));
         refused(format!(
             "{by} attaches to processes that are recorded to {shown}; `prof detach {shown}` ends that"
@@ -191,7 +201,7 @@ fn finish(folder: &Folder, journal: &mut Journal, lines: &[Value]) {
         .collect();
     let exited: HashSet<(Pid, u64)> = lines
         .iter()
-        .filter(|l| l["event"] == "exited")
+        .filter(|l| ["exited", "detached", journal::MISSED].iter().any(|e| l["event"] == *e))
         .filter_map(|l| journal::process(l).map(|s| (s.pid, s.start)))
         .collect();
     let is_new = |seen: &&Seen| !seen.runs() && !exited.contains(&(seen.pid, seen.start));

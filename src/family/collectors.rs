@@ -6,8 +6,7 @@ use super::find::Seen;
 use super::folder::Folder;
 use super::journal::{self, Journal};
 use super::record::How;
-use crate::recorder::Started;
-use crate::session::{self, Attached};
+use crate::session;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use prof_collect::{Peek, finish_unattended};
@@ -27,8 +26,6 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// The collectors of a family's processes.
 #[derive(Default)]
 pub(super) struct Collectors {
-    /// Collectors that are children of this process.
-    own: Vec<Started>,
     of: BTreeMap<PathBuf, Watched>,
     looked: Option<Instant>,
 }
@@ -37,6 +34,8 @@ pub(super) struct Collectors {
 struct Watched {
     seen: Seen,
     collector: (Pid, u64),
+    /// The recording was begun for this supervisor.
+    is_own: bool,
     /// The collector whose end was noted last: another may be killed before it was seen alive.
     noted: Option<(Pid, u64)>,
     /// When the recording was taken up.
@@ -71,16 +70,21 @@ impl Collectors {
     }
 
     /// Adds the collector of a process that was attached to.
-    pub(super) fn add(&mut self, seen: &Seen, attached: Attached) {
-        let collector = attached.collector.id();
-        self.of.insert(attached.path, Watched::new(seen.clone(), collector));
-        self.own.push(attached.collector);
+    pub(super) fn add(&mut self, seen: &Seen, path: PathBuf, collector: (Pid, u64)) {
+        let watched = self.of.entry(path).or_insert_with(|| Watched::new(seen.clone(), collector));
+        (watched.collector, watched.is_own) = (collector, true);
     }
 
-    /// Returns whether no collector that this process has started runs, and nobody takes up a recording.
+    /// Returns whether no collector of a recording that was begun for this supervisor is at work, and nobody takes up a
+    /// recording.
     pub(super) fn are_done(&mut self) -> bool {
-        self.reap();
-        self.own.is_empty() && !self.are_taken_up()
+        let works = |(pid, start): (Pid, u64)| process::is_at_work(pid, start);
+        !self.of.values().any(|w| w.is_own && works(w.collector)) && !self.are_taken_up()
+    }
+
+    /// Returns whether a process takes up a recording for this one.
+    pub(super) fn is_worker(&self, pid: Pid) -> bool {
+        self.of.values().any(|w| w.worker == Some(pid))
     }
 
     /// Returns whether a recording is being taken up.
@@ -89,17 +93,12 @@ impl Collectors {
         self.of.values().any(|w| w.worker.is_some())
     }
 
-    fn reap(&mut self) {
-        self.own.retain_mut(|c| matches!(c.try_wait(), Ok(None)));
-    }
-
     /// Looks which collectors have ended, and has the recordings of those go on that were killed.
     pub(super) fn look(&mut self, folder: &Folder, journal: &mut Journal, how: &How) {
         if self.looked.is_some_and(|t| t.elapsed() < LOOK) {
             return;
         }
         self.looked = Some(Instant::now());
-        self.reap();
         let mut moved = Vec::new();
         self.of.retain(|path, watched| {
             watched.reap();
@@ -129,7 +128,7 @@ impl Collectors {
 
 impl Watched {
     fn new(seen: Seen, collector: (Pid, u64)) -> Self {
-        Self { seen, collector, noted: None, taken: VecDeque::new(), worker: None }
+        Self { seen, collector, is_own: false, noted: None, taken: VecDeque::new(), worker: None }
     }
 
     /// Takes notice of the end of the process that takes up the recording.

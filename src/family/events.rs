@@ -16,8 +16,8 @@ const TIMES: u32 = 50;
 const LONGEST: Duration = Duration::from_secs(1);
 /// Time in which the connector answers.
 const ANSWER: Duration = Duration::from_millis(200);
-/// Room for messages that wait, in bytes: an attach takes up to a second, in which thousands of processes may come and go,
-/// with four messages of some 800 bytes each. The kernel takes memory only for those that wait.
+/// Room for messages that wait, in bytes: on a busy machine the supervisor may wait for a processor for up to a second, in which
+/// thousands of processes may come and go, with four messages of some 800 bytes each. The kernel takes memory only for those that wait.
 const ROOM: libc::c_int = 16 << 20;
 
 const CONNECTOR: libc::c_int = 11;

@@ -34,6 +34,20 @@ impl Fates {
         }
     }
 
+    /// Returns whether a process was told to make no memory for its children now.
+    pub(super) fn is_held(&self, parent: Pid) -> bool {
+        self.0.get(&parent).is_some_and(Fate::is_held)
+    }
+
+    /// Has a process make no memory for its children for a short time, as prof has enough to do with those that there were.
+    pub(super) fn pause(&mut self, parent: Pid) {
+        let fate = self.0.entry(parent).or_default();
+        if !fate.is_held() {
+            (fate.short, fate.until) = (0, Some(Instant::now() + HELD.0));
+            let _ = hold_heirs(parent, HELD.0);
+        }
+    }
+
     /// Takes notice of a child that is recorded.
     pub(super) fn lives(&mut self, parent: Pid) {
         if self.0.remove(&parent).is_some_and(|f| f.until.is_some()) {
@@ -48,10 +62,13 @@ impl Fates {
 }
 
 impl Fate {
+    fn is_held(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Counts a short child. Returns for how long there is to be no memory for children, if that changes.
     fn count(&mut self) -> Option<Duration> {
-        let is_held = self.until.is_some_and(|until| Instant::now() < until);
-        if is_held {
+        if self.is_held() {
             return None;
         }
         self.short += 1;

@@ -123,7 +123,7 @@ impl Folder {
 
     /// Returns a path for the recording of a process, which does not exist yet.
     pub(crate) fn new_recording(&self, comm: &str, pid: Pid) -> PathBuf {
-        let name = plain_name(comm);
+        let name = if comm.is_empty() { "unknown".into() } else { plain_name(comm) };
         let named = |n: u32| match n {
             1 => self.path.join(format!("{name}.{pid}.prof")),
             n => self.path.join(format!("{name}.{pid}.{n}.prof")),

@@ -11,7 +11,7 @@ use crate::session::{Attached, Settings, check_room};
 use crate::{notes, target_record};
 use anyhow::{Result, anyhow};
 use prof_analyze::rewrite::{hooks_of, target_of};
-use prof_collect::{Ancestor, Heir, Peek, write_forked, write_prologue, write_runtimes};
+use prof_collect::{Ancestor, Heir, Held, Peek, write_forked, write_prologue, write_runtimes};
 use prof_inject::Target;
 use prof_os::process;
 use prof_trace::records::{Forked, Hooks, Runtimes};
@@ -19,6 +19,9 @@ use prof_trace::runtimes::Runtime;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Greatest number of mappings of a child that is kept: some 200 bytes each.
+const MOST_MAPPINGS: usize = 4096;
 
 /// Starts the collector of such a child; `None` if it is none, or that is not possible. The child can be attached to then as any
 /// process, which takes out first what its parent's hook has given it.
@@ -55,7 +58,7 @@ fn begin(
 ) -> Result<recorder::Started> {
     let (pid, path) = (seen.pid, record.output.as_deref().ok_or_else(|| anyhow!("no path"))?);
     let path = fs::canonicalize(path)?;
-    let ago = put_begin(&heir, seen, &mut file, &path)?;
+    let ago = put_begin(&heir, target(seen), seen, &mut file, &path)?;
     let name = process::comm(pid);
     let how = recorder::How {
         writing: Writing { reports: settings.reports.clone(), ..record.writing() },
@@ -69,7 +72,10 @@ fn begin(
     };
     let ring = heir.take(&how.path)?;
     let begun = recorder::start(pid, ring, file, &how, Some(lock));
-    let begun = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
+    let begun = begun.inspect_err(|_| {
+        notes::forget(how.note.as_deref());
+        let _ = heir.give_back();
+    })?;
     // A hook whose memory is full turns recording off when no collector has given a sign for seconds.
     if Peek::of(pid).ok().flatten().is_some_and(|p| p.orphaned && !p.recording) {
         let _ = prof_inject::resume(pid);
@@ -77,13 +83,24 @@ fn begin(
     Ok(begun)
 }
 
-/// Writes the beginning of the recording of such a child. Returns how long ago it began to record.
-fn put_begin(heir: &Heir, seen: &Seen, file: &mut File, path: &Path) -> Result<Duration> {
+/// Describes a process that runs.
+fn target(seen: &Seen) -> Target {
     let pid = seen.pid;
     let (exe, cmdline) = (process::exe(pid), process::cmdline(pid));
-    let target = Target { pid, name: process::comm(pid), exe, cmdline };
+    let name = Some(process::comm(pid)).filter(|name| !name.is_empty());
+    Target { pid, name: name.unwrap_or_else(|| seen.comm.clone()), exe, cmdline }
+}
+
+/// Writes the beginning of the recording of such a child, the process `target`. Returns how long ago it began to record.
+fn put_begin(
+    heir: &Heir,
+    target: Target,
+    seen: &Seen,
+    file: &mut File,
+    path: &Path,
+) -> Result<Duration> {
     let (ticks, ago) = heir.began();
-    let mut about = target_record::of(&target, &heir.shared(), &heir.peek.capture);
+    let mut about = target_record::of(&target, &heir.shared(), &heir.capture());
     about.start_ticks = ticks;
     about.wall_ns = about.wall_ns.saturating_sub(ago.as_nanos() as u64);
     let Ancestor { recording, is_parent, ticks: [ticks, ancestor_ticks] } = heir.ancestor();
@@ -101,19 +118,92 @@ fn put_begin(heir: &Heir, seen: &Seen, file: &mut File, path: &Path) -> Result<D
     Ok(ago)
 }
 
-/// Begins the recording of a child of which no supervisor has taken notice, so that the detach that follows saves what its memory
-/// holds.
-///
-/// # Errors
-/// If it is no such child any more, or there is no place for the recording.
-pub(crate) fn leave(folder: &Folder, seen: &Seen) -> Result<PathBuf> {
-    let heir = Heir::of(seen.pid)?.ok_or_else(|| anyhow!("it has ended or is recorded"))?;
-    let path = folder.new_recording(&seen.comm, seen.pid);
-    let (path, mut file) = create(Some(&path), &seen.comm, seen.pid)?;
-    let absolute = fs::canonicalize(&path)?;
-    put_begin(&heir, seen, &mut file, &absolute)?;
-    heir.take(&absolute)?;
-    Ok(path)
+/// A child of which no supervisor has taken notice, and whose recording has nothing but its beginning yet.
+pub(crate) struct Left {
+    /// The recording.
+    pub path: PathBuf,
+    /// The child.
+    pub seen: Seen,
+    heir: Heir,
+    /// Length of the beginning.
+    len: u64,
+}
+
+impl Left {
+    /// Begins the recording of such a child, so that the detach that follows saves what its memory holds.
+    ///
+    /// # Errors
+    /// If it is no such child any more, or there is no place for the recording.
+    pub(crate) fn begin(folder: &Folder, seen: &Seen) -> Result<Self> {
+        let heir = Heir::of(seen.pid)?.ok_or_else(|| anyhow!("it has ended or is recorded"))?;
+        let path = folder.new_recording(&seen.comm, seen.pid);
+        let (path, mut file) = create(Some(&path), &seen.comm, seen.pid)?;
+        let absolute = fs::canonicalize(&path)?;
+        put_begin(&heir, target(seen), seen, &mut file, &absolute)?;
+        heir.take(&absolute)?;
+        let len = file.metadata()?.len();
+        Ok(Self { path, seen: seen.clone(), heir, len })
+    }
+
+    /// Finishes the recording if the child has ended before the detach came to it.
+    ///
+    /// # Errors
+    /// If the recording can't be written.
+    pub(crate) fn end(self) -> Result<()> {
+        let file = File::options().append(true).read(true).open(&self.path)?;
+        if self.seen.is_there() || file.metadata()?.len() != self.len {
+            return Ok(());
+        }
+        let failure = self.heir.into_collector(file)?.finish("ended").failure;
+        failure.map_or(Ok(()), |e| Err(e.into()))
+    }
+}
+
+/// Such a child as it was soon after its fork, and its memory, which stays when the child ends.
+pub(super) struct Kept {
+    held: Held,
+    target: Target,
+}
+
+impl Kept {
+    /// Opens the memory of a process that was just forked; `None` if it has none from its parent, or so many mappings that they
+    /// would take too much memory.
+    pub(super) fn of(seen: &Seen) -> Option<Self> {
+        let held = Held::of(seen.pid).ok().flatten().filter(|h| h.mappings() <= MOST_MAPPINGS)?;
+        Some(Self { held, target: target(seen) })
+    }
+
+    /// Returns whether the process has not run since its fork, as far as can be told.
+    pub(super) fn is_pending(&self) -> bool {
+        self.held.is_pending()
+    }
+
+    /// Writes the recording of the process, which has ended as `reason` says. Returns the recording's path and its number of events;
+    /// `None` if there are none.
+    ///
+    /// # Errors
+    /// If the recording can't be written, or the process did not get to take its memory, or another prof has.
+    pub(super) fn save(
+        self,
+        seen: &Seen,
+        record: &RecordArgs,
+        reason: &str,
+    ) -> Result<Option<(PathBuf, u64)>> {
+        let heir = Heir::new(self.held)?.ok_or_else(|| anyhow!("it has recorded nothing"))?;
+        let events = heir.events();
+        if events == 0 {
+            return Ok(None);
+        }
+        let (path, mut file) = create(record.output.as_deref(), &seen.comm, seen.pid)?;
+        let written = || {
+            check_room(&path, &file, &record.bounds)?;
+            put_begin(&heir, self.target, seen, &mut file, &fs::canonicalize(&path)?)?;
+            recorder::finish_ended(heir, file, &path, &record.writing(), reason)
+        };
+        let written = written();
+        written.inspect_err(|_| _ = fs::remove_file(&path))?;
+        Ok(Some((path, events)))
+    }
 }
 
 /// Facts from the recording of an ancestor, in the same folder, that hold for its descendants, too.

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Name of the journal in a family's folder.
 pub(crate) const NAME: &str = "family.jsonl";
 /// Event: a process had ended before it could be recorded.
-const MISSED: &str = "missed";
+pub(super) const MISSED: &str = "missed";
 /// Greatest length of a journal that is read: some millions of processes.
 const LONGEST: u64 = 1 << 30;
 
@@ -78,6 +78,15 @@ impl Journal {
         if more > 0 {
             self.note(MISSED, None, json!({ "count": more }));
         }
+    }
+}
+
+/// Returns how a process has ended, given its status of waitpid(2), for the line about its end.
+pub(super) fn how_it_ended(status: Option<i32>) -> Value {
+    match status {
+        Some(s) if libc::WIFEXITED(s) => json!({ "code": libc::WEXITSTATUS(s) }),
+        Some(s) if libc::WIFSIGNALED(s) => json!({ "signal": libc::WTERMSIG(s) }),
+        _ => json!({}),
     }
 }
 

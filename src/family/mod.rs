@@ -2,9 +2,10 @@
 //!
 //! [`supervise`] attaches to new ones, of which it learns from [`events`]. [`find`] says which processes belong to one,
 //! [`folder`] is where their recordings are, [`journal`] what happened to each. [`record`] attaches to them, [`heir`] begins the
-//! recordings of those that are recorded from their fork on, [`fates`] says whose children are too short for that, [`collectors`]
-//! replaces collectors that were killed, [`again`] goes on after all of prof was, [`control`] pauses, resumes and ends all at
-//! once, and [`joined`] makes one recording of all for the commands on recordings.
+//! recordings of those that are recorded from their fork on, [`workers`] do both side by side, [`fates`] says whose children are
+//! too short to be recorded from their fork on, [`collectors`] replaces collectors that were killed, [`again`] goes on after all
+//! of prof was, [`control`] pauses, resumes and ends all at once, and [`joined`] makes one recording of all for the commands on
+//! recordings.
 
 pub(crate) mod again;
 mod collectors;
@@ -18,3 +19,4 @@ pub(crate) mod joined;
 pub(crate) mod journal;
 pub(crate) mod record;
 pub(crate) mod supervise;
+mod workers;

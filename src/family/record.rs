@@ -2,14 +2,17 @@
 
 use super::find::{Seen, Which, descendants};
 use super::folder::Folder;
-use super::heir;
-use super::journal::Journal;
+use super::heir::{self, Kept};
+use super::journal::{self, Journal};
+use super::workers::{Begun, Outcome};
 use crate::commands::record::RecordArgs;
 use crate::session::{self, Attached, Settings};
 use crate::signals::signal_name;
 use crate::term::say;
 use anyhow::Result;
+use prof_collect::Peek;
 use prof_os::Pid;
+use prof_os::sharers::same_memory;
 use prof_trace::values::text::count;
 use serde_json::json;
 use std::collections::HashSet;
@@ -28,6 +31,12 @@ pub(crate) struct How {
 }
 
 impl How {
+    /// Returns the options of the recording of a process, which will be in this folder.
+    fn to_folder(&self, folder: &Folder, seen: &Seen) -> RecordArgs {
+        let path = folder.new_recording(&seen.comm, seen.pid);
+        RecordArgs { output: Some(path), ..self.record.clone() }
+    }
+
     /// Returns the name of the signal that should have reports written, if the process uses that itself.
     fn not_taken(&self, pid: Pid) -> Option<String> {
         let reports = self.settings.reports.as_ref()?;
@@ -53,9 +62,33 @@ pub(crate) fn one(
     how: &How,
     more: &serde_json::Value,
 ) -> Result<Attached> {
+    tried(folder, journal, seen, how, more).map(|(attached, _)| attached).map_err(|e| {
+        if e.has_ended {
+            let reason = format!("{:#}", e.error);
+            journal.note(journal::MISSED, Some(seen), json!({ "reason": reason }));
+        }
+        e.error
+    })
+}
+
+/// Why a process is not attached to.
+pub(super) struct NotAttached {
+    error: anyhow::Error,
+    /// The process has ended: it was not refused, but was too short, and the journal has nothing of it yet.
+    has_ended: bool,
+}
+
+/// Attaches to one process. Notes in the journal if it is recorded now, and if it is refused. Returns whether it is recorded from
+/// its fork on, too.
+pub(super) fn tried(
+    folder: &Folder,
+    journal: &mut Journal,
+    seen: &Seen,
+    how: &How,
+    more: &serde_json::Value,
+) -> Result<(Attached, bool), NotAttached> {
     let began = Instant::now();
-    let path = folder.new_recording(&seen.comm, seen.pid);
-    let record = RecordArgs { output: Some(path), ..how.record.clone() };
+    let record = how.to_folder(folder, seen);
     let taken = match how.settings.heirs {
         true => heir::take(seen, &record, &how.settings),
         false => None,
@@ -71,7 +104,7 @@ pub(crate) fn one(
     if let (Some(note), Some(more)) = (note.as_object_mut(), more.as_object()) {
         note.extend(more.clone());
     }
-    match &attached {
+    match attached {
         Ok(a) => {
             a.messages.iter().for_each(|line| log::info!("{}: {line}", seen.pid));
             if is_heir {
@@ -79,15 +112,80 @@ pub(crate) fn one(
             }
             note["recording"] = a.path.file_name().map(|n| n.to_string_lossy()).into();
             journal.note("attached", Some(seen), note);
+            Ok((a, is_heir))
         }
-        // A process that has ended was not refused: it was too short.
-        Err(e) => {
-            note["reason"] = format!("{e:#}").into();
-            let event = if seen.is_there() { "failed" } else { "missed" };
-            journal.note(event, Some(seen), note);
+        Err(error) => {
+            let has_ended = !seen.is_there();
+            if !has_ended {
+                note["reason"] = format!("{error:#}").into();
+                journal.note("failed", Some(seen), note);
+            }
+            Err(NotAttached { error, has_ended })
         }
     }
-    attached
+}
+
+/// Begins the recording of a process for a supervisor.
+pub(super) fn begun(
+    folder: &Folder,
+    journal: &mut Journal,
+    seen: &Seen,
+    how: &How,
+    more: &serde_json::Value,
+) -> Outcome {
+    // An attach may have met the program that the process runs by now. A child by vfork has its parent's memory.
+    let is_alone = same_memory(seen.pid, seen.parent) != Some(true);
+    if let Some(p) = recorded(folder, seen).filter(|_| is_alone) {
+        return Outcome::Begun(Begun::to(p.path, p.collector));
+    }
+    match tried(folder, journal, seen, how, more) {
+        Ok((Attached { path, collector, .. }, from_fork)) => {
+            Outcome::Begun(Begun { from_fork, ..Begun::to(path, collector.id()) })
+        }
+        Err(e) if !e.has_ended => Outcome::Failed,
+        Err(e) => {
+            log::info!("{}: {:#}", seen.pid, e.error);
+            Outcome::Missed
+        }
+    }
+}
+
+/// Returns the state of a process if it is recorded to a folder.
+pub(super) fn recorded(folder: &Folder, seen: &Seen) -> Option<Peek> {
+    let is_in = |p: &Peek| session::is_recorded(p) && p.path.parent() == Some(folder.path());
+    Peek::of(seen.pid).ok().flatten().filter(is_in)
+}
+
+/// Saves what a child has recorded that has ended before it had a collector, and notes that in the journal. `status` is that of
+/// waitpid(2), if it is known. The path of the recording is empty if the child had done nothing.
+pub(super) fn rest(
+    folder: &Folder,
+    journal: &mut Journal,
+    seen: &Seen,
+    kept: Kept,
+    how: &How,
+    status: Option<i32>,
+) -> Outcome {
+    let reason = match status {
+        Some(s) if libc::WIFSIGNALED(s) => format!("killed by signal {}", libc::WTERMSIG(s)),
+        Some(_) => "exited".into(),
+        None => "ended".into(),
+    };
+    let saved = match kept.save(seen, &how.to_folder(folder, seen), &reason) {
+        Ok(saved) => saved,
+        Err(e) => {
+            log::info!("{}: what it had recorded could not be saved: {e:#}", seen.pid);
+            return Outcome::Missed;
+        }
+    };
+    if let Some((path, _)) = &saved {
+        let recording = path.file_name().map(|n| n.to_string_lossy());
+        let note = json!({ "recording": recording, "from_fork": true, "after_its_end": true });
+        journal.note("attached", Some(seen), note);
+    }
+    journal.note("exited", Some(seen), journal::how_it_ended(status));
+    let (path, events) = saved.unwrap_or_default();
+    Outcome::Begun(Begun { events, from_fork: true, ..Begun::to(path, (Pid::NONE, 0)) })
 }
 
 /// Attaches to all processes of a family that there are but those that are `known`, also to those that appear meanwhile,

@@ -6,8 +6,10 @@ use super::events::{Event, Source};
 use super::fates::Fates;
 use super::find::{Seen, Which};
 use super::folder::{Folder, FolderLock};
+use super::heir::Kept;
 use super::journal::{self, Journal};
-use super::record::{How, one};
+use super::record::{self, How};
+use super::workers::{Outcome, Workers};
 use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{ForkResult, fork};
@@ -15,7 +17,7 @@ use prof_inject::process::program::Program;
 use prof_os::sharers::same_memory;
 use prof_os::{Pid, process};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -26,7 +28,16 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// Time that a new process gets to run its program by exec, as most do at once, before it is attached to.
 const SETTLES: Duration = Duration::from_millis(5);
-/// Age up to which a process that shares its parent's memory is taken for a child by vfork.
+/// Time for which an event about the end of a process that is gone may be outstanding.
+const LATE: Duration = Duration::from_millis(50);
+/// Time between two looks while all workers are at work.
+const WORKS: Duration = Duration::from_millis(5);
+/// Greatest number of processes whose memory is held open until they have a collector: each takes up to three descriptors.
+const KEPT: usize = 200;
+/// Time that a new process gets whose parent makes no memory for its children: most of these end before.
+const SHORT: Duration = Duration::from_millis(100);
+/// Age up to which a process that shares its parent's memory is taken for a child by vfork, and one that has not taken its own
+/// memory into use for a child that has not run yet.
 const VFORK: Duration = Duration::from_secs(1);
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
@@ -43,6 +54,8 @@ pub(crate) struct Follow {
     /// A process that another prof records through its execs.
     pub except: Option<Pid>,
 }
+
+mod outcomes;
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -84,7 +97,7 @@ pub(crate) fn start(folder: &Folder, follow: &Follow, lock: FolderLock) -> Resul
 /// Makes a forked process independent of the terminal and of its parent's files, but for some descriptors.
 fn become_supervisor(keep: &[i32]) {
     crate::daemon::leave_group();
-    // SAFETY: the calls take integers, a path that is a valid string, and handlers that live for ever.
+    // SAFETY: the calls take integers, a path that is a valid string, a limit to fill in, and handlers that live for ever.
     unsafe {
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for fd in 0..3 {
@@ -98,6 +111,15 @@ fn become_supervisor(keep: &[i32]) {
         for signal in stops.into_iter().chain(others) {
             libc::signal(signal, libc::SIG_IGN);
         }
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        // Collectors are children of workers that have ended. The process that adopts orphans may be a recorded one.
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
+        // Each process takes a descriptor, and up to four while its memory is held open.
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
         let handler: extern "C" fn(i32) = stop;
         libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t);
     }
@@ -108,10 +130,22 @@ fn become_supervisor(keep: &[i32]) {
 struct Member {
     seen: Seen,
     program: Program,
-    /// Time of the attach; `None`: it was tried.
+    /// Time of the attach; `None`: it was tried, or a worker is at it.
     due: Option<Instant>,
+    /// A worker begins its recording.
+    is_begun: bool,
+    /// It has run another program meanwhile.
+    has_changed: bool,
+    /// When it was first seen to be gone, as its parent has waited for it.
+    gone_since: Option<Instant>,
+    /// The process has ended meanwhile: its status of waitpid(2), if that is known.
+    ended: Option<Option<i32>>,
+    /// What it records since its fork, for the case that it ends before it has a collector.
+    kept: Option<Kept>,
     /// The process's present program is recorded.
     recorded: bool,
+    /// It is recorded from its fork on, so that any exec is newer than the recording.
+    from_fork: bool,
     /// The process has run another program since it is known.
     has_execed: bool,
 }
@@ -129,6 +163,12 @@ struct Supervisor<'a> {
     gone: HashSet<Pid>,
     collectors: Collectors,
     fates: Fates,
+    /// When the members were looked at last.
+    checked: Instant,
+    workers: Workers,
+    /// Processes that have ended before they had a collector, and their status of waitpid(2): what they have recorded is to be
+    /// saved.
+    rest: VecDeque<(Seen, Kept, Option<i32>)>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -145,6 +185,9 @@ impl<'a> Supervisor<'a> {
             gone: HashSet::new(),
             collectors: Collectors::of(folder, follow.except),
             fates: Fates::default(),
+            checked: Instant::now(),
+            workers: Workers::new(),
+            rest: VecDeque::new(),
         };
         let me = Pid::this();
         let start = process::start_time(me);
@@ -166,28 +209,58 @@ impl<'a> Supervisor<'a> {
 
     /// Takes a process up, if it is not known yet.
     fn add(&mut self, seen: Seen, due: Option<Instant>) {
-        if self.known.insert((seen.pid, seen.start)) {
-            let program = Program::of(seen.pid);
-            self.members.insert(
-                seen.pid,
-                Member { seen, program, due, recorded: due.is_none(), has_execed: false },
-            );
+        if !self.known.insert((seen.pid, seen.start)) {
+            return;
         }
+        // The process that had this number has ended.
+        if let Some(old) = self.members.remove(&seen.pid) {
+            self.known.remove(&(old.seen.pid, old.seen.start));
+            self.journal.note("exited", Some(&old.seen), json!({}));
+        }
+        let is_held = self.fates.is_held(seen.parent);
+        let due = due.map(|due| if is_held { due + SHORT } else { due });
+        let may_record = due.is_some()
+            && self.follow.how.settings.heirs
+            && !is_held
+            && self.rest.len() + self.members.values().filter(|m| m.kept.is_some()).count() < KEPT;
+        let member = Member {
+            program: Program::of(seen.pid),
+            due,
+            is_begun: false,
+            has_changed: false,
+            gone_since: None,
+            ended: None,
+            kept: may_record.then(|| Kept::of(&seen)).flatten(),
+            recorded: due.is_none(),
+            from_fork: false,
+            has_execed: false,
+            seen,
+        };
+        self.members.insert(member.seen.pid, member);
     }
 
     fn run(&mut self) {
         self.look();
         while !STOP.load(Relaxed) {
-            let due = self.members.values().any(|m| m.due.is_some());
-            let time = if due { Duration::from_millis(1) } else { TICK };
+            let waits = self.members.values().any(|m| m.due.is_some()) || !self.rest.is_empty();
+            let time = match self.workers.are_busy() {
+                false if !waits => TICK,
+                true if !self.workers.has_room(true) => WORKS,
+                _ => Duration::from_millis(1),
+            };
             for event in self.source.wait(time) {
                 self.take(event);
             }
-            self.check();
-            self.attach();
+            self.begun();
+            // Events tell of what a look at all members finds, if they come.
+            if self.checked.elapsed() >= TICK || !matches!(self.source, Source::Connector(_)) {
+                self.check();
+            }
+            while self.attach() || self.save() {}
             if self.beat.elapsed() > BEAT {
                 self.lock.beat();
                 self.journal.add_up();
+                self.workers.reap_adopted(|pid| self.collectors.is_worker(pid));
                 self.beat = Instant::now();
             }
             self.collectors.look(self.folder, &mut self.journal, &self.follow.how);
@@ -196,8 +269,23 @@ impl<'a> Supervisor<'a> {
                 break;
             }
         }
-        // Their recordings are complete when they have ended.
+        // What a worker has begun is finished, and what processes have left is saved.
         let deadline = Instant::now() + ENDS;
+        loop {
+            self.begun();
+            self.check();
+            while self.save() {}
+            let waits = self.members.values().any(|m| m.gone_since.is_some());
+            let is_done = !self.workers.are_busy() && self.rest.is_empty() && !waits;
+            if is_done || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for (seen, _, status) in std::mem::take(&mut self.rest) {
+            self.journal.note(journal::MISSED, Some(&seen), journal::how_it_ended(status));
+        }
+        // Their recordings are complete when they have ended.
         while !STOP.load(Relaxed) && !self.collectors.are_done() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -220,17 +308,24 @@ impl<'a> Supervisor<'a> {
                 let comm = member.map_or(String::new(), |m| m.seen.comm.clone());
                 // A process that has lost its parent by now has another one.
                 match Seen::of(child).map(|seen| Seen { parent, ..seen }) {
-                    Some(seen) => self.add(seen, Some(Instant::now() + SETTLES)),
+                    Some(mut seen) => {
+                        // It has ended since.
+                        if seen.comm.is_empty() {
+                            seen.comm = comm;
+                        }
+                        self.add(seen, Some(Instant::now() + SETTLES));
+                    }
                     // A process that has ended already is counted.
                     None => {
                         let ended = Seen { pid: child, start: 0, parent, comm };
                         self.journal.note("missed", Some(&ended), json!({}));
                         self.gone.insert(child);
-                        self.fates.short(parent);
+                        self.short(parent);
                     }
                 }
             }
-            Event::Fork { child: pid, .. } | Event::Exec { pid } => self.changed(pid),
+            Event::Fork { child, .. } => self.appeared(child),
+            Event::Exec { pid } => self.changed(pid),
             Event::Exit { pid, status } => {
                 self.gone.remove(&pid);
                 self.ended(pid, Some(status));
@@ -244,31 +339,65 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// A process may belong to the family.
+    fn appeared(&mut self, pid: Pid) {
+        if !self.members.contains_key(&pid)
+            && self.follow.which.has(pid)
+            && !super::find::is_ours(pid)
+            && let Some(seen) = Seen::of(pid)
+        {
+            self.add(seen, Some(Instant::now() + SETTLES));
+        }
+    }
+
     /// A process may run another program, and may have another name.
     fn changed(&mut self, pid: Pid) {
-        let Some(seen) = Seen::of(pid) else { return };
+        // What it has recorded before is of no interest, and gone.
+        let due = self.members.get_mut(&pid).filter(|m| m.due.is_some());
+        let first = due.filter(|m| !m.has_execed).map(|m| {
+            (m.kept, m.has_execed) = (None, true);
+            m.seen.parent
+        });
+        first.into_iter().for_each(|parent| self.short(parent));
+        let seen = Seen::of(pid);
         match self.members.get_mut(&pid) {
+            // That is looked at when it has done so.
+            Some(m) if m.is_begun => {
+                m.has_changed = true;
+                return;
+            }
+            // The process may have ended since.
+            Some(m) if m.recorded && m.from_fork => {
+                let seen = seen.unwrap_or_else(|| m.seen.clone());
+                self.execed(pid, seen);
+                return;
+            }
+            _ => {}
+        }
+        let Some(seen) = seen else { return };
+        match self.members.get_mut(&pid) {
+            // The exec that the attach has waited for has happened.
             Some(m) if m.due.is_some() => {
-                // The exec that the attach has waited for has happened.
-                if !std::mem::replace(&mut m.has_execed, true) {
-                    self.fates.short(m.seen.parent);
-                }
                 (m.seen, m.program, m.due) = (seen, Program::of(pid), Some(Instant::now()));
             }
             // The event may be older than the attach. A child by vfork can't be attached to before its exec.
             Some(m) if !m.recorded || m.program.is_replaced() => self.execed(pid, seen),
             Some(_) => {}
-            None if self.follow.which.has(pid) && !super::find::is_ours(pid) => {
-                self.add(seen, Some(Instant::now() + SETTLES));
-            }
-            None => {}
+            None => self.appeared(pid),
+        }
+    }
+
+    /// Takes notice of a child that was too short, if its parent is there.
+    fn short(&mut self, parent: Pid) {
+        if self.members.contains_key(&parent) {
+            self.fates.short(parent);
         }
     }
 
     fn execed(&mut self, pid: Pid, seen: Seen) {
         let Some(m) = self.members.get_mut(&pid) else { return };
         m.program = Program::of(pid);
-        (m.seen, m.has_execed) = (seen, true);
+        (m.seen, m.has_execed, m.from_fork) = (seen, true, false);
         self.journal.note("exec", Some(&m.seen), json!({}));
         if self.follow.except != Some(pid) {
             (m.due, m.recorded) = (Some(Instant::now()), false);
@@ -290,18 +419,30 @@ impl<'a> Supervisor<'a> {
 
     /// Looks which members have ended, or run another program.
     fn check(&mut self) {
-        let ended: Vec<Pid> =
-            self.members.values().filter(|m| !m.seen.runs()).map(|m| m.seen.pid).collect();
+        self.checked = Instant::now();
+        let has_ended = |m: &&Member| !m.is_begun && !m.seen.runs();
+        let ended: Vec<Pid> = self.members.values().filter(has_ended).map(|m| m.seen.pid).collect();
         for pid in ended {
-            // A process that its parent has not waited for yet says how it has ended.
-            let stat = prof_os::stat::Stat::of(pid);
-            self.goes(pid);
-            self.ended(pid, stat.and_then(|s| s.exit_code()));
+            // A process that its parent has not waited for yet says how it has ended. Of another one an event says so, which may
+            // come a moment later.
+            let code = prof_os::stat::Stat::of(pid).and_then(|s| s.exit_code());
+            let is_told = code.is_some() || !matches!(self.source, Source::Connector(_));
+            let m = self.members.get_mut(&pid);
+            let since = m.map(|m| *m.gone_since.get_or_insert(self.checked));
+            if is_told || since.is_none_or(|since| since.elapsed() > LATE) {
+                self.goes(pid);
+                self.ended(pid, code);
+            }
+        }
+        for m in self.members.values_mut().filter(|m| m.kept.is_some() && !m.is_begun) {
+            if m.program.is_replaced() {
+                (m.kept, m.has_execed) = (None, true);
+            }
         }
         let execed: Vec<Pid> = self
             .members
             .values()
-            .filter(|m| m.due.is_none() && m.program.is_replaced())
+            .filter(|m| m.due.is_none() && !m.is_begun && m.program.is_replaced())
             .map(|m| m.seen.pid)
             .collect();
         for pid in execed {
@@ -312,58 +453,85 @@ impl<'a> Supervisor<'a> {
     }
 
     fn ended(&mut self, pid: Pid, status: Option<i32>) {
-        let Some(m) = self.members.remove(&pid) else { return };
-        self.known.remove(&(pid, m.seen.start));
-        let how = match status {
-            Some(s) if libc::WIFEXITED(s) => json!({ "code": libc::WEXITSTATUS(s) }),
-            Some(s) if libc::WIFSIGNALED(s) => json!({ "signal": libc::WTERMSIG(s) }),
-            _ => json!({}),
-        };
-        // A process with a due time was never attached to, or the attach failed because the process was ending.
-        let event = if m.due.is_some() { "missed" } else { "exited" };
-        if m.due.is_some() && !m.has_execed {
-            self.fates.short(m.seen.parent);
+        if let Some(m) = self.members.get_mut(&pid).filter(|m| m.is_begun) {
+            m.ended = Some(status);
+            return;
         }
+        // The first thread of a process may end before the others.
+        let lives = |m: &Member| m.kept.is_some() && process::living_thread(pid).is_some();
+        if self.members.get(&pid).is_some_and(lives) {
+            return;
+        }
+        let Some(mut m) = self.members.remove(&pid) else { return };
+        self.known.remove(&(pid, m.seen.start));
         self.fates.ended(pid);
-        self.journal.note(event, Some(&m.seen), how);
+        if let Some(kept) = m.kept.take() {
+            self.rest.push_back((m.seen, kept, status));
+            return;
+        }
+        // A process with a due time was never attached to, or the attach failed because the process was ending.
+        let event = if m.due.is_some() { journal::MISSED } else { "exited" };
+        if m.due.is_some() && !m.has_execed {
+            self.short(m.seen.parent);
+        }
+        self.journal.note(event, Some(&m.seen), journal::how_it_ended(status));
     }
 
-    /// Attaches to the next process whose turn it is.
-    fn attach(&mut self) {
+    /// Has a worker save what a process has recorded that has ended. Returns whether there was one, and room for it.
+    fn save(&mut self) -> bool {
+        if !self.workers.has_room(false) {
+            return false;
+        }
+        let Some((seen, kept, status)) = self.rest.pop_front() else { return false };
+        let (folder, journal, how) = (self.folder, &mut self.journal, &self.follow.how);
+        let mut held = Some(kept);
+        let saved = self.workers.start(&seen, false, || match held.take() {
+            Some(kept) => record::rest(folder, journal, &seen, kept, how, status),
+            None => Outcome::Missed,
+        });
+        if let (Err(e), Some(kept)) = (&saved, held) {
+            log::warn!("cannot start a process that saves what process {} did: {e}", seen.pid);
+            self.rest.push_front((seen, kept, status));
+        }
+        saved.is_ok()
+    }
+
+    /// Has a worker attach to the next process whose turn it is. Returns whether there was one, and room for it.
+    fn attach(&mut self) -> bool {
+        if !self.workers.has_room(true) {
+            return false;
+        }
         let now = Instant::now();
         // Children that have run no other program may be recorded from their fork on, which takes less time and can't wait.
         let is_due = |m: &&mut Member| m.due.is_some_and(|due| due <= now);
         let next = self.members.values_mut().filter(is_due).min_by_key(|m| m.has_execed);
-        let Some(m) = next else { return };
+        let Some(m) = next else { return false };
         let (age, parent) = (Duration::from_nanos(age_ns(m.seen.start)), m.seen.parent);
-        // It has its parent's memory, and its parent's recording, until its exec.
-        if age < VFORK && same_memory(m.seen.pid, parent) == Some(true) {
+        // It has its parent's memory, and its parent's recording, until its exec; or it has not run yet, and an attach would take out
+        // what its parent's hook has given it.
+        let is_pending = m.kept.as_ref().is_some_and(Kept::is_pending);
+        if age < VFORK && (is_pending || same_memory(m.seen.pid, parent) == Some(true)) {
             m.due = Some(now + SETTLES);
-            return;
+            return true;
         }
-        m.due = None;
-        m.seen.comm = process::comm(m.seen.pid);
+        let comm = process::comm(m.seen.pid);
+        if !comm.is_empty() {
+            m.seen.comm = comm;
+        }
+        m.program = Program::of(m.seen.pid);
         let more: Value = json!({ "age_ns": age.as_nanos() as u64 });
-        match one(self.folder, &mut self.journal, &m.seen, &self.follow.how, &more) {
-            Ok(attached) => {
-                (m.program, m.recorded) = (Program::of(m.seen.pid), true);
-                if !m.has_execed {
-                    self.fates.lives(m.seen.parent);
-                }
-                self.collectors.add(&m.seen, attached);
+        let (folder, journal, how) = (self.folder, &mut self.journal, &self.follow.how);
+        let seen = &m.seen;
+        let work = || record::begun(folder, journal, seen, how, &more);
+        let begun = self.workers.start(seen, true, work);
+        match &begun {
+            Ok(()) => (m.due, m.is_begun, m.has_changed) = (None, true, false),
+            Err(e) => {
+                log::warn!("cannot start a process that attaches to process {}: {e}", seen.pid);
+                m.due = Some(now + TICK);
             }
-            // The process has been noted as missed.
-            Err(_) if !m.seen.is_there() => {
-                let (pid, start) = (m.seen.pid, m.seen.start);
-                if !m.has_execed {
-                    self.fates.short(m.seen.parent);
-                }
-                self.members.remove(&pid);
-                self.known.remove(&(pid, start));
-                self.goes(pid);
-            }
-            Err(_) => {}
         }
+        begun.is_ok()
     }
 
     /// Notes that a process has ended, of whose end an event is to come.

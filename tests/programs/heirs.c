@@ -2,7 +2,9 @@
  * of its parent. "fork COUNT KEPT": a child; prints "done PID". "grand COUNT KEPT": a child and a child of that; prints "done PID
  * PID". "threads N COUNT KEPT": N threads fork at the same time; prints "done" and the children. "daemon COUNT KEPT": a child of a
  * child that ends at once; prints "done PID". "limit MS": a child that limits its address space to 300 MiB after this time, and then
- * gets 64 MiB; prints "done PID 1" if it does. "many": forks children with 100 blocks, of which they keep 10, until there is
+ * gets 64 MiB; prints "done PID 1" if it does. "brief N COUNT KEPT": N children that live for some 4 ms and end with the exit code
+ * 3, one after the other; prints "done" and the children. "execs N": the same of
+ * children that run another program then, which ends at once with the exit code 0. "many": forks children with 100 blocks, of which they keep 10, until there is
  * another command; prints "done" and the children.
  *
  * "hold N": this process gets N blocks that it keeps; prints "done". "drop N": a child that frees N of the blocks that it has from
@@ -129,6 +131,26 @@ static void limited(int after) {
     say("done %d %d\n", (int)answer[0], (int)answer[1]);
 }
 
+static void brief(int n, int count, int keep, const char *program) {
+    char line[1000];
+    int at = 0, status;
+    while (n-- > 0 && at < 900) {
+        pid_t pid = fork();
+        if (pid < 0) fail("fork");
+        if (pid == 0) {
+            work(count, keep);
+            usleep(program ? 20000 : 3000);
+            if (program) execl(program, program, (char *)NULL);
+            _exit(3);
+        }
+        if (waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status) != (program ? 0 : 3)) {
+            fail("waitpid");
+        }
+        at += snprintf(line + at, sizeof line - (size_t)at, " %d", (int)pid);
+    }
+    say("done%s\n", line);
+}
+
 static void dropped(int count) {
     int ends[2];
     pid_t pids[2];
@@ -219,6 +241,8 @@ int main(void) {
         if (sscanf(word, "drop %d", &a) == 1) dropped(a);
         if (sscanf(word, "daemon %d %d", &a, &b) == 2) daemonized(a, b);
         if (sscanf(word, "limit %d", &a) == 1) limited(a);
+        if (sscanf(word, "brief %d %d %d", &n, &a, &b) == 3) brief(n, a, b, NULL);
+        if (sscanf(word, "execs %d", &n) == 1) brief(n, 1000, 10, "/bin/true");
         if (is(word, "many")) many();
         if (is(word, "check")) {
             for (int i = 0; i < PAGES / 2; i++)

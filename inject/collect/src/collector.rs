@@ -155,6 +155,13 @@ pub struct Collector<'a> {
     awaits: Option<(Pid, u64)>,
 }
 
+/// The process of a collector. One that has ended has no process ID, as another may have that by now.
+struct Process {
+    pid: Pid,
+    target: Watched,
+    maps: Option<Maps>,
+}
+
 /// A function to be called once.
 struct Callback(Box<dyn FnOnce() + Send>);
 
@@ -204,14 +211,36 @@ impl<'a> Collector<'a> {
     /// # Errors
     /// If the process is gone.
     pub(crate) fn of_copy(pid: Pid, shared: Shared<'a>, file: File) -> Result<Self, Error> {
+        let (target, maps) = (Watched::new(pid)?, Maps::open(pid).ok());
+        Self::with(Process { pid, target, maps }, shared, file)
+    }
+
+    /// Creates the collector of the memory of a process that has ended, which appends to `file`; that must end with a whole
+    /// chunk. `maps` are the process's last mappings that are known, and `root` is its root folder, if it saw other files than
+    /// this process.
+    ///
+    /// # Errors
+    /// If the file can't be written to.
+    pub(crate) fn of_ended(
+        shared: Shared<'a>,
+        file: File,
+        maps: Maps,
+        root: Option<File>,
+    ) -> Result<Self, Error> {
+        let (target, maps) = (Watched::ended(root), Some(maps.kept()));
+        Self::with(Process { pid: Pid::NONE, target, maps }, shared, file)
+    }
+
+    fn with(process: Process, shared: Shared<'a>, file: File) -> Result<Self, Error> {
+        let Process { pid, target, maps } = process;
         let clock = Clock::of(&shared);
         let ring_addr = shared.control().ring_addr.load(Relaxed);
         let now = Instant::now();
         let mut all = Self {
             shared,
             epochs: Epochs::new(clock),
-            target: Watched::new(pid)?,
-            maps: Maps::open(pid).ok(),
+            target,
+            maps,
             mapped: Mapped::new(),
             smaps: Smaps::open(pid),
             ring_addr,

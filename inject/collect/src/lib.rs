@@ -60,7 +60,7 @@ pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
 pub use folding::{Copied, Folder, MakeSieve, new_path, remove_left};
-pub use heir::{Ancestor, Heir, hold_heirs, may_open_rings};
+pub use heir::{Ancestor, Heir, Held, hold_heirs, may_open_rings};
 pub use limits::{Limits, Room};
 pub use orphan::{Drained, Orphan, drain_orphan, drain_rest, finish_unattended, open_orphan};
 pub use output::{Output, create_recording, write_forked, write_prologue, write_runtimes};

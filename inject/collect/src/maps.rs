@@ -4,6 +4,7 @@ use prof_os::maps::{Map, parse};
 use prof_os::process::folder;
 use prof_os::{Pid, RemoteAddr};
 use prof_trace::protocol::{self, Candidate};
+use prof_trace::shared::is_ring;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::time::Instant;
 
@@ -14,7 +15,8 @@ pub(crate) const MAX_TEXT: u64 = 64 << 20;
 /// and reads empty when that is gone, by exit or exec.
 #[derive(Debug)]
 pub(crate) struct Maps {
-    file: std::fs::File,
+    /// The open file; `None`: what was read of it is all that there will be.
+    file: Option<std::fs::File>,
     text: Vec<u8>,
     /// Memory for the next text.
     spare: Vec<u8>,
@@ -34,16 +36,27 @@ impl Maps {
     pub(crate) fn open(pid: Pid) -> io::Result<Self> {
         let file = std::fs::File::open(folder(pid) + "/maps")?;
         let (text, spare, all) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { file, text, spare, all, read_at: None, gone: false })
+        Ok(Self { file: Some(file), text, spare, all, read_at: None, gone: false })
+    }
+
+    /// Returns what was read last, as what there will be from now on: the process has ended. prof's memory is left out, which a
+    /// child moves soon after its fork.
+    pub(crate) fn kept(mut self) -> Self {
+        self.all.retain(|m| !is_ring(&m.name, m.offset));
+        Self { file: None, ..self }
     }
 
     /// Reads the mappings; returns false if there are none, as the address space is gone.
     pub(crate) fn read(&mut self) -> bool {
         let began = Instant::now();
+        let Some(mut file) = self.file.as_ref() else {
+            self.read_at = Some(began);
+            return !self.gone;
+        };
         self.gone = true;
         self.spare.clear();
-        let ok = self.file.seek(SeekFrom::Start(0)).is_ok()
-            && (&self.file).take(MAX_TEXT).read_to_end(&mut self.spare).is_ok();
+        let ok = file.seek(SeekFrom::Start(0)).is_ok()
+            && file.take(MAX_TEXT).read_to_end(&mut self.spare).is_ok();
         if !ok || self.spare.is_empty() {
             return false;
         }

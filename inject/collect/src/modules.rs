@@ -257,10 +257,22 @@ impl Finder<'_> {
             false => mapping.path().to_string_lossy().into_owned(),
         };
         if m.build_id.is_empty() {
-            m.build_id = build_id_of_file(&m.path, mapping).unwrap_or_default();
+            // Some file systems tell another device in the list of mappings than of the file.
+            let by_tables = || ElfImage::file(&self.file_of(entry, &m.path)?)?.build_id();
+            let build_id = build_id_of_file(&m.path, mapping).or_else(by_tables);
+            m.build_id = build_id.unwrap_or_default();
         }
         let job = Job::of(self.target, mapping, &m);
         Some((m, job))
+    }
+
+    /// Opens the file at a path of the target's, if it has the copied unwind tables of this module.
+    fn file_of(&self, entry: &Entry, path: &str) -> Option<File> {
+        let file = match self.target.is_elsewhere() {
+            false => open_regular(Path::new(path)),
+            true => open_below(&self.target.root(), Path::new(path)),
+        };
+        file.ok().filter(|file| has_tables(self.shared, entry, file))
     }
 
     /// Finds the file of an unloaded module by the linker's name; the file must contain the copied unwind tables.
@@ -271,16 +283,8 @@ impl Finder<'_> {
             let full = self.cwd?.join(path.strip_prefix(".").unwrap_or(path));
             m.path = full.to_str()?.into();
         }
-        let same = |file: &File| has_tables(self.shared, entry, file);
         let elsewhere = self.target.is_elsewhere();
-        let file = match elsewhere {
-            false => open_regular(Path::new(&m.path)),
-            true => {
-                let root = format!("{}/root", folder(self.target.pid()));
-                open_below(Path::new(&root), Path::new(&m.path))
-            }
-        };
-        let file = file.ok().filter(same)?;
+        let file = self.file_of(entry, &m.path)?;
         m.build_id = ElfImage::file(&file)?.build_id().unwrap_or_default();
         Some(match elsewhere {
             false => Symbols::Later(Held { file, path: m.path.clone() }),
@@ -368,10 +372,7 @@ impl Job {
         let file = |name: &str| open_regular(&Path::new(&proc).join(name)).ok();
         let found = file(&format!("map_files/{range}"))
             .filter(same)
-            .or_else(|| {
-                let root = Path::new(&proc).join("root");
-                open_below(&root, Path::new(&m.path)).ok().filter(same)
-            })
+            .or_else(|| open_below(&target.root(), Path::new(&m.path)).ok().filter(same))
             .or_else(|| file("exe").filter(same));
         match found {
             Some(file) => Some(Symbols::Now(Self { file, memory: None, number })),

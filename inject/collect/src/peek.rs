@@ -126,13 +126,7 @@ impl Peek {
             heartbeat_age: heartbeat_age(c, clock),
             foreign: None,
             orphaned: c.orphaned.load(Relaxed) != 0,
-            capture: Capture {
-                sample_bytes: c.sample_bytes.load(Relaxed),
-                adapts: c.flags.load(Relaxed) & flags::ADAPTS != 0,
-                sample_every: c.sample_every,
-                min_size: c.min_size,
-                max_size: c.max_size,
-            },
+            capture: capture_of(c),
             signal: c.signal.load(Relaxed),
             dump_signal: c.dump_signal.load(Relaxed),
             unknown_modules: c
@@ -221,8 +215,19 @@ pub fn all_recorded() -> Vec<Peek> {
     pids.into_iter().filter_map(|pid| Peek::of(pid).ok().flatten()).collect()
 }
 
+/// Returns [`Peek::capture`].
+pub(crate) fn capture_of(c: &Control) -> Capture {
+    Capture {
+        sample_bytes: c.sample_bytes.load(Relaxed),
+        adapts: c.flags.load(Relaxed) & flags::ADAPTS != 0,
+        sample_every: c.sample_every,
+        min_size: c.min_size,
+        max_size: c.max_size,
+    }
+}
+
 /// Returns [`Peek::heir_of`].
-fn heir_of(c: &Control) -> Option<PathBuf> {
+pub(crate) fn heir_of(c: &Control) -> Option<PathBuf> {
     let is_heir = c.state.load(Acquire) == state::ATTACHED && c.forks.load(Relaxed) != 0;
     let len = c.path.iter().take_while(|b| b.load(Relaxed) != 0).count();
     (is_heir && c.path_len == 0 && c.collector_pid.load(Acquire) == 0).then(|| path_of(c, len))

@@ -4,9 +4,10 @@ use crate::Error;
 use crate::maps::Maps;
 use crate::ring_copy::ring_mapping;
 use prof_os::Pid;
+use prof_os::maps::Map;
 use prof_os::process::folder;
 use prof_trace::shared::{Control, Geometry, HEIR_AT, LAYOUT, MAGIC, Shared};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -27,7 +28,11 @@ pub fn open_ring(pid: Pid) -> Result<OwnedFd, Error> {
     if !maps.read() {
         return Err(Error::Gone(pid));
     }
-    let ring = ring_mapping(&maps).ok_or(Error::NoRing)?;
+    Ok(open_mapped(pid, ring_mapping(&maps).ok_or(Error::NoRing)?)?.into())
+}
+
+/// Opens the file of a process's mapping, which is prof's shared memory.
+pub(crate) fn open_mapped(pid: Pid, ring: &Map) -> Result<File, Error> {
     let range = format!("{:x}-{:x}", ring.start.0, ring.end.0);
     let opened =
         OpenOptions::new().read(true).write(true).open(folder(pid) + "/map_files/" + &range);
@@ -36,7 +41,7 @@ pub fn open_ring(pid: Pid) -> Result<OwnedFd, Error> {
     if file.metadata().map_err(Error::io("cannot stat the ring"))?.nlink() != 0 {
         return Err(Error::NotARing("a file"));
     }
-    Ok(file.into())
+    Ok(file)
 }
 
 /// Maps a ring for reading and writing, for as long as this process lives.
@@ -48,7 +53,11 @@ pub fn open_ring(pid: Pid) -> Result<OwnedFd, Error> {
 /// # Errors
 /// If the descriptor is not a ring of this version.
 pub fn map_ring(fd: OwnedFd) -> Result<Shared<'static>, Error> {
-    let file = std::fs::File::from(fd);
+    map_file(&File::from(fd))
+}
+
+/// Maps a ring as [`map_ring`] does. The memory may be unmapped when nothing uses it any more.
+pub(crate) fn map_file(file: &File) -> Result<Shared<'static>, Error> {
     let len = file.metadata().map_err(Error::io("cannot stat the ring"))?.len();
     let mut head = [0u8; HEAD];
     let mut begins =
@@ -86,7 +95,7 @@ pub fn map_ring(fd: OwnedFd) -> Result<Shared<'static>, Error> {
     if base == libc::MAP_FAILED {
         return Err(Error::io("cannot map the ring")(std::io::Error::last_os_error()));
     }
-    // SAFETY: the memory was just mapped with that size, page-aligned, and is never unmapped. prof has sealed the file
+    // SAFETY: the memory was just mapped with that size, page-aligned, and stays so while it is used. prof has sealed the file
     // against shrinking; where it could not, the worst result is a SIGBUS in this process.
     Ok(unsafe { Shared::new(base.cast(), geometry) })
 }

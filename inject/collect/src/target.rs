@@ -13,6 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct Watched {
     statm: Option<File>,
     mem: Option<File>,
     pages: Option<Pages>,
+    /// The root folder of a process that has ended, if it saw other files than this process.
+    root: Option<File>,
 }
 
 impl Watched {
@@ -42,7 +45,14 @@ impl Watched {
         let dir = folder(pid);
         let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
         let open = |name: &str| File::open(format!("{dir}/{name}")).ok();
-        Ok(Self { pid, pidfd, statm: open("statm"), mem, pages: open("pagemap").map(Pages::new) })
+        let (statm, pages) = (open("statm"), open("pagemap").map(Pages::new));
+        Ok(Self { pid, pidfd, statm, mem, pages, root: None })
+    }
+
+    /// Returns a process that has ended, of which nothing can be read any more but what is below `root`, its root folder, if it
+    /// saw other files than this process. It has no process ID: another may have that by now.
+    pub(crate) fn ended(root: Option<File>) -> Self {
+        Self { pid: Pid::NONE, pidfd: None, statm: None, mem: None, pages: None, root }
     }
 
     /// Returns its process ID.
@@ -68,12 +78,15 @@ impl Watched {
 
     /// Returns whether it sees other files than this process: it has another mount namespace, or another root.
     pub fn is_elsewhere(&self) -> bool {
-        let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-        let differs = |what: &str| {
-            let theirs = id(format!("{}/{what}", folder(self.pid)));
-            theirs.is_some() && theirs != id(format!("/proc/self/{what}"))
-        };
-        differs("ns/mnt") || differs("root")
+        self.root.is_some() || is_elsewhere(self.pid)
+    }
+
+    /// Returns the path of its root folder for this process.
+    pub(crate) fn root(&self) -> PathBuf {
+        match &self.root {
+            Some(root) => format!("/proc/self/fd/{}", root.as_raw_fd()).into(),
+            None => format!("{}/root", folder(self.pid)).into(),
+        }
     }
 
     /// Returns the number of seccomp filters of the thread that has the most, among a limited number of threads. It is
@@ -149,6 +162,16 @@ impl Watched {
             None => "ended".into(),
         }
     }
+}
+
+/// Returns whether a process sees other files than this one: it has another mount namespace, or another root.
+pub(crate) fn is_elsewhere(pid: Pid) -> bool {
+    let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let differs = |what: &str| {
+        let theirs = id(format!("{}/{what}", folder(pid)));
+        theirs.is_some() && theirs != id(format!("/proc/self/{what}"))
+    };
+    differs("ns/mnt") || differs("root")
 }
 
 /// Returns the resident bytes of a process that are neither file-backed nor shared; 0: not known.
