@@ -83,7 +83,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
                 all.iter().flat_map(|p| p.heir_of.iter().chain([&p.path])).cloned().collect();
             let children: Vec<Left> = all.iter().filter_map(save_heir).collect();
             let done = each(&all, |pid| {
-                // One that has ended meanwhile has nothing of prof's.
+                // A process that has ended meanwhile has nothing of prof's.
                 let Some(seen) = Seen::of(pid) else { return Ok(true) };
                 say_line(&format!("{}, pid {pid}:", seen.comm));
                 let clean = one(args, pid)? == ExitCode::SUCCESS;

@@ -42,7 +42,7 @@ pub(crate) fn open(folder: &Folder, which: &Which) -> Result<(FolderLock, Before
     let shown = folder.path().display();
     let by = supervise::running(folder.path());
     let mut lock = folder.lock()?;
-    // What a supervisor that was killed had begun comes to its end without it.
+    // Attaches that a killed supervisor had begun come to their end without it.
     let deadline = Instant::now() + WORK;
     while lock.is_none() && by.is_none() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));

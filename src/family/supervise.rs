@@ -140,7 +140,7 @@ struct Member {
     gone_since: Option<Instant>,
     /// The process has ended meanwhile: its status of waitpid(2), if that is known.
     ended: Option<Option<i32>>,
-    /// What it records since its fork, for the case that it ends before it has a collector.
+    /// The memory that it records to since its fork, for the case that it ends before it has a collector.
     kept: Option<Kept>,
     /// The process's present program is recorded.
     recorded: bool,
@@ -269,7 +269,7 @@ impl<'a> Supervisor<'a> {
                 break;
             }
         }
-        // What a worker has begun is finished, and what processes have left is saved.
+        // Workers finish what they have begun, and save what processes have left.
         let deadline = Instant::now() + ENDS;
         loop {
             self.begun();
@@ -352,7 +352,7 @@ impl<'a> Supervisor<'a> {
 
     /// A process may run another program, and may have another name.
     fn changed(&mut self, pid: Pid) {
-        // What it has recorded before is of no interest, and gone.
+        // The events from before the exec are of no interest.
         let due = self.members.get_mut(&pid).filter(|m| m.due.is_some());
         let first = due.filter(|m| !m.has_execed).map(|m| {
             (m.kept, m.has_execed) = (None, true);
@@ -361,7 +361,7 @@ impl<'a> Supervisor<'a> {
         first.into_iter().for_each(|parent| self.short(parent));
         let seen = Seen::of(pid);
         match self.members.get_mut(&pid) {
-            // That is looked at when it has done so.
+            // The worker's end is awaited first.
             Some(m) if m.is_begun => {
                 m.has_changed = true;
                 return;

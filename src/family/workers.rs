@@ -30,7 +30,7 @@ pub(super) struct Begun {
     pub from_fork: bool,
 }
 
-/// What has become of the work of a worker.
+/// The result of a worker's work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// A recording.
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 pub(super) struct Done {
     /// The process that it was to record.
     pub seen: Seen,
-    /// What it has done.
+    /// The result of its work.
     pub outcome: Outcome,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Workers {
 
 struct Worker {
     pid: Pid,
-    /// Its status when it was looked at last.
+    /// The worker's status when it was looked at last.
     status: Option<WaitStatus>,
     started: Instant,
     seen: Seen,

@@ -66,12 +66,12 @@ pub struct Ancestor {
 #[derive(Debug)]
 pub struct Held {
     pid: Pid,
-    /// Its process ID as it sees it itself.
+    /// The process ID that the process itself sees.
     inner: Pid,
     ring: File,
-    /// Its mappings when this was made.
+    /// The mappings of the process when this was made.
     maps: Maps,
-    /// Its root folder, if it sees other files than this process.
+    /// The root folder of the process, if it sees other files than this one.
     root: Option<File>,
 }
 
