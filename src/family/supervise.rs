@@ -285,7 +285,7 @@ impl<'a> Supervisor<'a> {
         for (seen, _, status) in std::mem::take(&mut self.rest) {
             self.journal.note(journal::MISSED, Some(&seen), journal::how_it_ended(status));
         }
-        // Their recordings are complete when they have ended.
+        // Recordings are complete when their collectors have ended.
         while !STOP.load(Relaxed) && !self.collectors.are_done() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -237,11 +237,12 @@ impl Heir {
     /// # Errors
     /// If the memory can't be written to.
     pub fn take(&self, path: &Path) -> io::Result<OwnedFd> {
-        let segments = self.memory.0.control().heir_segments.load(Relaxed);
-        self.put(offset_of!(Control, first_segments), &segments.to_ne_bytes())?;
         self.put(STABLE_AT + offset_of!(Stable, pid), &self.pid().as_u32().to_ne_bytes())?;
         self.put_path(path, true)?;
         self.put(offset_of!(Control, forks), &0u32.to_ne_bytes())?;
+        // Behind the path: a child without a path of its own may use little memory, whenever this process ends.
+        let segments = self.memory.0.control().heir_segments.load(Relaxed);
+        self.put(offset_of!(Control, first_segments), &segments.to_ne_bytes())?;
         let namespace = PidNamespace::own().as_raw().to_ne_bytes();
         self.put(STABLE_AT + offset_of!(Stable, collector_ns), &namespace)?;
         // No process has the start time 0 that stands beside this.
