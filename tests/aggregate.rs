@@ -15,6 +15,10 @@ fn figures_alone_are_exact_and_every_command_on_stacks_takes_them() {
     let status = scene.prof(&["status", &pid]).ok("status").stdout;
     assert!(status.contains("aggregate  figures by stack are written every 100.0 ms"), "{status}");
     assert!(status.contains(", by the figures of "), "{status}");
+    let json = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let age = json["figures_age_ns"].as_u64().expect("an age");
+    assert!(age < 3_600_000_000_000, "figures are older than this test: {json}");
     let answer = target.ask("go");
     let own: HashMap<&str, u64> = answer
         .split(' ')

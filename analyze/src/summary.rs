@@ -23,6 +23,8 @@ pub struct Summary {
     pub since_ns: u64,
     /// Duration of the recording in nanoseconds, pauses included.
     pub duration_ns: u64,
+    /// When the recording began, in nanoseconds since 1970.
+    pub began_ns: u64,
     /// Number of periods in which recording was on.
     pub parts: usize,
     /// Whether the recording was finished.
@@ -83,6 +85,7 @@ pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
         on,
         since_ns: a.meta().clock.ns(since),
         duration_ns: a.duration_ns(),
+        began_ns: a.meta().target.wall_ns,
         parts: a.parts().len(),
         complete: a.complete(),
         bytes: a.bytes(),

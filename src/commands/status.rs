@@ -186,8 +186,7 @@ impl Status {
         let at_bound = AtBound::of(peek.pid);
         let is_aggregated =
             at_bound.went_over() || told.as_ref().is_some_and(|t: &Told| t.aggregate.is_some());
-        let ended = summary.as_ref().filter(|_| is_aggregated).map(|s| s.duration_ns);
-        let figures_age = ended.and_then(|ns| figures_age(&path, ns));
+        let figures_age = summary.as_ref().filter(|_| is_aggregated).and_then(figures_age);
         (!prof_os::process::has_ended(peek.pid)).then_some(Self {
             peek,
             name,

@@ -2,22 +2,22 @@
 
 use crate::commands::collect::Told;
 use crate::notes;
-use prof_analyze::Follower;
+use prof_analyze::Summary;
 use prof_analyze::rewrite::{AggregateOptions, CullOptions};
 use prof_collect::{Budget, Limits, Room};
 use prof_os::Pid;
 use prof_trace::values::text;
 use serde_json::Value;
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns the time since the last figures of a recording that has figures by stack alone, and that ends so many nanoseconds
-/// after its start; `None` if it has blocks, or can't be read.
-pub(super) fn figures_age(path: &Path, duration_ns: u64) -> Option<Duration> {
-    let follower = Follower::open(path).ok()?;
-    let began = Duration::from_nanos(follower.meta().target.wall_ns);
+/// Returns the time since the last figures of a recording that has figures by stack alone, which are its end.
+pub(super) fn figures_age(summary: &Summary) -> Option<Duration> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    Some(now.saturating_sub(began + Duration::from_nanos(duration_ns)))
+    Some(
+        now.saturating_sub(Duration::from_nanos(
+            summary.began_ns.saturating_add(summary.duration_ns),
+        )),
+    )
 }
 
 /// What the notes say of the bound of a recording that is made.
