@@ -1,6 +1,6 @@
 //! A hash table of the live blocks, made for this purpose alone.
 
-use super::huge::Huge;
+use super::huge::{HUGE, Huge};
 use crate::load::Op;
 use prof_arch::native::capture::prefetch;
 use prof_trace::size::{CodedSize, Header};
@@ -75,13 +75,30 @@ pub(crate) trait Value: Copy + Default {
     type Align: Copy + Default;
 }
 
-/// With this alignment a slot of a block never crosses a cache line.
+/// With this alignment a slot of a block without a handle never crosses a cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
-pub(crate) struct HalfLine;
+pub struct HalfLine;
 
-impl Value for Block {
+/// The type of what an observer keeps with each live block (see [`Watch::Handle`](super::Watch::Handle)).
+pub trait Handle: Copy + Default {
+    /// A type with the alignment that a slot of the table is to have.
+    type Align: Copy + Default;
+}
+
+impl Handle for () {
     type Align = HalfLine;
+}
+
+/// A live block with its observer's handle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handled<H> {
+    pub block: Block,
+    pub handle: H,
+}
+
+impl<H: Handle> Value for Handled<H> {
+    type Align = H::Align;
 }
 
 /// A slot of the table; it is free if the address is 0.
@@ -93,19 +110,19 @@ struct TableSlot<V: Value> {
     value: V,
 }
 
-const _: () = assert!(size_of::<TableSlot<Block>>() == 32);
+const _: () = assert!(size_of::<TableSlot<Handled<()>>>() == 32);
 
 /// The table consists of this many shards, each of which grows separately: a copy while one grows needs little
 /// additional memory.
 const SHARDS: usize = 1 << SHARD_BITS;
 const SHARD_BITS: u32 = 5;
 const SMALLEST: usize = 1 << 6;
-/// Shards with fewer slots double when they are half full, so that a block is in its home slot or near it: together
+/// Shards with less memory double when they are half full, so that a block is in its home slot or near it: together
 /// they take 80 MiB at most. Larger ones grow by a quarter when they are 7/8 full, so that a large table is always at
 /// least 70 % full.
-const DOUBLING: usize = 1 << 16;
-/// With this many slots, a shard grows to that size at once, as it then fills a huge page.
-const JUMP: usize = 1 << 14;
+const DOUBLING: usize = HUGE;
+/// With this many bytes, a shard grows to that size at once, as it then fills a huge page.
+const JUMP: usize = HUGE >> 2;
 
 /// A part of the table, chosen by bits of the hash.
 struct Shard<V: Value> {
@@ -115,7 +132,7 @@ struct Shard<V: Value> {
 
 /// A map from addresses to values: open addressing with linear probing. Removal shifts the following entries back, so
 /// that there are no tombstones and no rehash under churn.
-pub(crate) struct Live<V: Value = Block> {
+pub(crate) struct Live<V: Value> {
     shards: Vec<Shard<V>>,
     len: usize,
     seed: u64,
@@ -219,13 +236,13 @@ impl<V: Value> Live<V> {
     }
 }
 
-impl Live<Block> {
+impl<H: Handle> Live<Handled<H>> {
     /// Returns all blocks, shard by shard, each shard sorted by time.
     pub(crate) fn by_time(&self) -> impl Iterator<Item = (u64, Block)> {
         self.shards.iter().flat_map(|s| {
             let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
-            all.sort_unstable_by_key(|p| (p.value.time, p.addr));
-            all.into_iter().map(|p| (p.addr, p.value))
+            all.sort_unstable_by_key(|p| (p.value.block.time, p.addr));
+            all.into_iter().map(|p| (p.addr, p.value.block))
         })
     }
 
@@ -234,8 +251,8 @@ impl Live<Block> {
         self.shards.into_iter().flat_map(|s| {
             let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
             drop(s);
-            all.sort_unstable_by_key(|p| (p.value.time, p.addr));
-            all.into_iter().map(|p| (p.addr, p.value))
+            all.sort_unstable_by_key(|p| (p.value.block.time, p.addr));
+            all.into_iter().map(|p| (p.addr, p.value.block))
         })
     }
 }
@@ -247,6 +264,11 @@ fn hash(addr: u64, seed: u64) -> u64 {
 }
 
 impl<V: Value> Shard<V> {
+    /// Returns the number of slots that take so many bytes, or somewhat more.
+    const fn slots(bytes: usize) -> usize {
+        bytes.div_ceil(size_of::<TableSlot<V>>())
+    }
+
     #[inline(always)]
     fn next(&self, at: usize) -> usize {
         if at + 1 == self.places.len() { 0 } else { at + 1 }
@@ -299,15 +321,19 @@ impl<V: Value> Shard<V> {
     #[inline(always)]
     fn is_full(&self) -> bool {
         let places = self.places.len();
-        if places < DOUBLING { self.len * 2 > places } else { self.len * 8 > places * 7 }
+        if places < Self::slots(DOUBLING) {
+            self.len * 2 > places
+        } else {
+            self.len * 8 > places * 7
+        }
     }
 
     #[cold]
     fn grow(&mut self, seed: u64) {
         let n = self.places.len();
         let more = match n {
-            ..JUMP => n * 2,
-            JUMP..DOUBLING => DOUBLING,
+            _ if n < Self::slots(JUMP) => n * 2,
+            _ if n < Self::slots(DOUBLING) => Self::slots(DOUBLING),
             _ => n + n / 4,
         };
         let old = std::mem::replace(&mut self.places, Huge::new(TableSlot::default(), more));
@@ -328,7 +354,8 @@ mod tests {
 
     #[test]
     fn does_what_a_hash_map_does() {
-        let mut live: Live = Live::default();
+        let mut live: Live<Handled<()>> = Live::default();
+        let block = |v: Handled<()>| v.block;
         let mut plain: HashMap<u64, Block> = HashMap::new();
         let mut x = 88172645463325252u64;
         for i in 0..300_000u64 {
@@ -338,17 +365,18 @@ mod tests {
             // The table grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
             let b = Block::plain(i, 0, Ticks(i), i as u32, 0);
+            let value = Handled { block: b, handle: () };
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
-                assert_eq!(live.insert(addr, b), plain.insert(addr, b));
+                assert_eq!(live.insert(addr, value).map(block), plain.insert(addr, b));
             } else {
-                assert_eq!(live.get(addr), plain.get(&addr).copied());
-                assert_eq!(live.remove(addr), plain.remove(&addr));
+                assert_eq!(live.get(addr).map(block), plain.get(&addr).copied());
+                assert_eq!(live.remove(addr).map(block), plain.remove(&addr));
             }
             assert_eq!(live.len(), plain.len());
         }
-        let all: HashMap<u64, Block> = live.iter().collect();
+        let all: HashMap<u64, Block> = live.iter().map(|(addr, v)| (addr, v.block)).collect();
         assert_eq!(all, plain);
-        assert_eq!(live.remove(0), None);
+        assert!(live.remove(0).is_none());
         let drained: HashMap<u64, Block> = live.drain().collect();
         assert_eq!(drained, plain);
     }

@@ -8,16 +8,19 @@ mod live;
 mod replay;
 mod stats;
 mod stripped;
+mod watch;
 
 pub(crate) use course::MOST as BUCKETS;
 pub use course::{Bucket, Counts, Course, Extent};
 pub use estimate::{Errors, probability, weight};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
-pub use live::Block;
+pub(crate) use huge::{HUGE, Huge};
+pub use live::{Block, Handle};
 pub(crate) use live::{Live, Value};
 pub(crate) use replay::NOWHERE;
-pub use replay::{End, Fate, Group, Replay, Totals, Watch};
+pub use replay::{Group, Replay, Totals};
 pub use stats::BlockStats;
 pub(crate) use stripped::{
     figures as figures_of, restore, to_figures, to_records, to_totals, totals_of,
 };
+pub use watch::{End, Fate, Watch};

@@ -3,8 +3,9 @@
 use super::course::{Counts, Course};
 use super::early::Early;
 use super::estimate::{Errors, Estimates};
-use super::live::{Block, Live};
+use super::live::{Block, Handled, Live};
 use super::stats::BlockStats;
+use super::watch::{End, Fate, Watch};
 use crate::load::{IdMap, Op, OpKind, Sink};
 use prof_trace::capture::Capture;
 use prof_trace::records::Folded;
@@ -65,88 +66,12 @@ struct Times {
     peak: Ticks,
 }
 
-/// The way a block ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The block was freed.
-    Freed,
-    /// The block was passed to `realloc`.
-    Reallocated,
-    /// The free was not recorded: another block at its address implies it.
-    Implied,
-}
-
-/// The end of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
-    /// Ticks.
-    pub time: Ticks,
-    /// Thread index of the thread that ended it.
-    pub thread_index: u32,
-    /// Stack node of the free, if that was recorded; else 0.
-    pub node: u32,
-    /// The way it ended.
-    pub fate: Fate,
-    /// Whether the block counts in [`BlockStats::temporary`].
-    pub temporary: bool,
-}
-
-/// Observes the single blocks of a replay.
-pub trait Watch {
-    /// Called before the first block, with the blocks that are recorded.
-    fn start(&mut self, _capture: &Capture) {}
-
-    /// Returns whether the observer keeps data about the block that begins: then the block [is noted](Block::is_noted).
-    fn notes(&self, op: &Op) -> bool;
-
-    /// Called when a noted block begins; an earlier block at its address has ended.
-    fn begin(&mut self, op: &Op);
-
-    /// Called when any block begins, with the index of its group.
-    #[inline(always)]
-    fn starts(&mut self, _group: u32, _op: &Op) {}
-
-    /// Called when a block from before the recording is found, with the index of its group. It is noted as others are.
-    fn found(&mut self, group: u32, op: &Op);
-
-    /// Called when a block ends.
-    fn end(&mut self, addr: u64, block: &Block, end: End);
-
-    /// Called when a thread frees a block that is not known to be live.
-    fn unknown(&mut self, op: &Op);
-
-    /// Called when that block is from before the recording, or from a time when recording was off.
-    fn before(&mut self, op: &Op);
-}
-
-/// Observes nothing.
-impl Watch for () {
-    #[inline(always)]
-    fn notes(&self, _: &Op) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn begin(&mut self, _: &Op) {}
-
-    fn found(&mut self, _: u32, _: &Op) {}
-
-    #[inline(always)]
-    fn end(&mut self, _: u64, _: &Block, _: End) {}
-
-    #[inline(always)]
-    fn unknown(&mut self, _: &Op) {}
-
-    #[inline(always)]
-    fn before(&mut self, _: &Op) {}
-}
-
 /// Replays operations: keeps the live blocks, and computes figures.
 #[derive(Default)]
 pub struct Replay<W: Watch = ()> {
     /// The observer of single blocks.
     pub(crate) watch: W,
-    live: Live,
+    live: Live<Handled<W::Handle>>,
     totals: Totals,
     figures: Vec<BlockStats>,
     times: Vec<Times>,
@@ -177,6 +102,8 @@ const IMPLIED: usize = 1 << 16;
 
 /// Number of operations in advance that their blocks' slots are prefetched: about the latency of memory.
 const AHEAD: usize = 24;
+/// Number of operations in advance that the observer prefetches its data: the slots are there by then.
+const FORESEEN: usize = 12;
 
 impl<W: Watch> Replay<W> {
     /// Creates an empty replay, observed by `watch`.
@@ -230,13 +157,13 @@ impl<W: Watch> Replay<W> {
 
     /// Returns the live block at an address, and the node of its stack.
     pub(crate) fn block_at(&self, addr: u64) -> Option<(Block, u32)> {
-        let block = self.live.get(addr)?;
+        let block = self.live.get(addr)?.block;
         Some((block, self.nodes.get(block.group as usize).copied().unwrap_or_default()))
     }
 
     /// Returns the live blocks, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
-        self.live.iter()
+        self.live.iter().map(|(addr, b)| (addr, b.block))
     }
 
     /// Returns the observer of single blocks.
@@ -257,7 +184,7 @@ impl<W: Watch> Replay<W> {
     /// Returns the groups, in the order in which their stacks first appeared.
     pub fn groups(&self) -> Vec<Group> {
         let mut groups = self.ageless_groups();
-        for (_, b) in self.live.iter() {
+        for (_, b) in self.live() {
             let oldest = &mut groups[b.group as usize].oldest;
             *oldest = Some(oldest.map_or(b.time, |t| t.min(b.time)));
         }
@@ -302,7 +229,7 @@ impl<W: Watch> Replay<W> {
     /// Returns the figures of all blocks over time, up to the last operation.
     pub fn course(&self) -> Course {
         let mut course = self.course.clone();
-        let live = self.live.iter().map(|(_, b)| {
+        let live = self.live().map(|(_, b)| {
             let weight = self.estimates.as_ref().map_or(1.0, |e| e.weight(&b));
             (b.time, b.size() as f64 * weight, weight)
         });
@@ -389,11 +316,12 @@ impl<W: Watch> Replay<W> {
     fn begin(&mut self, op: &Op, again: bool) {
         let group = self.group(op.node, op.time);
         let block = Block::new(op, group, self.watch.notes(op));
-        if let Some(b) = self.live.insert(op.addr, block) {
-            self.imply(op, &b);
+        let handle = self.watch.handle(op);
+        if let Some(b) = self.live.insert(op.addr, Handled { block, handle }) {
+            self.imply(op, b);
         }
         if block.is_noted() {
-            self.watch.begin(op);
+            self.watch.begin(op, handle);
         }
         self.watch.starts(group, op);
         let f = &mut self.figures[group as usize];
@@ -427,11 +355,12 @@ impl<W: Watch> Replay<W> {
     #[inline(always)]
     fn end(&mut self, op: &Op) {
         let newest = std::mem::take(self.newest(op.thread_index));
-        let Some(b) = self.live.remove(op.addr) else {
+        let Some(handled) = self.live.remove(op.addr) else {
             return self.end_inside(op);
         };
+        let Handled { block: b, handle } = handled;
         if b.thread_index != op.thread_index && self.is_of_another(op, &b) {
-            self.live.insert(op.addr, b);
+            self.live.insert(op.addr, handled);
             return;
         }
         let freed = op.kind == OpKind::Free;
@@ -459,7 +388,7 @@ impl<W: Watch> Replay<W> {
             fate,
             temporary: temporary != 0,
         };
-        self.watch.end(op.addr, &b, end);
+        self.watch.end(op.addr, &b, handle, end);
     }
 }
 
@@ -523,13 +452,13 @@ impl<W: Watch> Replay<W> {
     }
 
     #[cold]
-    fn imply(&mut self, op: &Op, b: &Block) {
+    fn imply(&mut self, op: &Op, Handled { block: b, handle }: Handled<W::Handle>) {
         let (addr, time) = (op.addr, op.time);
         self.totals.implied_frees += 1;
         self.totals.figures.lose(b.size());
         self.figures[b.group as usize].lose(b.size());
         if let Some(e) = &mut self.estimates {
-            e.end(b);
+            e.end(&b);
         }
         let (bytes, blocks) = self.now();
         self.course.fall(bytes, blocks);
@@ -544,7 +473,7 @@ impl<W: Watch> Replay<W> {
             fate: Fate::Implied,
             temporary: false,
         };
-        self.watch.end(addr, b, end);
+        self.watch.end(addr, &b, handle, end);
     }
 }
 
@@ -573,6 +502,13 @@ impl<W: Watch> Sink for Replay<W> {
         for (i, op) in ops.iter().enumerate() {
             if let Some(later) = ops.get(i + AHEAD) {
                 self.live.prefetch(later.addr);
+            }
+            if W::FORESEES
+                && let Some(soon) = ops.get(i + FORESEEN)
+                && matches!(soon.kind, OpKind::Free | OpKind::ReallocOld)
+                && let Some(Handled { handle, .. }) = self.live.get(soon.addr)
+            {
+                self.watch.foresee(handle);
             }
             self.apply(op);
         }

@@ -33,6 +33,8 @@ pub(crate) enum Waiting {
         /// The events, or the chunk that holds only them.
         place: Payload,
     },
+    /// Decoded events.
+    Events(Vec<Event>),
     /// Blocks from before the recording.
     Census(SymbolsAt),
     /// No events, but what the thread's next ones rely on: the code of the chunk header, the exponent of the distance, and
@@ -183,6 +185,11 @@ pub(crate) struct Pending {
     most: usize,
 }
 
+/// Returns the bytes that the buffer of decoded events takes.
+pub(super) fn room(events: &Vec<Event>) -> usize {
+    events.capacity() * size_of::<Event>()
+}
+
 fn size(events: &[Event]) -> usize {
     size_of_val(events)
 }
@@ -210,6 +217,11 @@ impl Pending {
         }
     }
 
+    /// Adds decoded events to `bytes`, with the room of their buffer.
+    pub(crate) fn hold_events(&mut self, events: &Vec<Event>) {
+        self.bytes += room(events);
+    }
+
     /// Returns the events of a plain chunk or of a run. Bytes that could not be read are added to `damaged`.
     pub(crate) fn take(&mut self, w: Waiting, load: Load<'_>, damaged: &mut u64) -> Source {
         match w {
@@ -225,6 +237,8 @@ impl Pending {
                 };
                 Source::Plain { bytes: bytes.unwrap_or_default(), pos: 0, left: count, codec }
             }
+            // They are held until the source is used up.
+            Waiting::Events(events) => Source::Unpacked(events.into_iter()),
             Waiting::Census(place) => {
                 let census = load(place.at, place.len).and_then(|p| census_of(&p, place.zipped));
                 // It was whole when it was read first.

@@ -5,8 +5,8 @@
 //! final. Later events wait.
 
 use super::before::stack_of;
-use super::held::{Load, Pending, Source, Waiting};
-use prof_trace::event::Visit;
+use super::held::{Load, Payload, Pending, Source, Waiting, room};
+use prof_trace::event::{Codec, Event, Visit};
 use prof_trace::records::CensusBlocks;
 use prof_trace::size::{CodedSize, Header};
 use prof_trace::ticks::Ticks;
@@ -27,6 +27,13 @@ pub enum OpKind {
     /// The block is from before the recording, and is found by a census.
     Found,
 }
+
+/// Latest time of an operation: later ones are made up.
+const LATEST: Ticks = Ticks(u64::MAX >> 1);
+
+/// Bytes that decoded events may take while they wait: those of a pass at a million events a second. Encoded ones take a
+/// tenth of that.
+const DECODED: usize = 4 << 20;
 
 /// Upper limit of sizes: larger ones, of made-up recordings, are reduced to this.
 const MAX_SIZE: u64 = (1 << 56) - 1;
@@ -62,7 +69,7 @@ impl Op {
 
 #[inline(always)]
 fn key(time: Ticks) -> u64 {
-    time.0.min(u64::MAX >> 1) << 1
+    time.min(LATEST).0 << 1
 }
 
 /// State of one thread.
@@ -70,6 +77,8 @@ fn key(time: Ticks) -> u64 {
 struct ThreadQueue {
     waiting: VecDeque<Waiting>,
     source: Source,
+    /// Bytes of the source's decoded events, which are among those of [`Pending`].
+    decoded: usize,
     /// The thread's next operation.
     head: Option<Op>,
     /// The second half of a reallocation, if that is the next operation but one.
@@ -175,6 +184,25 @@ impl Merge {
         }
     }
 
+    /// Adds events of a thread that are encoded as in the ring; `from` is the decoding state before them.
+    pub(crate) fn push_encoded(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
+        let place = Payload::Here(bytes.to_vec());
+        self.pending.hold(&place);
+        let waiting = Waiting::Plain { codec: *from, count, place };
+        self.push(thread, waiting, &mut |_, _| None);
+    }
+
+    /// Returns whether there is room for decoded events.
+    pub(crate) fn takes_decoded(&self) -> bool {
+        self.pending.bytes < DECODED
+    }
+
+    /// Adds decoded events of a thread.
+    pub(crate) fn push_decoded(&mut self, thread: u32, events: Vec<Event>) {
+        self.pending.hold_events(&events);
+        self.push(thread, Waiting::Events(events), &mut |_, _| None);
+    }
+
     /// Makes an operation the next of its thread.
     fn hold(&mut self, op: Op) {
         self.heap.push(Reverse((op.key(), op.thread_index)));
@@ -210,6 +238,7 @@ impl Merge {
                 queue.second = run.second;
                 return self.hold(op);
             }
+            self.pending.bytes -= std::mem::take(&mut queue.decoded);
             let Some(w) = queue.waiting.pop_front() else {
                 queue.source = Source::default();
                 return;
@@ -217,6 +246,9 @@ impl Merge {
             if let Waiting::Carry(usual, rate, last) = w {
                 (queue.carried.usual, queue.carried.rate) = (usual, rate);
                 queue.carried.time(last);
+            }
+            if let Waiting::Events(events) = &w {
+                queue.decoded = room(events);
             }
             queue.source = self.pending.take(w, load, &mut self.damaged_bytes);
         }
@@ -262,7 +294,7 @@ impl Carried {
     /// the order in which they happened.
     #[inline(always)]
     fn time(&mut self, time: Ticks) -> Ticks {
-        self.last_time = self.last_time.max(time);
+        self.last_time = self.last_time.max(time.min(LATEST));
         self.last_time
     }
 }
@@ -353,5 +385,35 @@ impl<F: FnMut(Op)> Visit for Run<'_, F> {
     #[inline(always)]
     fn goes_on(&self) -> bool {
         self.head.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoded_events_are_bounded_until_they_are_passed_on() {
+        let events = |from: u64| -> Vec<Event> {
+            let alloc = |i| (Ticks(from + i), 0x1000 + 16 * (from + i));
+            let size = CodedSize(8);
+            (0..1000)
+                .map(alloc)
+                .map(|(time, addr)| Event::Alloc { time, addr, size, node: 1 })
+                .collect()
+        };
+        let mut merge = Merge::default();
+        let mut rounds = 0;
+        while merge.takes_decoded() {
+            // Each thread has one list at its head, which counts as the others do.
+            (0..10).for_each(|thread| merge.push_decoded(thread, events(1 + rounds * 1000)));
+            rounds += 1;
+        }
+        let held = rounds as usize * 10 * 1000 * size_of::<Event>();
+        assert!((DECODED..DECODED + DECODED / 4).contains(&held), "{held} bytes are held");
+        let mut passed = 0;
+        merge.drain(None, &mut |_, _| None, &mut |_| passed += 1);
+        assert_eq!((passed, merge.pending.bytes), (rounds * 10_000, 0));
+        assert!(merge.takes_decoded());
     }
 }

@@ -26,7 +26,6 @@ pub use calls::{MapEvent, calls};
 pub use clock::Clock;
 pub use file::is_recording;
 pub(crate) use file::{ChunkFile, Item, open_file};
-pub(crate) use held::{Payload, Waiting};
 pub use ids::IdMap;
 pub(crate) use merge::Merge;
 pub use merge::{Op, OpKind};

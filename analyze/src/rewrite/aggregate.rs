@@ -5,9 +5,9 @@
 //! stacks; a step of many stacks is written less often, so that the file grows at a bounded rate.
 
 use crate::heap::{Block, BlockStats, End, Group, Replay, Watch, figures_of, totals_of};
-use crate::load::{Merge, Op, OpKind, Payload, Sink, Waiting};
+use crate::load::{Merge, Op, OpKind, Sink};
 use crate::query::{LIFETIMES, SIZE_CLASSES, size_class};
-use prof_trace::event::Codec;
+use prof_trace::event::{Codec, Event};
 use prof_trace::records::{
     FIGURES, LifetimeStep, Pass, SizeStep, StackStep, Step, Stripped, Target,
 };
@@ -158,10 +158,15 @@ fn change(now: &Group, before: &BlockStats, classes: &mut Classes) -> StackStep 
 
 impl Sieve for Aggregate {
     fn events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
-        let place = Payload::Here(bytes.to_vec());
-        self.merge.pending.hold(&place);
-        let waiting = Waiting::Plain { codec: *from, count, place };
-        self.merge.push(thread, waiting, &mut |_, _| None);
+        self.merge.push_encoded(thread, from, count, bytes);
+    }
+
+    fn takes_decoded(&self) -> bool {
+        self.merge.takes_decoded()
+    }
+
+    fn decoded(&mut self, thread: u32, events: Vec<Event>) {
+        self.merge.push_decoded(thread, events);
     }
 
     fn pass(&mut self, pass: &Pass, to: &mut dyn Sieved) {
@@ -327,12 +332,14 @@ impl Classes {
 }
 
 impl Watch for Histograms {
+    type Handle = ();
+
     #[inline(always)]
     fn notes(&self, _: &Op) -> bool {
         false
     }
 
-    fn begin(&mut self, _: &Op) {}
+    fn begin(&mut self, _: &Op, (): ()) {}
 
     #[inline(always)]
     fn starts(&mut self, group: u32, op: &Op) {
@@ -365,7 +372,7 @@ impl Watch for Histograms {
     }
 
     #[inline(always)]
-    fn end(&mut self, _: u64, b: &Block, end: End) {
+    fn end(&mut self, _: u64, b: &Block, (): (), end: End) {
         let (size, class) = (b.size(), size_class(b.size()));
         let ticks = end.time.since(b.time);
         let lifetime = self.lifetimes.partition_point(|limit| *limit <= ticks);

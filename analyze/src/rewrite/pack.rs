@@ -206,16 +206,11 @@ impl Packer<'_> {
 
     fn events(&mut self, payload: &[u8]) -> Result<(), RewriteError> {
         let Some(e) = Events::decode(payload) else { return Ok(()) };
-        let (mut codec, mut at, mut events) = (e.codec(), 0, Vec::new());
-        while let Some((event, n)) = codec.get(&e.bytes[at..]) {
-            at += n;
-            events.push(event);
-        }
-        if at < e.bytes.len() {
+        match e.decoded() {
+            Some(events) => Ok(self.to.events(e.thread, &events)?),
             // Damaged events are copied, so that the reader notices.
-            return Ok(self.to.put(kind::EVENTS, payload)?);
+            None => Ok(self.to.put(kind::EVENTS, payload)?),
         }
-        Ok(self.to.events(e.thread, &events)?)
     }
 
     fn packed(&mut self, payload: &[u8]) -> Result<(), RewriteError> {

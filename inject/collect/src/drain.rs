@@ -1,6 +1,8 @@
 //! Reads the segments of the ring.
 
+use crate::decoded::Decoded;
 use crate::epochs::Epochs;
+use crate::missing::Missing;
 use crate::output::Output;
 use crate::parts::{Parts, Place};
 use crate::plain::Plain;
@@ -294,6 +296,13 @@ impl Drain {
                     } else {
                         p.pack::<false>(bytes, shared, (tree, &mut self.calls), packer)
                     }
+                } else if out.takes_decoded() {
+                    let mut events = Decoded::with_room_for(bytes.len());
+                    let done = p.translate(bytes, shared, (tree, &mut self.calls), &mut events);
+                    if !events.0.is_empty() {
+                        out.put_decoded(v.serial, events.0, done.bytes);
+                    }
+                    done
                 } else {
                     self.recorded.clear();
                     let mut plain = Plain { codec: start, to: &mut self.recorded, events: 0 };
@@ -379,40 +388,6 @@ impl Drain {
     /// Returns the serials of the threads with a segment in use, as of the last look.
     pub(crate) fn serials(&self) -> impl Iterator<Item = u32> + '_ {
         self.views.iter().map(|v| v.serial)
-    }
-}
-
-/// The calls of a thread that a collector has not written before it died, though it has written events behind them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
-    /// End of the thread's last recorded call, in ticks of the recording; `None`: none was recorded.
-    pub after: Option<Ticks>,
-    /// Offset of the recording's times to those in the ring.
-    pub offset: u64,
-}
-
-impl Missing {
-    /// Returns those of a segment's calls that the recording lacks. Their times are the ring's.
-    fn of(self, calls: &mut Vec<Part>) -> Vec<Part> {
-        let mut found: Vec<Part> = Vec::new();
-        // Texts stay only with the call behind them.
-        let mut texts = 0;
-        for part in calls.drain(..) {
-            let Part::Call(raw, node) = part else {
-                found.push(part);
-                texts += 1;
-                continue;
-            };
-            let time = raw.time.wrapping_add(self.offset);
-            if self.after.is_none_or(|after| time > after) {
-                found.push(Part::Call(RawCall { time, ..raw }, node));
-            } else {
-                found.truncate(found.len() - texts);
-            }
-            texts = 0;
-        }
-        found.truncate(found.len() - texts);
-        found
     }
 }
 

@@ -7,20 +7,20 @@ use prof_trace::call::Part;
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
 use prof_trace::event::{Codec, Event};
-use prof_trace::pack::{Compress, MAX_EVENTS, Packed, Packer};
+use prof_trace::pack::{Compress, Packed, Packer};
 use prof_trace::records::{Calls, Forked, Hooks, Pass, Runtimes, Target, kind};
 use prof_trace::runtimes::Runtime;
-use prof_trace::sieve::{Sieve, Sieved};
-use prof_trace::ticks::Ticks;
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 mod over;
+mod sifted;
+
+use self::sifted::Sifted;
 
 /// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
@@ -104,42 +104,6 @@ pub struct Output {
     sieve: Option<Sifted>,
 }
 
-/// A sieve, and when its figures are due.
-#[derive(Debug)]
-struct Sifted {
-    sieve: Box<dyn Sieve>,
-    written: Instant,
-    due: Duration,
-    /// When the process's figures and the hook's counters were written last, of a recording of figures alone.
-    noted: [Option<Instant>; 2],
-}
-
-impl Sifted {
-    /// Returns whether a recording of figures alone leaves out a chunk, as such chunks are many in the long run.
-    fn leaves_out(&mut self, kind: u16) -> bool {
-        if !self.sieve.has_only_figures() {
-            return false;
-        }
-        let noted = match kind {
-            kind::THREAD | kind::MAPPINGS | kind::CALL_FILE => return true,
-            kind::PROCESS => &mut self.noted[0],
-            kind::COUNTERS => &mut self.noted[1],
-            _ => return false,
-        };
-        let every = self.sieve.every().unwrap_or(FIGURES[0]);
-        let is_early = noted.is_some_and(|at| at.elapsed() < every);
-        if !is_early {
-            *noted = Some(Instant::now());
-        }
-        is_early
-    }
-}
-
-/// Shortest and longest interval between two records of the figures of what is left out.
-const FIGURES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(300)];
-/// Greatest number of bytes a second that these records may take, unless they are due.
-const FIGURES_RATE: u64 = 4 << 10;
-
 impl Output {
     /// Appends to `file`, which must end with a whole chunk.
     ///
@@ -186,48 +150,6 @@ impl Output {
     /// Returns by how many bytes the file may become longer.
     pub fn room(&self) -> u64 {
         self.most.saturating_sub(self.end)
-    }
-
-    /// Sets what decides which events are written. It must see all of them.
-    pub(crate) fn set_sieve(&mut self, sieve: Box<dyn Sieve>) {
-        // A reader must know from the start on that not all blocks are here.
-        if sieve.has_only_figures() {
-            // The first look at the mappings would seem to be the last one.
-            let all = std::mem::take(&mut self.meta);
-            let mut at = 0;
-            while let Next::Chunk(kind, payload, n) = chunk::next(&all[at..]) {
-                at += n;
-                if kind != kind::MAPPINGS {
-                    chunk::put(&mut self.meta, kind, payload);
-                }
-            }
-        }
-        self.put(kind::STRIPPED, &sieve.about().encode());
-        self.flush();
-        let due = sieve.every().unwrap_or(FIGURES[0]);
-        self.sieve = Some(Sifted { sieve, written: Instant::now(), due, noted: [None; 2] });
-    }
-
-    /// Writes what the sieve has held back, and its figures: no more events follow.
-    pub(crate) fn end_sieve(&mut self) {
-        let Some(mut s) = self.sieve.take() else { return };
-        s.sieve.finish(self);
-        self.put_figures(&mut s);
-        self.flush();
-    }
-
-    fn put_figures(&mut self, s: &mut Sifted) {
-        let before = self.meta.len();
-        for record in s.sieve.figures() {
-            let (kind, payload) = record.encode();
-            self.put(kind, &payload);
-        }
-        let took = (self.meta.len() - before) as u64;
-        s.sieve.wrote(took);
-        s.written = Instant::now();
-        s.due = s.sieve.every().unwrap_or_else(|| {
-            Duration::from_millis(took * 1000 / FIGURES_RATE).clamp(FIGURES[0], FIGURES[1])
-        });
     }
 
     /// Returns the file.
@@ -456,34 +378,6 @@ impl Output {
             let whole = whole_chunks(&chunks[..n]);
             let _ = self.file.set_len(self.end + whole as u64);
             self.end += whole as u64;
-        }
-    }
-}
-
-impl Sieved for Output {
-    fn pass(&mut self, pass: &Pass) {
-        self.end_pack();
-        chunk::put(&mut self.events, kind::PASS, &pass.encode());
-    }
-
-    fn events(&mut self, thread: u32, events: &[Event]) {
-        // A packed event counts as one of the least length.
-        for part in events.chunks(MAX_EVENTS / 2) {
-            let from =
-                Codec { time: part.first().map_or(Ticks::ZERO, Event::time), ..Codec::default() };
-            let small = self.packs_small();
-            match self.compress {
-                Compress::None => {
-                    let (mut bytes, count) = (Vec::new(), part.len() as u32);
-                    let mut plain = Plain { codec: from, to: &mut bytes, events: 0 };
-                    part.iter().for_each(|e| _ = e.show(&mut plain));
-                    self.lost += u64::from(count - plain.events);
-                    let written = plain.events;
-                    self.put_chunk(thread, &from, written, &bytes);
-                }
-                _ if small => show::<true>(self.packer(2 * part.len()), thread, &from, part),
-                _ => show::<false>(self.packer(2 * part.len()), thread, &from, part),
-            }
         }
     }
 }

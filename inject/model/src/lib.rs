@@ -14,9 +14,14 @@ extern crate self as prof_trace;
 #[allow(dead_code)] // what only the collector's rest needs
 #[path = "../../collect/src/census.rs"]
 mod census;
+#[path = "../../collect/src/decoded.rs"]
+mod decoded;
 #[allow(dead_code)]
 #[path = "../../collect/src/drain.rs"]
 mod drain;
+#[allow(dead_code)]
+#[path = "../../collect/src/missing.rs"]
+mod missing;
 #[allow(dead_code)] // the models read each look in one part
 #[path = "../../collect/src/parts.rs"]
 mod parts;

@@ -2,7 +2,7 @@
 
 use crate::pack::Packer;
 use std::collections::BTreeMap;
-use trace::event::Codec;
+use trace::event::{Codec, Event};
 use trace::records::{NodeRun, Pcs, kind};
 
 /// The recording so far.
@@ -25,6 +25,14 @@ impl Output {
             at += n;
         }
         assert_eq!(at, bytes.len());
+    }
+
+    pub(crate) fn takes_decoded(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn put_decoded(&mut self, _: u32, _: Vec<Event>, _: usize) {
+        unreachable!("the models take encoded events");
     }
 
     /// Takes a chunk; each node and code address may come only once.

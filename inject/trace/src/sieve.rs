@@ -13,6 +13,14 @@ pub trait Sieve: core::fmt::Debug + Send {
     /// Takes `count` events of a thread, encoded as in a recording; `from` is the decoding state before them.
     fn events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]);
 
+    /// Returns whether it has room for events that are decoded, which takes less time and more memory.
+    fn takes_decoded(&self) -> bool {
+        false
+    }
+
+    /// Takes events of a thread if [`takes_decoded`](Self::takes_decoded), in place of [`events`](Self::events).
+    fn decoded(&mut self, _thread: u32, _events: Vec<Event>) {}
+
     /// Takes the next pass, whose events may have been taken before or are taken now. Passes to `to` what is decided.
     fn pass(&mut self, pass: &Pass, to: &mut dyn Sieved);
 

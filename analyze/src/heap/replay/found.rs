@@ -1,6 +1,6 @@
 //! Blocks from before the recording, as a census has found them.
 
-use super::{Replay, Watch};
+use super::{Block, Handled, Replay, Watch};
 use crate::load::{Op, is_before};
 
 /// The places of blocks that may begin later than their place does.
@@ -44,7 +44,8 @@ impl<W: Watch> Replay<W> {
             self.places.add(op.addr);
         }
         let group = self.group(op.node, op.time);
-        self.live.insert(op.addr, super::Block::new(op, group, self.watch.notes(op)));
+        let block = Block::new(op, group, self.watch.notes(op));
+        self.live.insert(op.addr, Handled { block, handle: W::Handle::default() });
         self.watch.found(group, op);
         if self.figures[group as usize].find(op.size) {
             self.times[group as usize].peak = op.time;
@@ -69,7 +70,7 @@ impl<W: Watch> Replay<W> {
     /// Returns where the live place from before the recording begins in which an operation's address lies.
     fn place_around(&mut self, op: &Op) -> Option<u64> {
         let start = self.places.before(op.addr)?;
-        let block = self.live.get(start)?;
+        let block = self.live.get(start)?.block;
         let is_found = self.nodes.get(block.group as usize).is_some_and(|n| is_before(*n));
         (is_found && block.time <= op.time && op.addr - start < block.size()).then_some(start)
     }

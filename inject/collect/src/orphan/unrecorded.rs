@@ -1,7 +1,8 @@
 //! Finds the events in the ring that a recording does not have.
 
 use super::{Last, Left};
-use crate::drain::{Drain, Missing};
+use crate::drain::Drain;
+use crate::missing::Missing;
 use crate::output::Output;
 use crate::tree::Tree;
 use prof_trace::event::{Codec, Entry};

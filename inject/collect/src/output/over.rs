@@ -84,7 +84,7 @@ impl Output {
         self.lost += new.lost;
         self.sieve = new.sieve.take();
         if let Some(s) = &mut self.sieve {
-            s.due = s.sieve.every().unwrap_or(super::FIGURES[0]);
+            s.due = s.sieve.every().unwrap_or(super::sifted::FIGURES[0]);
         }
         Ok(())
     }

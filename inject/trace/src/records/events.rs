@@ -1,6 +1,6 @@
 //! Passes, events, and what changes the meaning or the recording of later events.
 
-use crate::event::Codec;
+use crate::event::{Codec, Event};
 #[allow(unused_imports)] // for the documentation
 use crate::records::Thread;
 use crate::ticks::Ticks;
@@ -48,6 +48,16 @@ impl Events {
     /// Returns the decoding state before the first event.
     pub fn codec(&self) -> Codec {
         Codec { time: self.time, addr: self.addr, node: self.node, defined: 0 }
+    }
+
+    /// Returns the events; `None` if there are bytes among them that are none.
+    pub fn decoded(&self) -> Option<Vec<Event>> {
+        let (mut codec, mut at, mut events) = (self.codec(), 0, Vec::new());
+        while let Some((event, n)) = codec.get(self.bytes.get(at..)?) {
+            at += n;
+            events.push(event);
+        }
+        (at == self.bytes.len()).then_some(events)
     }
 }
 

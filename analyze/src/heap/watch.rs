@@ -1,0 +1,101 @@
+//! Observes the single blocks of a replay.
+
+use super::live::{Block, Handle};
+use crate::load::Op;
+use prof_trace::capture::Capture;
+use prof_trace::ticks::Ticks;
+
+/// The way a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The block was freed.
+    Freed,
+    /// The block was passed to `realloc`.
+    Reallocated,
+    /// The free was not recorded: another block at its address implies it.
+    Implied,
+}
+
+/// The end of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Ticks.
+    pub time: Ticks,
+    /// Thread index of the thread that ended it.
+    pub thread_index: u32,
+    /// Stack node of the free, if that was recorded; else 0.
+    pub node: u32,
+    /// The way it ended.
+    pub fate: Fate,
+    /// Whether the block counts in [`BlockStats::temporary`](super::BlockStats::temporary).
+    pub temporary: bool,
+}
+
+/// Observes the single blocks of a replay.
+pub trait Watch {
+    /// What the observer keeps with each live block, to find its own data about it again.
+    type Handle: Handle;
+
+    /// Whether [`Watch::foresee`] does something.
+    const FORESEES: bool = false;
+
+    /// Called before the first block, with the blocks that are recorded.
+    fn start(&mut self, _capture: &Capture) {}
+
+    /// Returns whether the observer keeps data about the block that begins: then the block [is noted](Block::is_noted).
+    fn notes(&self, op: &Op) -> bool;
+
+    /// Returns what is kept with the block that begins, noted or not. An earlier block at its address has not ended yet.
+    /// A block that is [found](Watch::found) has the default.
+    #[inline(always)]
+    fn handle(&mut self, _op: &Op) -> Self::Handle {
+        Self::Handle::default()
+    }
+
+    /// Called some operations before a block probably ends, to prefetch what is known of it.
+    #[inline(always)]
+    fn foresee(&self, _handle: Self::Handle) {}
+
+    /// Called when a noted block begins; an earlier block at its address has ended.
+    fn begin(&mut self, op: &Op, handle: Self::Handle);
+
+    /// Called when any block begins, with the index of its group.
+    #[inline(always)]
+    fn starts(&mut self, _group: u32, _op: &Op) {}
+
+    /// Called when a block from before the recording is found, with the index of its group. It is noted as others are.
+    fn found(&mut self, group: u32, op: &Op);
+
+    /// Called when a block ends.
+    fn end(&mut self, addr: u64, block: &Block, handle: Self::Handle, end: End);
+
+    /// Called when a thread frees a block that is not known to be live.
+    fn unknown(&mut self, op: &Op);
+
+    /// Called when that block is from before the recording, or from a time when recording was off.
+    fn before(&mut self, op: &Op);
+}
+
+/// Observes nothing.
+impl Watch for () {
+    type Handle = ();
+
+    #[inline(always)]
+    fn notes(&self, _: &Op) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, _: &Op, (): ()) {}
+
+    fn found(&mut self, _: u32, _: &Op) {}
+
+    #[inline(always)]
+    fn end(&mut self, _: u64, _: &Block, (): (), _: End) {}
+
+    #[inline(always)]
+    fn unknown(&mut self, _: &Op) {}
+
+    #[inline(always)]
+    fn before(&mut self, _: &Op) {}
+}
