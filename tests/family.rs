@@ -238,6 +238,22 @@ fn what_a_command_starts_is_recorded_and_not_disturbed() {
 }
 
 #[test]
+fn a_run_says_that_its_supervisor_was_killed() {
+    let scene = Scene::new("run-killed");
+    let script = r#"
+        until pid=$(sed -n 's/.*"supervisor":\[\([0-9]*\).*/\1/p' all/family.jsonl) && [ "$pid" ]
+        do sleep 0.05
+        done
+        kill -9 $pid
+        exit 5"#;
+    let out = scene.prof(&["run", "--children", "-o", "all", "--", "sh", "-c", script]);
+    assert_eq!(out.code, 5, "{out:#?}");
+    let said = "was killed: those that began since are neither recorded nor counted";
+    assert!(out.stderr.contains(said), "{out:#?}");
+    scene.finished(&scene.path("all").join("command.prof")).assert_sound();
+}
+
+#[test]
 fn a_storm_of_short_processes_is_counted_and_not_disturbed() {
     const MANY: usize = 1000;
     let scene = Scene::new("storm");
