@@ -11,7 +11,7 @@ from real import collector_of
 ENVIRONMENT = dict(os.environ, PYTHONMALLOC="malloc")
 ROUNDS = 3
 # A round has as much work as the program does in so many seconds without prof.
-SECONDS = 12
+SECONDS = 8
 MODES = {"whole": [], "cull": ["--cull", "10s"], "aggregate": ["--aggregate"]}
 
 JSON = """
@@ -115,7 +115,7 @@ def one(program):
             seen[mode].append(program.recorded(options))
     whole = [median(column) for column in zip(*seen["whole"])]
     for mode, all_of in seen.items():
-        events, size, used, most = [median(column) for column in zip(*all_of)]
+        _, size, used, most = [median(column) for column in zip(*all_of)]
         # Figures alone don't say how many events they are of.
         per = 1e9 / whole[0]
         print(f"{program.name:>9}{mode:>11}{whole[0] / 1e6:10.1f}{size / 1e6:11.3f}{whole[1] / size:9.1f}"

@@ -33,7 +33,7 @@ pub struct End {
 
 /// Observes the single blocks of a replay.
 pub trait Watch {
-    /// What the observer keeps with each live block, to find its own data about it again.
+    /// The value that the observer keeps with each live block, by which it finds its own data about the block.
     type Handle: Handle;
 
     /// Whether [`Watch::foresee`] does something.

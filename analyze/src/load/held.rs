@@ -237,7 +237,7 @@ impl Pending {
                 };
                 Source::Plain { bytes: bytes.unwrap_or_default(), pos: 0, left: count, codec }
             }
-            // They are held until the source is used up.
+            // The events count in `bytes` until their source is used up: the merge subtracts them.
             Waiting::Events(events) => Source::Unpacked(events.into_iter()),
             Waiting::Census(place) => {
                 let census = load(place.at, place.len).and_then(|p| census_of(&p, place.zipped));

@@ -34,20 +34,20 @@ pub(super) struct Held {
     /// Neighbours in the queue.
     previous: u32,
     next: u32,
-    /// Index of what only a reallocation has, if this is one.
+    /// Index in [`Queue::reallocs`] if this is a reallocation.
     realloc: u32,
     pub header: u16,
     pub rate: u8,
     pub what: What,
     pub temporary: bool,
-    /// The block has ended, and the entry stays all the same.
+    /// The block has ended, and the entry stays: the block is written, or a chain goes on.
     ended: bool,
 }
 
 // An entry is one cache line: there is one for each block that is young.
 const _: () = assert!(size_of::<Held>() == 64);
 
-/// What the entry of a block that `realloc` returned has besides.
+/// The part of an entry that only a block which `realloc` returned has.
 #[derive(Clone, Copy, Debug)]
 struct Realloc {
     /// Address of the block that was passed to `realloc`, and when.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Sifted {
     pub sieve: Box<dyn Sieve>,
+    /// When the figures of all were written last, and the interval after which they are due again.
     pub written: Instant,
     pub due: Duration,
     /// When the process's figures and the hook's counters were written last, of a recording of figures alone.
