@@ -33,7 +33,11 @@ def one(gib):
         stop = s["stop_ns"] / 1e6 if s["stop_ns"] is not None else float("nan")
         rate = s["scanned_bytes"] / s["scan_cpu_ns"] * 1e9 / (1 << 30)
         blocks = report["judged_blocks"] / s["first_cpu_ns"] * 1e3
-        print(f"{gib:5}{n / 1e6:8.1f}{how:>6}{s['passes']:8}{rate:8.2f}{blocks:10.1f}{stop:9.0f}"
+        # The first pass reads all memory and marks all blocks: its parts by themselves.
+        marked = report["judged_blocks"] / max(s["first_mark_cpu_ns"], 1) * 1e3
+        reading = s["first_cpu_ns"] - s["first_mark_cpu_ns"]
+        copied = s["scanned_bytes"] / s["passes"] / reading * 1e9 / (1 << 30)
+        print(f"{gib:5}{n / 1e6:8.1f}{how:>6}{s['passes']:8}{rate:8.2f}{copied:9.2f}{blocks:10.1f}{marked:9.1f}{stop:9.0f}"
               f"{stop / gib:12.0f}{used:8.1f}{took:8.1f}{memory * (1 << 20) / n:11.0f}"
               f"{found / (n / 50) * 100:9.2f}", flush=True)
     report, used, took, memory = looked(t.p.pid, "--snapshot", "stop", command="holds")
@@ -47,7 +51,7 @@ def one(gib):
 
 def section(only=()):
     print("\nprof reach: a list of blocks of 80 bytes, of which one in 50 is lost")
-    print("  GiB  M blocks  how  passes   GiB/s  M marked/s  stop, ms   ms a GiB   CPU s       s  bytes/blk  found %")
+    print("  GiB  M blocks  how  passes   GiB/s  reading M marked/s  marking  stop, ms   ms a GiB   CPU s       s  bytes/blk  found %")
     with open("/proc/meminfo") as f:
         free = int(re.search(r"MemAvailable: *(\d+)", f.read()).group(1)) >> 20
     for gib in [float(x) for x in only] or (0.1, 1, 8):

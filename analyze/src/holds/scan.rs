@@ -26,6 +26,8 @@ pub struct ScanData {
     pub scan_cpu_ns: u64,
     /// Processor time of the first pass.
     pub first_cpu_ns: u64,
+    /// The part of it that finding pointers and marking blocks took; 0: not known.
+    pub first_mark_cpu_ns: u64,
     /// Longest stop of a thread, in nanoseconds.
     pub longest_stop_ns: u64,
     /// Time for which all threads were stopped, in nanoseconds; nothing: they were not.
@@ -67,6 +69,7 @@ impl ScanData {
             took_ns: f.took_ns,
             scan_cpu_ns: f.cpu_ns,
             first_cpu_ns: f.cpu_ns,
+            first_mark_cpu_ns: 0,
             longest_stop_ns: f.longest_stop_ns,
             stop_ns: f.stop_ns,
             unreadable_bytes: f.unreadable,

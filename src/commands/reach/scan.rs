@@ -61,13 +61,14 @@ pub(crate) struct Ends {
 pub(crate) fn data(figures: &ScanStats, ends: Ends, meta: &Meta) -> ScanData {
     let Ends { settled, late, ended } = ends;
     let passes = figures.passes;
-    let first_cpu_ns = ns(figures.first_cpu);
+    let (first_cpu_ns, first_mark_cpu_ns) = (ns(figures.first_cpu), ns(figures.first_mark));
     ScanData {
         passes,
         settled,
         late,
         ended,
         first_cpu_ns,
+        first_mark_cpu_ns,
         ..ScanData::of_saved(&saved(figures), meta)
     }
 }
