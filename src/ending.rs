@@ -154,12 +154,15 @@ pub(crate) fn held_by_others(pid: Pid) -> Option<anyhow::Error> {
     )))
 }
 
-/// Returns the message about events that were saved in place of a dead collector.
+/// Returns the message about events that were saved in place of a dead collector, or of one that there never was.
 pub(crate) fn saved(d: &Drained) -> String {
-    let saved = format!(
-        "the collector had died; saved what it had left: {} events",
-        text::number(d.events)
-    );
+    let events = text::number(d.events);
+    let saved = match d.had_collector {
+        true => format!("the collector had died; saved what it had left: {events} events"),
+        false => format!(
+            "saved what it had recorded since its fork, without a collector: {events} events"
+        ),
+    };
     let lost = match d.lost {
         0 => String::new(),
         n => format!(

@@ -48,6 +48,9 @@ pub struct Drained {
     pub missing: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
+    /// A collector had written to the recording, and has died. Else the process, which was forked from a recorded one, had none
+    /// yet.
+    pub had_collector: bool,
 }
 
 /// Appends the events that the dead collector of process `pid` has left in the ring to the recording at `path`, and
@@ -103,18 +106,23 @@ fn is_finished(file: &File) -> io::Result<bool> {
 fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool, Drained), Error> {
     let left = Left::of(pid, &file, path)?;
     if left.ended {
-        return Ok((false, Drained { events: 0, lost: 0, missing: 0, bytes: left.len }));
+        let bytes = left.len;
+        let none = Drained { events: 0, lost: 0, missing: 0, bytes, had_collector: true };
+        return Ok((false, none));
     }
     let mut collector = left.go_on(pid, shared, file, path)?;
     if let Some(limits) = &left.limits {
         collector.set_limits_of_rest(limits);
     }
-    let ended = collector.finish("stopped: the collector had died");
+    let had_collector = left.last_pass.is_some();
+    let reason = if had_collector { "stopped: the collector had died" } else { "detached" };
+    let ended = collector.finish(reason);
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
         None => {
             let (events, lost, bytes) = (ended.events, ended.unwritten, ended.bytes);
-            Ok((true, Drained { events, lost, missing: ended.missing, bytes }))
+            let missing = ended.missing;
+            Ok((true, Drained { events, lost, missing, bytes, had_collector }))
         }
     }
 }
