@@ -1,5 +1,6 @@
 //! `prof allocator`: shows a process's allocators.
 
+use super::by_process::{ByProcess, each_of};
 use super::input::{InputArgs, Locate, resolve, say_losses};
 use super::report::{Format, given, moment, print};
 use crate::failure::{refused, usage};
@@ -39,6 +40,10 @@ pub(crate) struct AllocatorArgs {
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// Returns the process that was named, if it can be looked at without a recording.
@@ -55,6 +60,12 @@ fn unrecorded(args: &AllocatorArgs, locate: Locate<'_>) -> Option<Pid> {
 /// # Errors
 /// If the recording or the process can't be read, or standard output can't be written to.
 pub(crate) fn run(args: &AllocatorArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by.by_process {
+        let by = ByProcess::default();
+        return each_of(&args.input, args.format, locate, |input| {
+            run(&AllocatorArgs { input, by, ..args.clone() }, locate)
+        });
+    }
     let report = match unrecorded(args, locate) {
         Some(pid) => {
             if args.at.is_some() || !args.input.filter.0.given().is_empty() {

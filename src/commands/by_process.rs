@@ -6,47 +6,84 @@ use crate::failure::usage;
 use crate::family::folder::Folder;
 use crate::family::joined::{Member, members};
 use anyhow::Result;
+use clap::Args;
 use prof_analyze::report::Head;
+use prof_os::Pid;
 use prof_trace::values::text::{bytes, number};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Returns the recordings of a family.
+/// The option of commands that can answer for each process of a family by itself.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ByProcess {
+    /// Do this for each process of a family by itself
+    #[arg(long, help_heading = "Families")]
+    pub by_process: bool,
+}
+
+/// Returns the recordings of a family, given the name of its folder.
 ///
 /// # Errors
 /// If the recording is none of a family, or the folder has none.
-pub(crate) fn processes(input: &InputArgs, locate: Locate<'_>) -> Result<Vec<Member>> {
-    let path: PathBuf = resolve(input.input.as_deref(), locate)?;
+pub(crate) fn processes(
+    name: Option<&str>,
+    pids: &[Pid],
+    locate: Locate<'_>,
+) -> Result<Vec<Member>> {
+    let path: PathBuf = resolve(name, locate)?;
     let Some(folder) = Folder::open(&path) else {
         let path = path.display();
         return Err(usage(format!("--by-process: {path} is no folder of a family")));
     };
-    members(&folder, &input.index.pid)
+    let all = members(&folder, pids)?;
+    match all.iter().find(|m| m.path.to_str().is_none()) {
+        Some(m) => Err(usage(format!("--by-process: {} is no UTF-8", m.path.display()))),
+        None => Ok(all),
+    }
 }
 
-/// Does the same for the recording of each process, below a line with its name.
+/// Does the same for the recording of each process: in text below a line with its name, in JSON one document after the
+/// other. Each call gets the recording's path.
 ///
 /// # Errors
 /// The first error of any.
 pub(crate) fn each(
-    input: &InputArgs,
+    (name, pids): (Option<&str>, &[Pid]),
+    format: Format,
     locate: Locate<'_>,
-    mut work: impl FnMut(InputArgs) -> Result<ExitCode>,
+    mut work: impl FnMut(String) -> Result<ExitCode>,
 ) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
-    for (i, m) in processes(input, locate)?.iter().enumerate() {
+    for (i, m) in processes(name, pids, locate)?.iter().enumerate() {
         let line = if i == 0 { "" } else { "\n" };
         let comm = crate::term::one_line(&m.target.comm);
-        print(&format!("{line}##### {comm}, pid {} #####\n", m.target.pid))?;
-        let mut one = input.clone();
-        one.input = Some(m.path.to_string_lossy().into_owned());
-        one.index.pid.clear();
-        let done = work(one)?;
+        if format == Format::Text {
+            print(&format!("{line}##### {comm}, pid {} #####\n", m.target.pid))?;
+        }
+        let done = work(m.path.to_string_lossy().into_owned())?;
         if done != ExitCode::SUCCESS {
             code = done;
         }
     }
     Ok(code)
+}
+
+/// Does the same for a command with filters.
+///
+/// # Errors
+/// The first error of any.
+pub(crate) fn each_of(
+    input: &InputArgs,
+    format: Format,
+    locate: Locate<'_>,
+    mut work: impl FnMut(InputArgs) -> Result<ExitCode>,
+) -> Result<ExitCode> {
+    each((input.input.as_deref(), &input.index.pid), format, locate, |path| {
+        let mut one = input.clone();
+        one.input = Some(path);
+        one.index.pid.clear();
+        work(one)
+    })
 }
 
 /// Shows the figures of each process, those with the most live bytes first.
@@ -55,7 +92,8 @@ pub(crate) fn each(
 /// If a recording can't be read.
 pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let mut heads = Vec::new();
-    for m in processes(&args.input, locate)? {
+    let input = &args.input;
+    for m in processes(input.input.as_deref(), &input.index.pid, locate)? {
         let index = args.input.index.open(&m.path)?;
         let query = args.input.query(&index)?;
         let at = match args.peak {

@@ -1,5 +1,6 @@
 //! `prof check`: compares figures with limits, for automatic checks.
 
+use super::by_process::{ByProcess, each_of};
 use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Format, print};
 use crate::failure::{FAILED, usage};
@@ -55,12 +56,16 @@ pub(crate) struct CheckArgs {
     pub tolerance: Amount,
 
     /// Write the figures of this recording as a baseline
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "by_process")]
     pub write_baseline: Option<PathBuf>,
 
     /// How to write the outcome
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// The figures that are checked, and the contents of a baseline.
@@ -123,6 +128,12 @@ struct Outcomes {
 /// # Errors
 /// If the recording or the baseline can't be read, or no limit was given.
 pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by.by_process {
+        let by = ByProcess::default();
+        return each_of(&args.input, args.format, locate, |input| {
+            run(&CheckArgs { input, by, ..args.clone() }, locate)
+        });
+    }
     let limits = [
         args.max_leaked,
         args.max_leaked_count,

@@ -118,6 +118,7 @@ impl What<'_> {
             filter: self.filter.clone(),
         };
         let args = ExportArgs {
+            by_process: false,
             format,
             input,
             output: Some(path.to_owned()),

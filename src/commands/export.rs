@@ -1,5 +1,6 @@
 //! `prof export`: writes a recording in the formats of other tools.
 
+use super::by_process::processes;
 use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Of, given, moment};
 use crate::failure::usage;
@@ -11,6 +12,7 @@ use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
 use prof_analyze::maps::Held;
 use prof_trace::values::parse::{Time, time};
+use std::collections::HashMap;
 use std::io::{BufWriter, ErrorKind, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -34,6 +36,10 @@ pub(crate) struct ExportArgs {
     /// standard output [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Write a file for each process of a family: the name must contain {pid}, in whose place the process's id stands
+    #[arg(long, help_heading = "Families", requires = "output")]
+    pub by_process: bool,
 
     /// Replace the file if it exists
     #[arg(long, requires = "output")]
@@ -63,6 +69,9 @@ pub(crate) struct ExportArgs {
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
 pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by_process {
+        return each_process(args, locate);
+    }
     // Standard output by any name.
     let output = args.output.as_deref().filter(|path| *path != Path::new("-"));
     let shows = output.is_none_or(|path| path == Path::new("/dev/stdout"));
@@ -113,6 +122,36 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         Err(e @ (ExportError::NoMappings | ExportError::OneTable)) => Err(usage(e.to_string())),
         other => other.map(|()| ExitCode::SUCCESS).map_err(Into::into),
     }
+}
+
+/// Stands in the name of a file for the id of a process.
+const PID: &str = "{pid}";
+
+/// Writes a file for each process of a family. A process that has run several programs has several recordings: the names
+/// of the later ones end with a number.
+fn each_process(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let input = &args.input;
+    let all = processes(input.input.as_deref(), &input.index.pid, locate)?;
+    let name = args.output.as_deref().and_then(Path::to_str).filter(|n| n.contains(PID));
+    let Some(name) = name else {
+        return Err(usage(format!(
+            "--by-process writes a file for each process, so -o wants a name with {PID}, such as heap.{PID}.json"
+        )));
+    };
+    let mut seen: HashMap<u32, u32> = HashMap::new();
+    for m in all {
+        let times = seen.entry(m.target.pid).and_modify(|n| *n += 1).or_insert(1);
+        let pid = match times {
+            1 => m.target.pid.to_string(),
+            n => format!("{}-{n}", m.target.pid),
+        };
+        let mut one = ExportArgs { by_process: false, ..args.clone() };
+        one.output = Some(name.replace(PID, &pid).into());
+        one.input.input = Some(m.path.to_string_lossy().into_owned());
+        one.input.index.pid.clear();
+        run(&one, locate)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the total of the chosen figure.

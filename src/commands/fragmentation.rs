@@ -1,5 +1,6 @@
 //! `prof fragmentation`: finds stacks that keep sparsely used pages, and breaks down resident memory.
 
+use super::by_process::{ByProcess, each_of};
 use super::input::{InputArgs, Locate};
 use super::report::{Format, given, moment, print};
 use crate::failure::usage;
@@ -36,6 +37,10 @@ pub(crate) struct FragmentationArgs {
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// Parses a part of a page: `25%`.
@@ -51,6 +56,12 @@ fn part(text: &str) -> Result<f64, String> {
 /// # Errors
 /// If the recording can't be read, or is a sample; or standard output can't be written to.
 pub(crate) fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by.by_process {
+        let by = ByProcess::default();
+        return each_of(&args.input, args.format, locate, |input| {
+            run(&FragmentationArgs { input, by, ..args.clone() }, locate)
+        });
+    }
     let index = args.input.open_one(locate)?;
     let query = args.input.query(&index)?;
     let analysis = index.analysis();

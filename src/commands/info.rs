@@ -1,5 +1,6 @@
 //! `prof info`: describes the contents of a recording.
 
+use super::by_process::{ByProcess, each};
 use super::input::{IndexArgs, Locate, resolve};
 use super::report::{Format, print};
 use crate::failure::usage;
@@ -25,6 +26,10 @@ pub(crate) struct InfoArgs {
     /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// Runs the command.
@@ -32,6 +37,14 @@ pub(crate) struct InfoArgs {
 /// # Errors
 /// If the recording can't be read, or standard output can't be written to.
 pub(crate) fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by.by_process {
+        let of = (args.input.as_deref(), &*args.index.pid);
+        return each(of, args.format, locate, |path| {
+            let mut one = InfoArgs { input: Some(path), by: ByProcess::default(), ..args.clone() };
+            one.index.pid.clear();
+            run(&one, locate)
+        });
+    }
     let path = resolve(args.input.as_deref(), locate)?;
     let index = args.index.open(&path)?;
     let info = Info::new(&index).map_err(|e| match e {

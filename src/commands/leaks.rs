@@ -122,7 +122,7 @@ pub(crate) fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
         return super::outstanding::run(args, &args.live);
     }
     if args.by_process {
-        return super::by_process::each(&args.input, locate, |input| {
+        return super::by_process::each_of(&args.input, args.format, locate, |input| {
             run(&LeaksArgs { input, by_process: false, ..args.clone() }, locate)
         });
     }

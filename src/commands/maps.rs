@@ -1,5 +1,6 @@
 //! `prof maps`: shows the mappings of a process.
 
+use super::by_process::{ByProcess, each};
 use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::report::{Format, print};
 use crate::failure::usage;
@@ -61,6 +62,10 @@ pub(crate) struct MapsArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub filter: MapFilterArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// The filter options: one for each field.
@@ -115,6 +120,14 @@ pub(crate) fn run(args: &MapsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.as_script {
         print(&prof_script::maps_script(&args.filter.0, args.top, args.sort))?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.by.by_process {
+        let of = (args.input.as_deref(), &*args.index.pid);
+        return each(of, args.format, locate, |path| {
+            let mut one = MapsArgs { input: Some(path), by: ByProcess::default(), ..args.clone() };
+            one.index.pid.clear();
+            run(&one, locate)
+        });
     }
     let path = resolve(args.input.as_deref(), locate)?;
     let index = args.index.open_one(&path)?;

@@ -31,7 +31,7 @@ function header() {
   document.title = target.comm + ": memory, by prof";
   const one = (name, value, sub) => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub || ""));
   return [
-    h("header.about", null, h("h1", null, target.comm + ", pid " + target.pid), h("div.command", null, command),
+    h("header.about", null, h("h1", null, target.comm + (target.pid ? ", pid " + target.pid : "")), h("div.command", null, command),
       h("div.facts", null, h("span", null, h("b", null, when(recording.started_unix_ns))), h("span", null, h("b", null, duration(recording.duration_ns)), " recorded"), h("span", null, h("b", null, count(recording.events)), " events"), h("span", null, "by prof export html")),
       notes.length ? h("ul.notes", null, notes.map((n) => h("li", null, n))) : null),
     h("div.figures-row", null, one("Live", bytes(totals.live_bytes), plural(totals.live_count, "block")), one("Peak", bytes(totals.peak_bytes), "at " + duration(totals.peak_at_ns)), one("Allocated", bytes(totals.allocated_bytes)),
