@@ -13,6 +13,7 @@ use prof_os::Pid;
 use prof_trace::records::{Forked, Target};
 use prof_trace::ticks::Ticks;
 use prof_trace::values::text::count;
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -68,8 +69,28 @@ pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) 
     if let [one] = &all[..] {
         return Ok(one.path.clone());
     }
-    kept(folder, names(&all), |file, part, path| write(&all, folder, symbols, file, part, path))
+    let mut tries = 1;
+    loop {
+        // A recording that is folded meanwhile is another file then, and is read from its front on.
+        let was_replaced = Cell::new(false);
+        let path = kept(folder, names(&all), |file, part, path| {
+            write(&all, folder, symbols, file, part, path).map_err(|e| {
+                was_replaced.set(matches!(e, RewriteError::Replaced(_)));
+                match e {
+                    e @ RewriteError::Write(..) => anyhow::Error::from(e),
+                    e => usage(format!("{e}; --pid names one process")),
+                }
+            })
+        });
+        if tries == TRIES || !was_replaced.get() {
+            return path;
+        }
+        tries += 1;
+    }
 }
+
+/// Number of times that recordings are read anew, as one of them was folded while they were read.
+const TRIES: u32 = 4;
 
 /// Returns the recording that has the blocks of a process, and those that it has from its parents.
 ///
@@ -100,10 +121,8 @@ pub(crate) fn with_inherited(
         symbols: symbols.clone(),
     };
     kept(folder, of_inherited(one, &ancestors), |file, part, path| {
-        finish(file, part, path, |out| {
-            join_inherited(&one.path, &ancestors, &options, out)
-                .map_err(|e| usage(format!("what it has inherited is not known: {e}")))
-        })
+        finish(file, part, path, |out| join_inherited(&one.path, &ancestors, &options, out))
+            .map_err(|e| usage(format!("what it has inherited is not known: {e}")))
     })
 }
 
@@ -246,18 +265,12 @@ fn write(
     file: File,
     part: &Path,
     path: &Path,
-) -> Result<()> {
+) -> Result<(), RewriteError> {
     let name = &all[0].target.comm;
     let absolute = folder.absolute();
     let options = JoinOptions { name: name.clone(), path: absolute, symbols: symbols.clone() };
     let paths: Vec<PathBuf> = all.iter().map(|m| m.path.clone()).collect();
-    let done = finish(file, part, path, |out| {
-        join(&paths, &options, out).map_err(|e| match e {
-            e @ RewriteError::Write(..) => anyhow::Error::from(e),
-            e => usage(format!("{e}; --pid names one process")),
-        })
-    });
-    let left_out = done?.left_out;
+    let left_out = finish(file, part, path, |out| join(&paths, &options, out))?.left_out;
     if !left_out.is_empty() {
         let n = count(left_out.len() as u64, "recording is", "recordings are");
         crate::term::say(&format!("{n} left out, as it can't be read: {}", left_out[0].1));
@@ -270,12 +283,12 @@ fn finish<T>(
     file: File,
     part: &Path,
     path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> Result<T>,
-) -> Result<T> {
+    write: impl FnOnce(&mut dyn Write) -> Result<T, RewriteError>,
+) -> Result<T, RewriteError> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let done = write(&mut out).and_then(|done| {
         let kept = out.flush().and_then(|()| fs::rename(part, path));
-        kept.map(|()| done).with_context(|| format!("cannot write {}", path.display()))
+        kept.map(|()| done).map_err(|e| RewriteError::Write(path.display().to_string(), e))
     });
     if done.is_err() {
         let _ = fs::remove_file(part);

@@ -72,6 +72,10 @@ pub enum Note {
         /// When they had all ended, in nanoseconds since the start.
         until_ns: u64,
     },
+    /// The peaks of several processes are upper bounds, as some of their blocks are in the figures only.
+    PeaksAtMost,
+    /// The peaks of several processes are known as well as their steps tell.
+    PeaksBySteps,
     /// The oldest part could not be dropped.
     FoldFailed {
         /// Number of times.
@@ -168,6 +172,16 @@ impl fmt::Display for Note {
                  figures of all count them, but filters, moments and lists of blocks have only the others",
                 count(*blocks, "block", "blocks"),
                 duration(*until_ns)
+            ),
+            Note::PeaksAtMost => write!(
+                f,
+                "peaks of several processes are upper bounds where blocks are in the figures only: when each process held \
+                 these is not known"
+            ),
+            Note::PeaksBySteps => write!(
+                f,
+                "the peak of all processes is the greatest sum of what each held at most within one step, an upper bound; that \
+                 of a stack in several processes is an estimate from the steps"
             ),
             Note::FoldFailed { failures, at_ns, why, over } => write!(
                 f,
@@ -323,11 +337,13 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
         let (below_ns, blocks, early) = (s.threshold_ns, s.blocks, s.early);
         let until = if s.totals.is_empty() { 0 } else { meta.clock.ns(totals.last_ticks).max(1) };
         let events = meta.went_over.as_ref().map(|w| (meta.clock.ns(w.ticks), w.events));
+        // Of several processes some may go on.
+        let killed = !meta.is_of_several()
+            && (meta.end.is_some() || !crate::symbols::is_target(&meta.target));
         notes.push(match s.how {
             Stripped::LATER => Note::Stripped { below_ns, blocks },
             Stripped::AGGREGATED => {
                 let last = meta.steps.last().map_or(0, |s| meta.clock.ns(s.end).max(1));
-                let killed = meta.end.is_some() || !crate::symbols::is_target(&meta.target);
                 Note::Aggregated { until_ns: Some(last), killed, events }
             }
             Stripped::AGGREGATED_TO_THE_END => {
@@ -336,14 +352,14 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
             Stripped::CULLED_TO_THE_END => {
                 Note::Culled { below_ns, blocks, early, until_ns: None, killed: false }
             }
-            _ => {
-                let killed = meta.end.is_some() || !crate::symbols::is_target(&meta.target);
-                Note::Culled { below_ns, blocks, early, until_ns: Some(until), killed }
-            }
+            _ => Note::Culled { below_ns, blocks, early, until_ns: Some(until), killed },
         });
     }
     if let Some(f) = &meta.folded {
         notes.push(Note::Folded { blocks: f.blocks, until_ns: meta.clock.ns(f.until) });
+    }
+    if meta.is_of_several() && meta.lacks_blocks() {
+        notes.push(if meta.is_aggregated() { Note::PeaksBySteps } else { Note::PeaksAtMost });
     }
     if let Some(f) = &meta.fold_failed {
         let (failures, at_ns) = (f.failures, meta.clock.ns(f.ticks));

@@ -100,6 +100,8 @@ pub struct Course {
     buckets: Vec<Bucket>,
     /// The last bucket, whose counts are not known yet.
     now: Bucket,
+    /// The last bucket, if all in it was known before the operations of its time came.
+    settled: Option<Box<Bucket>>,
 }
 
 impl Course {
@@ -109,11 +111,13 @@ impl Course {
         fits.then(|| Self { start, shift, buckets, ..Self::default() })
     }
 
-    /// Returns a course that goes on behind one that was finished.
-    pub(crate) fn resumed(mut before: Self) -> Option<Self> {
+    /// Returns a course that goes on behind one that was finished at a time. Operations from before that time change
+    /// nothing in it if a bucket ends there; else they are those of the last bucket.
+    pub(crate) fn resumed(mut before: Self, until: Ticks) -> Option<Self> {
         let now = before.buckets.pop()?;
         let end = (before.buckets.len() as u64 + 1).checked_mul(1u64.checked_shl(before.shift)?)?;
-        Some(Self { end, now, ..before })
+        let settled = (before.start.saturating_add(end) == until).then(|| Box::new(now));
+        Some(Self { end, now, settled, ..before })
     }
 
     /// Returns a finished course with at most this many buckets, which are wider.
@@ -188,6 +192,9 @@ impl Course {
     }
 
     fn end_bucket(&mut self, counts: Counts, (bytes, blocks): (u64, u64)) {
+        if let Some(settled) = self.settled.take() {
+            self.now = *settled;
+        }
         self.now.counts = counts;
         self.now.bytes.end(bytes);
         self.now.blocks.end(blocks);

@@ -21,6 +21,7 @@ pub(crate) use replay::NOWHERE;
 pub use replay::{Group, Replay, Totals};
 pub use stats::BlockStats;
 pub(crate) use stripped::{
-    figures as figures_of, restore, to_figures, to_records, to_totals, totals_of,
+    errors as errors_of, figures as figures_of, restore, to_errors, to_figures, to_records,
+    to_totals, totals_of,
 };
 pub use watch::{End, Fate, Watch};

@@ -39,6 +39,21 @@ pub struct Totals {
     pub errors: Errors,
 }
 
+impl Totals {
+    /// Adds what the totals of other blocks count besides the figures. The last event is the later one.
+    pub(crate) fn join_counts(&mut self, other: &Self) {
+        for (sum, n) in [
+            (&mut self.frees, other.frees),
+            (&mut self.unknown_frees, other.unknown_frees),
+            (&mut self.implied_frees, other.implied_frees),
+            (&mut self.nonsense, other.nonsense),
+        ] {
+            *sum = sum.saturating_add(n);
+        }
+        self.last_ticks = self.last_ticks.max(other.last_ticks);
+    }
+}
+
 /// The figures of one stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {

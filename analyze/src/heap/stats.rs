@@ -45,6 +45,24 @@ impl BlockStats {
         self.allocated_bytes.wrapping_add(self.found_bytes)
     }
 
+    /// Adds the figures of other blocks. Maxima of the sum are at most the sums of the maxima.
+    pub(crate) fn join(&mut self, other: &Self) {
+        for (sum, n) in [
+            (&mut self.live_count, other.live_count),
+            (&mut self.live_bytes, other.live_bytes),
+            (&mut self.peak_count, other.peak_count),
+            (&mut self.peak_bytes, other.peak_bytes),
+            (&mut self.allocations, other.allocations),
+            (&mut self.reallocations, other.reallocations),
+            (&mut self.allocated_bytes, other.allocated_bytes),
+            (&mut self.temporary, other.temporary),
+            (&mut self.found, other.found),
+            (&mut self.found_bytes, other.found_bytes),
+        ] {
+            *sum = sum.wrapping_add(n);
+        }
+    }
+
     /// Adds a block. Returns whether the live bytes have reached a new peak.
     // A made-up recording can have sizes up to 2^56, so sums wrap.
     #[inline(always)]

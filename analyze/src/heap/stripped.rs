@@ -65,7 +65,8 @@ pub(crate) fn to_figures(n: &[u64; FIGURES]) -> BlockStats {
     }
 }
 
-fn errors(e: &Errors) -> [u64; FIGURES] {
+/// Returns standard errors in their order in records.
+pub(crate) fn errors(e: &Errors) -> [u64; FIGURES] {
     let Errors {
         live_count,
         live_bytes,
@@ -88,7 +89,8 @@ fn errors(e: &Errors) -> [u64; FIGURES] {
     ]
 }
 
-fn to_errors(n: &[u64; FIGURES]) -> Errors {
+/// Returns the standard errors of a record.
+pub(crate) fn to_errors(n: &[u64; FIGURES]) -> Errors {
     let [
         live_count,
         live_bytes,

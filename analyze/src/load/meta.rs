@@ -261,9 +261,9 @@ impl Meta {
             kind::FOLDED => Folded::decode(payload).map(|f| self.fold(f)),
             kind::FOLD_FAILED => FoldFailed::decode(payload).map(|f| self.fold_failed = Some(f)),
             kind::WENT_OVER => WentOver::decode(payload).map(|w| self.went_over = Some(w)),
-            kind::STEP => {
-                Step::decode(payload).map(|s| self.steps.push(StepAt { at: place, end: s.end }))
-            }
+            kind::STEP => Step::decode(payload).map(|s| {
+                self.steps.push(StepAt { at: place, begin: s.begin, end: s.end });
+            }),
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
             kind::SCAN => Scan::decode(payload).map(|s| self.add_scan(s, place)),
             kind if is_scan_part(kind) => {
@@ -395,6 +395,11 @@ impl Meta {
     #[inline]
     pub(crate) fn one_id(&self, node: u32) -> u32 {
         self.others.get(node).unwrap_or(node)
+    }
+
+    /// Returns the other IDs of nodes that have several, with the canonical ones.
+    pub(crate) fn other_ids(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.others.entries()
     }
 
     /// Returns whether any node has several IDs.

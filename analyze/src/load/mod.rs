@@ -20,7 +20,7 @@ mod stream;
 mod stripped;
 
 pub use before::{BEFORE, CensusSeen, LABEL, is_before};
-pub(crate) use before::{BEFORE_PC, BEFORE_THREAD, class_of};
+pub(crate) use before::{BEFORE_PC, BEFORE_THREAD, class_of, stack_of};
 pub(crate) use calls::CallReader;
 pub use calls::{MapEvent, calls};
 pub use clock::Clock;

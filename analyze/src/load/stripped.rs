@@ -8,7 +8,8 @@ use prof_trace::ticks::Ticks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepAt {
     pub at: SymbolsAt,
-    /// Ticks up to which events are counted.
+    /// Ticks from which on, and up to which, events are counted.
+    pub begin: Ticks,
     pub end: Ticks,
 }
 
@@ -37,6 +38,12 @@ impl Meta {
     #[must_use]
     pub fn steps_len(&self) -> usize {
         self.steps.len()
+    }
+
+    /// Returns whether the recording was joined from those of several processes: it names none, and is not the kernel's.
+    #[must_use]
+    pub fn is_of_several(&self) -> bool {
+        self.target.pid == 0 && !self.is_of_kernel()
     }
 
     /// Returns whether the recording has figures by stack in place of events (`--aggregate`).

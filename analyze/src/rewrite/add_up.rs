@@ -146,7 +146,7 @@ fn describe(
 }
 
 /// Writes a step, in as many records as it needs.
-fn put(step: &Step, to: &mut Out<'_>) -> Result<(), RewriteError> {
+pub(super) fn put(step: &Step, to: &mut Out<'_>) -> Result<(), RewriteError> {
     if step.stacks.len() <= STACKS {
         return Ok(to.put_zipped(kind::STEP, &step.encode())?);
     }
@@ -254,7 +254,7 @@ impl Sum {
 }
 
 /// Adds what has changed of a stack in a later step.
-fn add_stack(sum: &mut StackStep, later: &StackStep) {
+pub(super) fn add_stack(sum: &mut StackStep, later: &StackStep) {
     sum.figures.iter_mut().zip(later.figures).for_each(|(n, d)| *n = n.wrapping_add(d));
     sum.first = sum.first.or(later.first);
     sum.last = later.last.or(sum.last);

@@ -117,6 +117,18 @@ impl Aggregate {
         self.until = limit.unwrap_or(self.replay.totals().last_ticks).max(self.until);
     }
 
+    /// Counts operations, in their order, in place of events.
+    pub(super) fn take(&mut self, ops: &[Op]) {
+        self.replay.take(ops);
+    }
+
+    /// Returns the figures at a time up to which all operations were counted; `None`: at the end.
+    pub(super) fn figures_until(&mut self, until: Option<Ticks>) -> Vec<Figures> {
+        self.until = until.unwrap_or(self.replay.totals().last_ticks).max(self.until);
+        self.finished = until.is_none();
+        self.figures()
+    }
+
     /// Returns whether figures by stack would make the recording grow faster than they may.
     fn is_too_early(&self) -> bool {
         let ns = self.now.saturating_sub(self.began.unwrap_or(self.now));

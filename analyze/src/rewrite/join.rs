@@ -6,23 +6,34 @@
 //! outside of modules is named here, by what is known of its own process.
 //!
 //! Mappings, resident memory and allocators are those of one process each, and are left out.
+//!
+//! Figures of blocks that are not in the recordings are added up. How much several processes had at one moment is known
+//! of blocks; of figures there is an upper bound.
 
+mod again;
+mod code;
+mod course;
+mod events;
+mod figures;
+mod steps;
+mod survey;
+mod together;
+
+use self::code::Ids;
+use self::events::{Joining, Numbers};
 use super::RewriteError;
 use super::inherited::{self, Ancestor, Inherited};
-use super::joining::{Joining, Numbers};
 use super::out::Out;
 use crate::Analysis;
 use crate::analysis::{Source, read_all};
 use crate::heap::Totals;
-use crate::load::open_file;
 use crate::load::{
     BEFORE_THREAD, ChunkFile, Clock, Item, LoadOptions, Meta, Op, OpKind, Pc, Sink, Stream,
+    open_file,
 };
-use crate::symbols::{SymbolOptions, Symbolizer};
-use prof_trace::derived::{Frames, NamedAddress, NamedFrame};
+use crate::symbols::SymbolOptions;
 use prof_trace::records::{
-    CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
-    Runtimes, Symbols, Target, Thread, kind,
+    CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Pass, Runtimes, Target, Thread, kind,
 };
 use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -93,11 +104,19 @@ pub fn join(
     if all.len() > MOST {
         return Err(RewriteError::Different(format!("more than {MOST} recordings")));
     }
-    let mut to = Out::fast(out)?;
+    let lacks = lacks(&all)?;
+    let folded = lacks == Lacks::Blocks { folded: true };
+    let mut to = if folded { Out::fast_folded(out)? } else { Out::fast(out)? };
     to.put(kind::TARGET, &of_all(&all, options).encode())?;
     let mut joiner = Joiner::new(to, options, first.clone());
-    for (number, (path, target)) in all.iter().enumerate() {
-        joiner.add(number as u64, path, target)?;
+    match lacks {
+        Lacks::Nothing => {
+            for (number, (path, target)) in (0..).zip(&all) {
+                joiner.add(number, path, target)?;
+            }
+        }
+        Lacks::Blocks { folded } => joiner.add_with_figures(&all, folded)?,
+        Lacks::Events => joiner.add_steps(&all)?,
     }
     joiner.finish()?;
     done.recordings = all.len() as u64;
@@ -117,6 +136,7 @@ pub fn join_inherited(
     out: &mut dyn Write,
 ) -> Result<(), RewriteError> {
     let own = target(path)?;
+    has_blocks(Stream::open_at_end(path, &LoadOptions::default())?.meta(), path)?;
     let first = ancestors.first().map_or_else(|| Ok(own.clone()), |a| target(&a.path))?;
     if own.capture() != first.capture() {
         return Err(RewriteError::Different(
@@ -133,6 +153,34 @@ pub fn join_inherited(
     }
     joiner.add(0, path, &own)?;
     joiner.finish()
+}
+
+/// Finds out what the recordings have in place of events.
+fn lacks(all: &[(&Path, Target)]) -> Result<Lacks, RewriteError> {
+    let (mut has_figures, mut blocks) = (None, [None; 2]);
+    for (path, _) in all {
+        let stream = Stream::open_at_end(path, &LoadOptions::default())?;
+        let meta = stream.meta();
+        if meta.is_aggregated() {
+            has_figures.get_or_insert(*path);
+        } else if meta.lacks_blocks() {
+            blocks[usize::from(meta.folded.is_some())].get_or_insert(*path);
+        }
+    }
+    match (has_figures, blocks) {
+        (None, [None, None]) => Ok(Lacks::Nothing),
+        (None, [Some(_), None]) => Ok(Lacks::Blocks { folded: false }),
+        (None, [None, Some(_)]) => Ok(Lacks::Blocks { folded: true }),
+        (Some(_), [None, None]) => Ok(Lacks::Events),
+        (Some(one), [Some(other), _] | [None, Some(other)]) | (None, [Some(one), Some(other)]) => {
+            Err(RewriteError::Different(format!(
+                "{} and {} have figures in place of different blocks (--cull, --aggregate, --on-limit drop-oldest or aggregate, prof strip), which \
+                 can't be added up",
+                one.display(),
+                other.display()
+            )))
+        }
+    }
 }
 
 /// Reads which process a recording is of.
@@ -175,6 +223,28 @@ fn of_all(all: &[(&Path, Target)], options: &JoinOptions) -> Target {
 /// The properties of a module that are the same in all processes: path, build ID and, without one, extent.
 type ModuleKey = (String, Vec<u8>, [u64; 2]);
 
+/// Facts about the events of a recording.
+#[derive(Clone, Copy, Debug, Default)]
+struct Read {
+    /// Number of threads.
+    threads: u32,
+    /// Time of the last event, among those of all recordings.
+    last: Ticks,
+    /// Greatest number of a class of blocks from before the attach.
+    most_class: u32,
+}
+
+/// Figures that recordings have in place of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lacks {
+    /// All events are there.
+    Nothing,
+    /// Figures of blocks that are not there, of the oldest part if they were folded.
+    Blocks { folded: bool },
+    /// Figures by stack alone.
+    Events,
+}
+
 struct Joiner<'a, 'b> {
     to: Out<'b>,
     options: &'a JoinOptions,
@@ -183,6 +253,10 @@ struct Joiner<'a, 'b> {
     with_symbols: HashSet<u32>,
     pcs: HashMap<(Pc, bool), u32>,
     new_pcs: Vec<u64>,
+    /// The number that stacks with the same parent and code address have, if figures are added up.
+    one_node: Option<HashMap<(u32, u32), u32>>,
+    /// The number of each class of blocks from before the attach, likewise.
+    class_names: HashMap<String, u32>,
     /// Names of code addresses outside of modules.
     named: BTreeMap<u64, String>,
     /// Number of IDs of nodes, and of threads, that were given.
@@ -211,6 +285,8 @@ impl<'a, 'b> Joiner<'a, 'b> {
             with_symbols: HashSet::new(),
             pcs: HashMap::new(),
             new_pcs: Vec::new(),
+            one_node: None,
+            class_names: HashMap::new(),
             named: BTreeMap::new(),
             nodes: 0,
             threads: 0,
@@ -234,19 +310,35 @@ impl<'a, 'b> Joiner<'a, 'b> {
         let mut events = Joining::new(&mut self.to, numbers);
         read_all(&mut stream, &mut events)?;
         events.finish()?;
-        let (count, last, most) = (events.thread_count(), events.last, events.most_class);
-        self.threads(&stream, count)?;
-        let mut analysis =
-            Analysis::new(Source::new(stream, open_file(path)?), Totals::default(), Vec::new());
+        let (threads, last, most_class) = (events.thread_count(), events.last, events.most_class);
+        if stream.meta().lacks_blocks() {
+            return Err(replaced(path));
+        }
+        self.describe(number, stream, shift, &Read { threads, last, most_class })?;
+        Ok(())
+    }
+
+    /// Writes all of a recording but its events. Returns the numbers that its stacks have among those of all, if figures are
+    /// added up.
+    fn describe(
+        &mut self,
+        number: u64,
+        stream: Stream,
+        shift: u64,
+        read: &Read,
+    ) -> Result<(Analysis, Ids), RewriteError> {
+        self.threads(&stream, read.threads)?;
+        let file = stream.same_file()?;
+        let mut analysis = Analysis::new(Source::new(stream, file), Totals::default(), Vec::new());
         analysis.set_symbol_options(self.options.symbols.clone());
-        self.stacks(number, &analysis)?;
+        let (nodes, offset) = (self.stacks(number, &analysis)?, self.classes);
         let meta = analysis.meta();
-        self.classes(meta, most)?;
-        has_blocks(meta, path)?;
+        let ids = Ids { nodes, classes: self.classes(meta, read.most_class)?, offset };
         self.counts(meta);
         self.runtimes.extend(meta.runtimes.iter().map(|r| r.name().to_owned()));
         *self.reasons.entry(meta.end.as_ref().map(|e| e.reason.clone())).or_default() += 1;
-        self.end = self.end.max(meta.end_ticks(Ticks::ZERO).wrapping_add(shift)).max(last);
+        let end = meta.end_ticks(Ticks::ZERO).wrapping_add(shift);
+        self.end = self.end.max(end).max(read.last);
         let marks =
             meta.marks.iter().map(|m| (m.ticks.wrapping_add(shift), number, m.name.clone()));
         self.marks.extend(marks);
@@ -254,7 +346,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         if self.clock.is_none() {
             self.clock = Some(meta.clock.clone());
         }
-        Ok(())
+        Ok((analysis, ids))
     }
 
     /// Returns what makes the numbers of a recording differ from those of all before.
@@ -296,8 +388,8 @@ impl<'a, 'b> Joiner<'a, 'b> {
         let mut analysis =
             Analysis::new(Source::new(stream, open_file(&path)?), Totals::default(), Vec::new());
         analysis.set_symbol_options(self.options.symbols.clone());
-        self.stacks(0, &analysis)?;
-        self.classes(analysis.meta(), most)?;
+        let _ = self.stacks(0, &analysis)?;
+        let _ = self.classes(analysis.meta(), most)?;
         let events = ops.iter().filter(|op| op.kind != OpKind::Found).count();
         self.counters.events = self.counters.events.saturating_add(events as u64);
         if self.clock.is_none() {
@@ -307,112 +399,22 @@ impl<'a, 'b> Joiner<'a, 'b> {
     }
 
     /// Writes the names of the classes of blocks from before the attach. `most` is the greatest number that one of them has.
-    fn classes(&mut self, meta: &Meta, most: u32) -> io::Result<()> {
+    /// Returns the number that each has among those of all, if figures are added up: a class has one.
+    fn classes(&mut self, meta: &Meta, most: u32) -> io::Result<HashMap<u32, u32>> {
         let all = meta.before_classes.in_order();
-        let first = u64::from(self.classes) + 1;
+        let mut ones = HashMap::new();
         for (number, name) in &all {
-            let first = first + u64::from(*number) - 1;
-            let one = CensusClasses { first, names: vec![(*name).to_owned()] };
-            self.to.put(kind::CENSUS_CLASSES, &one.encode())?;
+            let of_all = self.classes.saturating_add(*number);
+            let (first, names) = (u64::from(of_all), vec![(*name).to_owned()]);
+            self.to.put(kind::CENSUS_CLASSES, &CensusClasses { first, names }.encode())?;
+            if self.one_node.is_some() {
+                let one = self.class_names.entry((*name).to_owned()).or_insert(of_all);
+                ones.insert(*number, *one);
+            }
         }
         let most = all.last().map_or(most, |(number, _)| most.max(*number));
         self.classes = self.classes.saturating_add(most);
-        Ok(())
-    }
-
-    /// Writes the nodes of a recording, with what they refer to.
-    fn stacks(&mut self, number: u64, analysis: &Analysis) -> Result<(), RewriteError> {
-        let meta = analysis.meta();
-        let (mut symbols, mut known) = (Symbolizer::new(analysis), HashMap::new());
-        let mut triples = Vec::new();
-        let mut most = 0;
-        for [id, parent, pc] in meta.nodes_in_order() {
-            let pc = match known.get(&pc) {
-                Some(pc) => *pc,
-                None => {
-                    let new = self.pc(number, analysis, &mut symbols, pc)?;
-                    known.insert(pc, new);
-                    new
-                }
-            };
-            let of_all = |id: u32| self.nodes.checked_add(id).ok_or_else(too_many);
-            let parent = if parent == 0 { 0 } else { of_all(parent)? };
-            triples.extend([of_all(id)?, parent, pc].map(u64::from));
-            most = most.max(id);
-        }
-        self.put_pcs()?;
-        for part in triples.chunks(3 * TRIPLES) {
-            self.to.put_zipped(kind::NODES, &Nodes { triples: part.to_vec() }.encode())?;
-        }
-        self.nodes = self.nodes.checked_add(most).ok_or_else(too_many)?;
-        Ok(())
-    }
-
-    /// Returns the number that a code address of a recording has among those of all.
-    fn pc(
-        &mut self,
-        number: u64,
-        analysis: &Analysis,
-        symbols: &mut Symbolizer<'_>,
-        id: u32,
-    ) -> Result<u32, RewriteError> {
-        let meta = analysis.meta();
-        let (mut pc, trampoline) = meta.pc(id);
-        match meta.modules.get(&pc.module) {
-            Some(module) => {
-                let of_all = self.module(analysis, module)?;
-                pc.address = pc.address.wrapping_sub(module.bias).wrapping_add(of_all.1);
-                pc.module = of_all.0;
-            }
-            None => {
-                let name = symbols.peek(pc).last().and_then(|f| f.function.clone());
-                pc.module = 0;
-                if let Some(name) = name {
-                    // What another process has at this address is other code.
-                    if self.named.get(&pc.address).is_some_and(|other| *other != *name) {
-                        pc.address = pc.address.wrapping_add(number << ADDRESS_BITS);
-                    }
-                    self.named.insert(pc.address, name.to_string());
-                }
-            }
-        }
-        let next = self.pcs.len() as u32 + 1;
-        let new = *self.pcs.entry((pc, trampoline)).or_insert(next);
-        if new == next {
-            let flag = if trampoline { PC_IS_TRAMPOLINE } else { 0 };
-            self.new_pcs.extend([u64::from(new), pc.address, u64::from(pc.module) | flag]);
-        }
-        Ok(new)
-    }
-
-    fn put_pcs(&mut self) -> io::Result<()> {
-        for part in std::mem::take(&mut self.new_pcs).chunks(3 * TRIPLES) {
-            self.to.put_zipped(kind::PCS, &Pcs { triples: part.to_vec() }.encode())?;
-        }
-        Ok(())
-    }
-
-    /// Returns number and load bias that a module of a recording has among those of all.
-    fn module(&mut self, analysis: &Analysis, m: &Module) -> Result<(u32, u64), RewriteError> {
-        let extent = match m.build_id.is_empty() {
-            true => [m.start.wrapping_sub(m.bias), m.end.wrapping_sub(m.bias)],
-            false => [0, 0],
-        };
-        let next = self.modules.len() as u32 + 1;
-        let key = (m.path.clone(), m.build_id.to_vec(), extent);
-        let all = self.modules.entry(key).or_insert_with(|| Module { number: next, ..m.clone() });
-        let of_all = (all.number, all.bias);
-        if of_all.0 == next {
-            self.to.put(kind::MODULE, &all.encode())?;
-        }
-        if !self.with_symbols.contains(&of_all.0)
-            && let Some(symbols) = analysis.symbols(m.number)
-        {
-            self.with_symbols.insert(of_all.0);
-            let symbols = Symbols { module: of_all.0, ..symbols };
-            self.to.put_zipped(kind::SYMBOLS, &symbols.encode())?;
-        }
-        Ok(of_all)
+        Ok(ones)
     }
 
     /// Adds the counters and the hooked functions of a recording.
@@ -501,25 +503,6 @@ impl<'a, 'b> Joiner<'a, 'b> {
         self.to.put(kind::END, &End { ticks: self.end, reason }.encode())?;
         Ok(())
     }
-
-    /// Writes the names of code outside of modules.
-    fn names(&mut self) -> io::Result<()> {
-        let all: Vec<(u64, String)> = std::mem::take(&mut self.named).into_iter().collect();
-        for part in all.chunks(TRIPLES) {
-            let mut names = Frames::default();
-            for (address, name) in part {
-                names.strings.push(name.clone());
-                let function = names.strings.len() as u32;
-                let frame = NamedFrame { function, ..NamedFrame::default() };
-                for exact in [false, true] {
-                    let (address, module, frames) = (*address, 0, vec![frame]);
-                    names.addresses.push(NamedAddress { address, module, exact, frames });
-                }
-            }
-            self.to.put_zipped(kind::FRAMES, &names.encode())?;
-        }
-        Ok(())
-    }
 }
 
 /// Refuses a recording in which blocks are missing.
@@ -528,10 +511,13 @@ fn has_blocks(meta: &Meta, path: &Path) -> Result<(), RewriteError> {
         return Ok(());
     }
     Err(RewriteError::Different(format!(
-        "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip), which can't be \
-         added up",
+        "{} has figures of blocks that are not in it (--cull, --aggregate, --on-limit drop-oldest, prof strip)",
         path.display()
     )))
+}
+
+fn replaced(path: &Path) -> RewriteError {
+    RewriteError::Replaced(path.display().to_string())
 }
 
 /// Returns whether a recording that ended for this reason is of a process, or of a program, that is gone.

@@ -11,7 +11,6 @@ mod extract;
 mod fold;
 mod inherited;
 mod join;
-mod joining;
 mod kept;
 mod out;
 mod pack;
@@ -53,6 +52,9 @@ pub enum RewriteError {
     /// The recordings can't be joined.
     #[error("{0}")]
     Different(String),
+    /// A recording has been folded, or replaced, since its reading began.
+    #[error("the oldest part of {0} was dropped while it was read (--on-limit); try again")]
+    Replaced(String),
     /// The files to extract are larger than allowed.
     #[error("{0}")]
     TooMuch(String),

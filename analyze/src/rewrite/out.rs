@@ -49,6 +49,11 @@ impl<'a> Out<'a> {
         Ok(Self { compress: Compress::Fast, ..Self::new(out)? })
     }
 
+    /// Does the same for a file that has a fold.
+    pub(super) fn fast_folded(out: &'a mut dyn Write) -> io::Result<Self> {
+        Ok(Self { compress: Compress::Fast, ..Self::folded(out)? })
+    }
+
     /// Writes a chunk behind the waiting events.
     pub(super) fn put(&mut self, kind: u16, payload: &[u8]) -> io::Result<()> {
         self.flush()?;

@@ -1,6 +1,7 @@
 //! Makes recordings by hand.
 #![allow(dead_code)] // each test file uses its part
 
+pub(crate) mod figures;
 pub(crate) mod remade;
 pub(crate) mod world;
 

@@ -84,7 +84,9 @@ impl<W: Watch> Replay<W> {
         if let Some(estimates) = &mut self.estimates {
             estimates.seed(&folded.sums, &groups, self.totals.peak_ticks);
         }
-        self.course = decode_course(&folded.course).and_then(Course::resumed).unwrap_or_default();
+        self.course = decode_course(&folded.course)
+            .and_then(|c| Course::resumed(c, folded.until))
+            .unwrap_or_default();
     }
 
     /// Returns records with the figures of all blocks but those that `left` has, of the same recording up to the same

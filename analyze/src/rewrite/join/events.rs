@@ -1,7 +1,8 @@
 //! Writes the events of one of several recordings that are joined, with numbers that no other has.
 
-use super::out::{Out, Usual};
+use crate::heap::NOWHERE;
 use crate::load::{Op, OpKind, Sink, class_of};
+use crate::rewrite::out::{Out, Usual};
 use prof_trace::event::Event;
 use prof_trace::records::{Census, CensusAt, CensusBlock, kind};
 use prof_trace::size::Header;
@@ -84,7 +85,9 @@ impl<'a, 'b> Joining<'a, 'b> {
         let state = &mut self.states[at];
         let time = op.time.wrapping_add(self.add.shift);
         let node = if op.node == 0 { 0 } else { self.add.nodes.wrapping_add(op.node) };
-        let addr = if op.addr == 0 { 0 } else { op.addr.wrapping_add(self.add.base) };
+        // Address 1 is no block's, and stands for events that were left out.
+        let is_block = op.addr > NOWHERE;
+        let addr = if is_block { op.addr.wrapping_add(self.add.base) } else { op.addr };
         let event = match op.kind {
             OpKind::Found => {
                 let header = Header::from_code(op.header);
