@@ -137,7 +137,7 @@ fn an_arena_that_has_a_free_block_in_every_bin_is_found() {
 #[test]
 fn a_time_that_is_too_short_is_said_to_be() {
     let scene = Scene::new("heap-late");
-    let target = start(&[], None);
+    let target = start(&FLAGS, None);
     let out = scene.prof(&["heap", &target.pid.to_string(), "--timeout", "1us"]).ok("heap");
     assert!(out.stdout.contains("time was up before a heap was found"), "{out:?}");
 }

@@ -1,6 +1,6 @@
 //! `prof holds`: who holds blocks whose holders are known, and how much would go with whom.
 
-use common::build::program_with;
+use common::build::{program_with, sources};
 use common::hprof::HprofDump;
 use common::library::BY_DLOPEN;
 use common::{Scene, Target};
@@ -67,7 +67,7 @@ fn each_holder_is_named_with_all_that_only_it_holds() {
         // Sessions hold each other in a ring, but the array holds each of them.
         let (retained, holds) = variable(&report, "sessions");
         assert_eq!(retained, (40 * (3 * word + 1000), 80), "{holds:#}");
-        let source = std::fs::read_to_string("tests/programs/holds.cpp").expect("the source");
+        let source = std::fs::read_to_string(sources().join("holds.cpp")).expect("the source");
         let line = source.lines().position(|l| l.starts_with("Session *sessions")).expect("a line");
         let roots = find(&report["top_roots"], "variable", "sessions");
         let place = (&roots[0]["file"], &roots[0]["line"]);
@@ -128,7 +128,7 @@ fn frames(report: &Value, pid: i32) {
     assert_ne!(thread, i64::from(pid));
     let frame = &outer["frame"];
     assert_eq!((&frame["kind"], frame["thread"].as_i64()), (&"frame".into(), Some(thread)));
-    let source = std::fs::read_to_string("tests/programs/holds.cpp").expect("the source");
+    let source = std::fs::read_to_string(sources().join("holds.cpp")).expect("the source");
     let line = |text: &str| source.lines().position(|l| l.trim() == text).expect("a line") + 1;
     let call = (&frame["file"], &frame["line"]);
     assert_eq!(call, (&"holds.cpp".into(), &line("inner(both);").into()), "{outer:#}");

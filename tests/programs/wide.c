@@ -3,6 +3,9 @@
 #include "common.h"
 #include <pthread.h>
 
+/* One step of sizes more than the cache has (struct tcache_perthread_struct): 64 numbers of two bytes, and 64 lists. */
+#define WIDE (64 * (2 + sizeof(void *)) + 2 * sizeof(size_t))
+
 static int gate[2];
 
 static void *fills(void *arg) {
@@ -27,7 +30,7 @@ int main(void) {
     void *wide[8], *between[8];
     if (pipe(gate) || pthread_create(&thread, NULL, fills, NULL)) fail("begin");
     for (int i = 0; i < 8; i++) {
-        wide[i] = malloc(0x290);
+        wide[i] = malloc(WIDE);
         between[i] = malloc(24);
         KEEP(wide[i]);
         KEEP(between[i]);
