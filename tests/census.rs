@@ -63,7 +63,8 @@ fn check(
 ) -> Value {
     let report = json(scene, &["report", path(recording), "--format", "json", "--top", "0"]);
     let (totals, head) = (&report["totals"], &report["recording"]);
-    let about = format!("{told:?} {totals} {head}");
+    let (lost, arenas) = (&heap["lost"], &heap["arenas"]);
+    let about = format!("{told:?} {totals} {lost} {arenas} {head}");
     assert_eq!(head["lost_events"], 0, "{about}");
     assert_eq!((&head["unknown_frees"], &head["implied_frees"]), (&0.into(), &0.into()), "{about}");
     let live = number(&totals["live_count"]);

@@ -185,7 +185,9 @@ fn a_heap_that_changes_is_counted_and_the_process_goes_on() {
         let n = blocks(&heap);
         // Each of the five threads has at most 200 blocks.
         let lost = heap["lost"]["bytes"] != 0;
-        assert!(lost && how == "none" || (live..live + 1100).contains(&n), "{how}: {live}, {heap}");
+        // A machine may be too slow for a short stop.
+        let ran = how == "none" || how == "auto" && heap["stop_ns"].is_null();
+        assert!(lost && ran || (live..live + 1100).contains(&n), "{how}: {live}, {heap}");
         let moment = &heap["lost"];
         let exact = moment["bytes"] == 0 && moment["links"] == 0;
         assert!(!matches!(how, "stop" | "fork") || exact, "{heap}");

@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 pub enum Snapshot {
     /// No thread is stopped. Changes during the walk may be missed, or a block may count as it was before one.
     Never,
-    /// All threads are stopped if the walk takes no longer than this, and all of them stop.
+    /// All threads are stopped if the walk takes no longer than this by an estimate, and all of them stop. If it takes more
+    /// than four times as long, it is given up, and the process runs during another.
     Within(Duration),
     /// All threads are stopped. A thread that does not stop is an error.
     Always,
@@ -145,8 +146,10 @@ pub struct Census {
     /// Bytes of anonymous memory that the process has touched and no walk explains, by name of the mapping (empty for
     /// those without), largest first, with the number of mappings: stacks, other allocators, the program's own.
     pub others: Vec<(String, u64, u64)>,
-    /// Time for which all threads were stopped; `None`: they were not.
+    /// Time for which all threads were stopped; `None`: the process ran.
     pub stop: Option<Duration>,
+    /// Time for which all threads were stopped for a walk that was given up, before the one in which the process ran.
+    pub given_up: Option<Duration>,
     /// Time that the census took.
     pub took: Duration,
     /// Bytes that were read.
@@ -206,6 +209,7 @@ impl Census {
 pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
     let began = Instant::now();
     let mut walk = Walk::prepare(pid, options.timeout)?;
+    let walk_until = walk.until;
     let stop = match options.snapshot {
         Snapshot::Never => false,
         Snapshot::Always | Snapshot::Copied => true,
@@ -220,17 +224,23 @@ pub fn take(pid: Pid, options: &Options) -> Result<Census, Error> {
         Snapshot::Copied => copied(&mut walk, options.patience),
         _ => stopped(&walk, options.patience, limit),
     };
+    let is_brief = matches!(options.snapshot, Snapshot::Within(_));
+    let is_over = || Instant::now() >= walk_until || Interrupts::are_due();
+    let (mut given_up, mut before) = (None, 0);
     let raw = match stop.then(look) {
         None => walk.raw(walk.until)?,
-        Some(Ok(raw)) => raw,
-        // The census is taken without a stop instead.
-        Some(Err(Error::Threads(_))) if matches!(options.snapshot, Snapshot::Within(_)) => {
+        // The census is taken without a stop instead: a thread does not stop, or the walk takes longer than was thought.
+        // Blocks in caches that it had no time to find would count as in use.
+        Some(Err(Error::Threads(_))) if is_brief => walk.raw(walk.until)?,
+        Some(Ok(raw)) if is_brief && raw.late && !is_over() => {
+            (given_up, before) = (raw.stop, raw.bytes);
             walk.raw(walk.until)?
         }
-        Some(Err(e)) => return Err(e),
+        Some(raw) => raw?,
     };
-    let raw = Raw { bytes: raw.bytes + walk.bytes, late: raw.late || walk.late, ..raw };
-    Ok(Census { took: began.elapsed(), ..raw.census(&walk.reader) })
+    let bytes = raw.bytes + walk.bytes + before;
+    let raw = Raw { bytes, late: raw.late || walk.late, ..raw };
+    Ok(Census { took: began.elapsed(), given_up, ..raw.census(&walk.reader) })
 }
 
 /// Reads while all threads are stopped, for a limited time.
@@ -314,6 +324,7 @@ impl Raw {
             lost,
             others: others(reader, &self.maps, &self.taken, &self.own),
             stop: self.stop,
+            given_up: None,
             took: Duration::ZERO,
             read: self.bytes,
             walked: self.walked,

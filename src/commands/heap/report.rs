@@ -179,6 +179,7 @@ pub(super) struct HeapData {
     other_memory: Vec<OtherData>,
     lost: LostData,
     stop_ns: Option<u64>,
+    given_up_stop_ns: Option<u64>,
     took_ns: u64,
     read_bytes: u64,
 }
@@ -231,6 +232,7 @@ impl HeapData {
                 late: census.lost.late,
             },
             stop_ns: census.stop.map(|d| d.as_nanos() as u64),
+            given_up_stop_ns: census.given_up.map(|d| d.as_nanos() as u64),
             took_ns: census.took.as_nanos() as u64,
             read_bytes: census.read,
         }
@@ -326,7 +328,15 @@ impl HeapData {
             Some(ns) => format!("all threads were stopped for {}", duration(ns)),
             None => "the process ran meanwhile, so figures may be of different moments".into(),
         };
-        writeln!(out, "  {} read in {}; {how}", bytes(self.read_bytes), duration(self.took_ns))
+        writeln!(out, "  {} read in {}; {how}", bytes(self.read_bytes), duration(self.took_ns))?;
+        match self.given_up_stop_ns {
+            Some(ns) => writeln!(
+                out,
+                "  before that, all threads were stopped for {} for a walk that took longer than was thought, and was given up",
+                duration(ns)
+            ),
+            None => Ok(()),
+        }
     }
 
     fn loss(&self, out: &mut String) -> fmt::Result {
