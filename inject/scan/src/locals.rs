@@ -1,12 +1,13 @@
 //! Finds the thread-local variables that do not lie behind a stack of libc's own. Those of the first thread lie somewhere in a
 //! mapping, and the kernel may join it with mappings beside it.
 
+use prof_arch::native::capture::DESCRIPTOR;
 use prof_os::maps::Map;
 use prof_os::memory::Reader;
 use prof_os::page_size;
 use std::ops::Range;
 
-/// Bytes that libc has beside a thread pointer for modules to come and for its descriptor of the thread.
+/// Bytes that libc has on each side of the border for modules to come and for its descriptor of the thread.
 const SPARE: u64 = 8 << 10;
 /// Bytes of a file's beginning that are searched for program headers.
 const HEADERS: usize = 4096;
@@ -14,14 +15,23 @@ const HEADERS: usize = 4096;
 const PT_TLS: u32 = 7;
 const IS_64: bool = size_of::<usize>() == 8;
 
+/// Drepper, "ELF Handling For Thread-Local Storage": the variables lie on the other side of the border between them and the
+/// descriptor.
+const ARE_BELOW: bool = DESCRIPTOR.start >= 0;
+
+/// Returns the border between a thread's variables and libc's descriptor of the thread. The thread pointer may point to neither
+/// of them.
+pub(crate) fn border(thread_pointer: u64) -> u64 {
+    let distance = if ARE_BELOW { DESCRIPTOR.start } else { DESCRIPTOR.end };
+    thread_pointer.wrapping_add_signed(i64::from(distance))
+}
+
 /// Returns the range of a thread's variables and descriptor, at most, in whole pages. `size`: see [`size`].
-pub(crate) fn range(thread_pointer: u64, size: u64) -> Range<u64> {
+pub(crate) fn range(border: u64, size: u64) -> Range<u64> {
     let page = page_size();
-    // Drepper, "ELF Handling For Thread-Local Storage": the variables lie below the thread pointer on x86, else above it.
-    let is_below = cfg!(any(target_arch = "x86_64", target_arch = "x86"));
-    let (below, above) = if is_below { (size + SPARE, SPARE) } else { (SPARE, size + SPARE) };
-    let start = thread_pointer.saturating_sub(below) / page * page;
-    let end = thread_pointer.saturating_add(above);
+    let (below, above) = if ARE_BELOW { (size + SPARE, SPARE) } else { (SPARE, size + SPARE) };
+    let start = border.saturating_sub(below) / page * page;
+    let end = border.saturating_add(above);
     start..end.checked_next_multiple_of(page).unwrap_or(end)
 }
 
@@ -75,16 +85,10 @@ mod tests {
         let maps = maps::of(Pid::this()).expect("maps");
         let size = size(&reader, &maps);
         assert!((20_000..4 << 20).contains(&size), "{size}");
-        #[cfg(target_arch = "x86_64")]
-        {
-            let tp: u64;
-            // SAFETY: the x86-64 ABI has the thread pointer itself at its address.
-            unsafe { std::arch::asm!("mov {}, fs:0", out(reg) tp) };
-            let range = range(tp, size);
-            assert!(range.contains(&at) && range.contains(&tp), "{at:x} {range:x?}");
-            assert!(range.end - range.start < size + 8 * SPARE);
-        }
-        assert!(at > 0);
+        let border = border(prof_arch::native::capture::thread_pointer());
+        let range = range(border, size);
+        assert!(range.contains(&at) && range.contains(&border), "{at:x} {range:x?}");
+        assert!(range.end - range.start < size + 8 * SPARE);
         for bytes in [&b""[..], b"\x7fELF", &[0xff; 64], &[0x7f; 4096]] {
             assert_eq!(of_headers(bytes), 0);
         }

@@ -11,13 +11,13 @@ use crate::memory::ScannedMemory;
 use crate::pass::{Blocks, Scanner};
 use crate::prove::Stop;
 use crate::ranges;
-use crate::threads::{ThreadLook, Threads, has_guard};
+use crate::threads::{ThreadLook, Threads, has_guard, named_end};
 use crate::word::WORD;
 use prof_graph::{Edges, Heap, Root, Sum, Table};
 use prof_inject::isolated;
 use prof_inject::stopped::threads::{StopTimes, stop_all};
 use prof_os::clock::thread_ns;
-use prof_os::maps::Map;
+use prof_os::memory::Reader;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -256,7 +256,7 @@ impl Scanner {
     ) -> Result<(), Error> {
         memory.leave_out(&threads.dead(&self.reader, memory));
         let locals = locals::size(&self.reader, &memory.maps);
-        collector.learn(&memory.maps, &stacks(memory, threads, locals));
+        collector.learn(&memory.maps, &stacks(&self.reader, memory, threads, locals));
         let copies = copies(collector, threads);
         collector.words(&Root::Kernel, kept.words.iter().copied());
         let f = &mut self.figures;
@@ -339,23 +339,35 @@ fn known<B: Blocks + ?Sized>(mut blocks: Vec<(u64, u64)>, now: &B) -> Sum {
     all
 }
 
-/// Returns the mappings of the threads' stacks, and where their thread-local variables are that lie elsewhere. A thread may run
-/// on a fiber's stack: what is not known to be made for a thread is left out. `locals`: the size of such variables.
-fn stacks(memory: &ScannedMemory, threads: &Threads, locals: u64) -> Vec<(Range<u64>, Root)> {
+/// Returns the threads' stacks, and where their thread-local variables are that lie elsewhere. A thread may run on a fiber's
+/// stack: what is not known to be made for a thread is left out. `locals`: the size of such variables.
+fn stacks(
+    reader: &Reader,
+    memory: &ScannedMemory,
+    threads: &Threads,
+    locals: u64,
+) -> Vec<(Range<u64>, Root)> {
     let mut all: Vec<(Range<u64>, Root)> = Vec::new();
     for t in &threads.all {
+        let border = locals::border(t.state.thread_pointer);
         let of = |address: u64| {
             let i = memory.maps.partition_point(|m| m.start.0 <= address).checked_sub(1)?;
             let m = memory.maps.get(i).filter(|m| address < m.end.0 && m.write && m.inode == 0)?;
             Some((i, m))
         };
-        let is_stack = |i: usize| memory.maps[i].name == b"[stack]" || has_guard(memory, i);
-        let stack = of(t.state.sp).filter(|(i, _)| is_stack(*i));
-        let range = |m: &Map| m.start.0..m.end.0;
-        all.extend(stack.map(|(_, m)| (range(m), Root::Stack(t.state.tid))));
-        let local = of(t.state.thread_pointer).filter(|(i, m)| m.is_anonymous() && !is_stack(*i));
+        let is_first = |i: usize| memory.maps[i].name == b"[stack]";
+        let stack = of(t.state.sp).filter(|(i, _)| is_first(*i) || has_guard(memory, *i));
+        all.extend(stack.and_then(|(i, m)| {
+            // The kernel may have joined the mapping with others behind the thread's descriptor.
+            let end = named_end(reader, memory, i, border).unwrap_or(m.end.0);
+            (t.state.sp < end).then_some((m.start.0..end, Root::Stack(t.state.tid)))
+        }));
+        // Those of the first thread may lie in a mapping that begins with another thread's stack.
+        let is_stacks =
+            |i: usize| has_guard(memory, i) && named_end(reader, memory, i, border).is_some();
+        let local = of(border).filter(|(i, m)| m.is_anonymous() && !is_stacks(*i));
         all.extend(local.map(|(_, m)| {
-            let own = locals::range(t.state.thread_pointer, locals);
+            let own = locals::range(border, locals);
             let own = own.start.max(m.start.0)..own.end.min(m.end.0);
             (own, Root::ThreadLocal(t.state.tid))
         }));

@@ -1,5 +1,6 @@
 //! The threads' registers and stacks: roots, and the memory below stack pointers that is none.
 
+use crate::locals::border;
 use crate::memory::ScannedMemory;
 use prof_arch::generic::stopped::RED_ZONE;
 use prof_arch::native::rule::is_sigreturn_code;
@@ -24,7 +25,7 @@ const SEARCH: usize = 64 << 10;
 const DESCRIPTOR: u64 = 16 << 10;
 /// Rounds in which threads are looked for that others have made meanwhile.
 const ROUNDS: usize = 8;
-/// Bytes before and behind a thread pointer in which libc's thread descriptor says where the stack is.
+/// Bytes before and behind the border of a thread's variables in which libc's thread descriptor says where the stack is.
 const AROUND: u64 = 4096;
 /// Words behind a thread pointer among which some are that pointer itself.
 const SELVES: u64 = 8;
@@ -181,10 +182,8 @@ impl Threads {
         let mut found = (from..m.end.0).step_by(WORD as usize).filter(is_own);
         let descriptor = found.next()?;
         // A thread that lives may be in a handler on another stack; its descriptor is still its own.
-        let lives = self
-            .all
-            .iter()
-            .any(|t| m.start.0 <= t.state.thread_pointer && t.state.thread_pointer < m.end.0);
+        let mut borders = self.all.iter().map(|t| border(t.state.thread_pointer));
+        let lives = borders.any(|at| m.start.0 <= at && at < m.end.0);
         let is_alone = found.next().is_none() && !lives;
         (is_alone && is_named(reader, memory, i, descriptor)).then_some(m.start.0..descriptor)
     }
@@ -215,26 +214,38 @@ fn stack_of(reader: &Reader, memory: &ScannedMemory, sp: u64) -> (u64, Vec<u8>) 
 /// a guard below it and with the thread's descriptor at its end.
 fn is_stack_of(reader: &Reader, memory: &ScannedMemory, i: usize, state: &ThreadState) -> bool {
     let m = &memory.maps[i];
-    let tp = state.thread_pointer;
+    let at = border(state.thread_pointer);
     m.name == b"[stack]"
-        || has_guard(memory, i) && state.sp < tp && tp < m.end.0 && is_named(reader, memory, i, tp)
+        || has_guard(memory, i) && state.sp < at && at < m.end.0 && is_named(reader, memory, i, at)
 }
 
-/// Returns whether libc's descriptor at a thread pointer names the mapping as the thread's stack: it has address and length
-/// side by side. The stack begins in the guard, so that it is libc's own, and no memory that the program has lent it; and
-/// nothing else lies between the guard and the descriptor.
-fn is_named(reader: &Reader, memory: &ScannedMemory, i: usize, tp: u64) -> bool {
-    let Some(guard) = i.checked_sub(1).map(|k| &memory.maps[k]) else { return false };
+/// Returns whether libc's descriptor of a thread names the mapping as the thread's stack. `border`: see [`border`].
+fn is_named(reader: &Reader, memory: &ScannedMemory, i: usize, border: u64) -> bool {
+    named_end(reader, memory, i, border).is_some()
+}
+
+/// Returns the end of the stack that libc's descriptor of a thread names, if that lies in a mapping right above a guard: it has
+/// address and length side by side. The stack begins in the guard, so that it is libc's own, and no memory that the program
+/// has lent it; and nothing else lies between the guard and the descriptor. What lies behind the end is other memory: the
+/// kernel may have joined both.
+pub(crate) fn named_end(
+    reader: &Reader,
+    memory: &ScannedMemory,
+    i: usize,
+    border: u64,
+) -> Option<u64> {
+    let guard = i.checked_sub(1).map(|k| &memory.maps[k])?;
     let m = &memory.maps[i];
-    let from = tp.saturating_sub(AROUND).max(m.start.0).next_multiple_of(WORD);
-    let to = tp.saturating_add(AROUND).min(m.end.0);
+    let from = border.saturating_sub(AROUND).max(m.start.0).checked_next_multiple_of(WORD)?;
+    let to = border.saturating_add(AROUND).min(m.end.0);
     let mut bytes = vec![0; to.saturating_sub(from) as usize];
     let n = reader.read(from, &mut bytes);
     let words = bytes[..n].as_chunks::<{ WORD as usize }>().0;
     let words: Vec<u64> = words.iter().map(|w| usize::from_ne_bytes(*w) as u64).collect();
-    words.windows(2).any(|w| {
-        let end = w[0].checked_add(w[1]);
-        guard.start.0 <= w[0] && w[0] < m.start.0 && end.is_some_and(|e| tp < e && e <= m.end.0)
+    words.windows(2).find_map(|w| {
+        let end = w[0].checked_add(w[1])?;
+        let begins = guard.start.0 <= w[0] && w[0] < m.start.0;
+        (begins && border < end && end <= m.end.0).then_some(end)
     })
 }
 
@@ -269,4 +280,49 @@ fn in_handler(
         })
     };
     words.into_iter().any(|w| memory.map_of(w).is_some_and(|m| m.exec) && is_restorer(w))
+}
+
+#[cfg(all(test, target_env = "gnu"))]
+mod tests {
+    use super::*;
+    use prof_os::page_size;
+
+    /// Returns the end of the calling thread's stack, as libc tells it.
+    fn own_end() -> u64 {
+        // SAFETY: the attributes are written before they are read, and given back once.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attributes), 0);
+            let (mut at, mut len) = (std::ptr::null_mut(), 0);
+            assert_eq!(libc::pthread_attr_getstack(&attributes, &mut at, &mut len), 0);
+            libc::pthread_attr_destroy(&mut attributes);
+            at as u64 + len as u64
+        }
+    }
+
+    #[test]
+    fn a_stack_ends_where_libc_says_though_its_mapping_goes_on() {
+        let own = || {
+            let end = own_end();
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let (access, page) = (libc::PROT_READ | libc::PROT_WRITE, page_size() as usize);
+            // SAFETY: nothing that exists is replaced. If there is something, the stack may be joined with that.
+            let at = unsafe { libc::mmap(end as *mut _, page, access, flags, -1, 0) };
+            let reader = Reader::open(Pid::this()).expect("memory");
+            let memory = ScannedMemory::of(&reader).expect("maps");
+            let here = std::ptr::from_ref(&end) as u64;
+            let i = memory.maps.partition_point(|m| m.start.0 <= here) - 1;
+            if !has_guard(&memory, i) {
+                eprintln!("skipped: libc makes guards that are no mappings of their own");
+                return;
+            }
+            let border = border(prof_arch::native::capture::thread_pointer());
+            assert_eq!(named_end(&reader, &memory, i, border), Some(end));
+            if at as u64 == end {
+                // SAFETY: it was mapped above, and nobody has learnt of it.
+                unsafe { libc::munmap(at, page) };
+            }
+        };
+        std::thread::spawn(own).join().expect("a thread");
+    }
 }
