@@ -11,6 +11,9 @@ const BUILDS: [&[&str]; 3] = [&["-O1"], &["-O1", "-static"], &["-O1", "-static",
 /// The builds that can be recorded: prof needs the symbols of a static program for that.
 const RECORDED: [&[&str]; 2] = [BUILDS[0], BUILDS[1]];
 
+/// The walk reads thousands of places, each by a system call of its own: an emulated processor takes seconds for that.
+const STOP: [&str; 3] = ["--census", "--census-stop", "60s"];
+
 /// Starts the program with musl and has it make its heap; `None` without the compiler.
 fn start(test: &str, flags: &[&str]) -> Option<Target> {
     if !has_compiler("musl-gcc") {
@@ -53,7 +56,7 @@ fn a_census_of_a_quiet_process_is_exact() {
         target.ask("mix");
         target.ask("leak");
         let listed = target.listed();
-        let recording = scene.attach_with(&target, &["--census"]);
+        let recording = scene.attach_with(&target, &STOP);
         let heap = heap(&scene, &target);
         let musl = &heap["musls"][0];
         let [blocks, bytes] = ["blocks", "bytes"].map(|n| number(&musl["in_use"][n]));
@@ -96,7 +99,7 @@ fn a_census_of_a_busy_process_is_exact() {
         }
         let Some(mut target) = start("musl-busy", flags) else { return };
         target.ask("churn");
-        let recording = scene.attach_with(&target, &["--census", "--census-stop", "5s"]);
+        let recording = scene.attach_with(&target, &STOP);
         std::thread::sleep(Duration::from_millis(100));
         target.ask("calm");
         target.ask("mix");
