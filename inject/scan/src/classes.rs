@@ -5,7 +5,7 @@ use prof_graph::Sum;
 use prof_os::maps::Map;
 use prof_os::memory::Reader;
 use prof_os::{Pid, maps};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Greatest length of a class's mangled name.
@@ -16,11 +16,18 @@ const BLOCKS: usize = 1 << 16;
 const NEAR: u64 = 4096;
 const PART: u64 = 256 << 10;
 
-/// Returns the data that may hold tables of virtual functions, in order of their addresses: what comes from a file and can't be
-/// written to.
+/// Beginning of the mangled names of the classes whose objects are information on types (Itanium C++ ABI, 2.9.5).
+const OF_TYPES: &str = "N10__cxxabiv1";
+
+/// Returns the data that may hold tables of virtual functions, in order of their addresses: that comes from a file and is no
+/// code. Where linkers make no data that is constant from the start on (MIPS), the tables lie in data that can be written to:
+/// of a program or library, whose file has code as well.
 pub(crate) fn constant(maps: &[Map]) -> Vec<Range<u64>> {
-    let all = maps.iter().filter(|m| m.inode != 0 && !m.exec && !m.write && !m.shared);
-    all.map(|m| m.start.0..m.end.0).collect()
+    let file = |m: &Map| (m.device, m.inode);
+    let with_code: HashSet<_> = maps.iter().filter(|m| m.inode != 0 && m.exec).map(file).collect();
+    let may = |m: &&Map| !m.write || with_code.contains(&file(m));
+    let all = maps.iter().filter(|m| m.inode != 0 && m.read && !m.exec && !m.shared);
+    all.filter(may).map(|m| m.start.0..m.end.0).collect()
 }
 
 /// Returns whether a word may be the address of a table of virtual functions in such data.
@@ -30,20 +37,30 @@ pub(crate) fn may_be_table(constant: &[Range<u64>], word: u64) -> bool {
 }
 
 /// Returns the name of the class that a table of virtual functions belongs to, as the Itanium C++ ABI (2.9.5) mangles it: the
-/// word before the table leads to the type's information, whose second word leads to the name.
+/// word before the table leads to the type's information, whose second word leads to the name. The first one leads to a table,
+/// too: in data that can be written to, many words look like a class's, but not like that.
 pub(crate) fn name_of(reader: &Reader, table: u64) -> Option<String> {
-    let word = |at: u64| word_at(reader, at);
-    let info = word(table.checked_sub(WORD as u64)?)?;
-    let name = word(info.checked_add(WORD as u64)?)?;
+    let info = |table: u64| word_at(reader, table.checked_sub(WORD as u64)?);
+    let own = info(table)?;
+    let kind = text_of(reader, info(word_at(reader, own)?)?)?;
+    if !kind.starts_with(OF_TYPES) {
+        return None;
+    }
+    let text = text_of(reader, own)?;
     // GNU's compiler marks names that are not unique by an asterisk, which is no part of them.
-    let mut bytes = [0; NAME];
-    let n = reader.read(name, &mut bytes);
-    let end = bytes[..n].iter().position(|b| *b == 0)?;
-    let text = std::str::from_utf8(&bytes[..end]).ok()?;
-    let text = text.strip_prefix('*').unwrap_or(text);
+    let text = text.strip_prefix('*').unwrap_or(&text);
     let is_type = text.starts_with(|c: char| c.is_ascii_digit() || c == 'N' || c == 'S');
     let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     (is_type && is_plain).then(|| text.to_owned())
+}
+
+/// Returns the text to which a type's information leads.
+fn text_of(reader: &Reader, info: u64) -> Option<String> {
+    let name = word_at(reader, info.checked_add(WORD as u64)?)?;
+    let mut bytes = [0; NAME];
+    let n = reader.read(name, &mut bytes);
+    let end = bytes[..n].iter().position(|b| *b == 0)?;
+    std::str::from_utf8(&bytes[..end]).ok().map(str::to_owned)
 }
 
 fn word_at(reader: &Reader, at: u64) -> Option<u64> {
@@ -167,6 +184,42 @@ impl Classes {
 mod tests {
     use super::*;
 
+    /// What stands in front of a class's table, as a compiler makes it: the table of the class of its information.
+    struct Kind {
+        info: [usize; 2],
+        table: [usize; 2],
+    }
+
+    impl Kind {
+        fn new(name: &'static std::ffi::CStr) -> Box<Self> {
+            let mut kind = Box::new(Self { info: [0, name.as_ptr() as usize], table: [0; 2] });
+            kind.table[0] = kind.info.as_ptr() as usize;
+            kind
+        }
+
+        /// Returns information on a type with a name.
+        fn of(&self, name: &std::ffi::CStr) -> [usize; 2] {
+            [&raw const self.table[1] as usize, name.as_ptr() as usize]
+        }
+    }
+
+    const CLASS: &std::ffi::CStr = c"N10__cxxabiv117__class_type_infoE";
+
+    #[test]
+    fn data_that_can_be_written_to_counts_in_files_with_code() {
+        let lines = [
+            "1000-2000 r-xp 00000000 fe:00 7 /bin/app",
+            "2000-3000 r--p 00001000 fe:00 7 /bin/app",
+            "3000-4000 rw-p 00002000 fe:00 7 /bin/app",
+            "5000-6000 rw-p 00000000 00:00 0 ",
+            "6000-7000 r--p 00000000 fe:00 8 /data/read",
+            "7000-8000 rw-p 00000000 fe:00 9 /data/written",
+            "8000-9000 rw-s 00000000 fe:00 7 /bin/app",
+        ];
+        let maps = lines.map(|line| Map::parse(line.as_bytes()).expect("a mapping"));
+        assert_eq!(constant(&maps), [0x2000..0x3000, 0x3000..0x4000, 0x6000..0x7000]);
+    }
+
     #[test]
     fn only_words_of_constant_data_may_be_tables() {
         let constant = [0x1000..0x2000, 0x4000..0x5000];
@@ -188,11 +241,14 @@ mod tests {
     #[test]
     fn a_name_is_read_by_way_of_the_types_information() {
         let reader = Reader::open(Pid::this()).expect("own memory");
-        let name = |name: &std::ffi::CStr| {
-            let info = [0, name.as_ptr() as usize];
+        let (kind, other) = (Kind::new(CLASS), Kind::new(c"7Session"));
+        let named = |kind: &Kind, name: &std::ffi::CStr| {
+            let info = kind.of(name);
             let table = [info.as_ptr() as usize, 0];
             name_of(&reader, &raw const table[1] as u64)
         };
+        let name = |name: &std::ffi::CStr| named(&kind, name);
+        assert_eq!(named(&other, c"7Session"), None, "no information on a type");
         assert_eq!(name(c"7Session"), Some("7Session".into()));
         assert_eq!(name(c"*N4shop4CartE"), Some("N4shop4CartE".into()));
         assert_eq!((name(c"session"), name(c"7Ses sion"), name(c"")), (None, None, None));
@@ -208,7 +264,8 @@ mod tests {
     fn blocks_are_added_up_by_class_wherever_they_lie() {
         // A program's own constant data is what a compiler puts tables into; here the heap has to do.
         let name = c"7Session";
-        let info = [0, name.as_ptr() as usize];
+        let kind = Kind::new(CLASS);
+        let info = kind.of(name);
         let tables = [info.as_ptr() as usize, 0, info.as_ptr() as usize, 0];
         let table = |i: usize| &raw const tables[i] as usize;
         let mut memory = vec![0usize; 1 << 17];
