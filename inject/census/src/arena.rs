@@ -27,8 +27,10 @@ pub(crate) struct Arena {
     pub at: u64,
     /// Distance of the field `top` from the beginning.
     head: u64,
-    /// The top chunk, and its size.
+    /// The top chunk, and its size as far as its mapping reaches.
     pub top: (u64, u64),
+    /// The size that the top chunk says it has.
+    told: u64,
     /// Bytes from the kernel, and the most that it had.
     pub system: u64,
     pub most_system: u64,
@@ -89,7 +91,9 @@ impl Arenas {
         let Some(main) = self.all.first() else { return 0 };
         let regions = self.regions.iter().filter(|r| r.main);
         let known: u64 = regions.map(|r| r.end - r.start).sum();
-        let missing = main.system.saturating_sub(known.saturating_add(main.top.1));
+        // A thread that gives memory back to the kernel notes that behind the call, and may stand still in it.
+        let top = if main.told <= main.system { main.told } else { main.top.1 };
+        let missing = main.system.saturating_sub(known.saturating_add(top));
         if missing > page_size() { missing } else { 0 }
     }
 
@@ -201,10 +205,34 @@ fn read(view: &mut View<'_>, top_at: u64, head: u64) -> Option<Arena> {
         at,
         head,
         top: (top, size),
+        told: size,
         system: all.system,
         most_system: all.most_system,
         threads: all.threads,
         fast: fast_bins(at, head).collect(),
         heaps: Vec::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_is_giving_back_is_not_missing() {
+        let mib = 1 << 20;
+        let missing = |system: u64, told: u64, mapped: u64| {
+            let top = (5 * mib, mapped);
+            let (fast, heaps) = (Vec::new(), Vec::new());
+            let (at, head, most_system, threads) = (0x1000, 96, system, Some(1));
+            let main = Arena { at, head, top, told, system, most_system, threads, fast, heaps };
+            let region = Region { arena: 0, start: mib, end: 5 * mib, main: true };
+            let regions = vec![region];
+            Arenas { all: vec![main], regions, ..Arenas::default() }.missing()
+        };
+        assert_eq!(missing(5 * mib, mib, mib), 0);
+        assert_eq!(missing(5 * mib, mib, mib / 2), 0, "the kernel has half of the top chunk");
+        assert_eq!(missing(7 * mib, mib, mib), 2 * mib, "a piece somewhere else");
+        assert_eq!(missing(7 * mib, u64::MAX, mib), 2 * mib, "the top chunk lies");
+    }
 }
