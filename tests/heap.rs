@@ -315,7 +315,9 @@ fn blocks_from_before_the_attach_are_proved_unreachable_or_held_by_name() {
     target.ask("begin");
     let pid = target.pid.to_string();
     scene.attach(&target);
-    let reach = ["reach", &pid, "--format", "json", "--top", "0", "--snapshot", "stop"];
+    // An emulated processor is slow.
+    let how = ["--format", "json", "--top", "0", "--snapshot", "stop", "--timeout", "240s"];
+    let reach = [&["reach", &pid][..], &how].concat();
     let without = json(&scene, &reach);
     assert_eq!(without["unreachable"]["blocks"], 0, "all blocks are from before: {without}");
     let with = json(&scene, &[&reach[..], &["--census", "--show-blocks"]].concat());
@@ -335,8 +337,7 @@ fn blocks_from_before_the_attach_are_proved_unreachable_or_held_by_name() {
     let mut listed = stacks.flat_map(|s| s["blocks_listed"].as_array().expect("blocks"));
     assert!(listed.all(|b| b["content"].is_null()), "{private}");
     // A pointer to the only block that a variable holds makes it one of that variable's.
-    let args = ["holds", &pid, "--census", "--format", "json", "--top", "0", "--snapshot", "stop"];
-    let holds = json(&scene, &args);
+    let holds = json(&scene, &[&["holds", &pid, "--census"][..], &how].concat());
     let roots = holds["top_roots"].as_array().expect("roots").iter();
     let retained = |name: &str| -> u64 {
         let named = roots.clone().filter(|r| r["variable"] == name);
