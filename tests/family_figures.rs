@@ -138,4 +138,13 @@ fn folded_recordings_are_joined() {
     detach(&scene, &folder);
     let all = assert_sums(&scene, &folder, &targets, "upper bounds");
     all.marked("folds.c", "long");
+    // A recording that can't be read any more is no part of the sums, and that is said.
+    let name = format!(".{}.prof", targets[1].pid);
+    let mut files = std::fs::read_dir(&folder).expect("a folder").flatten().map(|f| f.path());
+    let lost = files.find(|p| p.to_string_lossy().ends_with(&name)).expect("its recording");
+    std::fs::write(&lost, "").expect("emptied");
+    let out = scene.prof(&["report", &folder.to_string_lossy()]).ok("report");
+    let name = lost.file_name().expect("a name").to_string_lossy();
+    assert!(out.stderr.contains("1 recording is gone or can't be read"), "{out:#?}");
+    assert!(out.stderr.contains(&*name), "{out:#?}");
 }

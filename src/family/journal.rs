@@ -2,6 +2,7 @@
 
 use super::find::Seen;
 use anyhow::{Context, Result};
+use prof_analyze::rewrite::target;
 use prof_os::Pid;
 use prof_trace::values::text::{count, duration};
 use serde_json::{Value, json};
@@ -92,7 +93,26 @@ pub(super) fn how_it_ended(status: Option<i32>) -> Value {
 
 /// Returns what the recordings of a folder lack, a sentence each.
 pub(crate) fn losses(folder: &Path) -> Vec<String> {
-    losses_in(&read(&folder.join(NAME)))
+    let lines = read(&folder.join(NAME));
+    let mut all = losses_in(&lines);
+    all.extend(unreadable(folder, &lines));
+    all
+}
+
+/// Returns which recordings are gone or can't be read. A folder without a journal tells of none.
+fn unreadable(folder: &Path, lines: &[Value]) -> Option<String> {
+    let named = lines.iter().filter(|l| l["event"] == "attached");
+    let mut lost: Vec<&str> = named
+        .filter_map(|l| l["recording"].as_str())
+        .filter(|name| {
+            target(&folder.join(Path::new(name).file_name().unwrap_or_default())).is_err()
+        })
+        .collect();
+    lost.sort_unstable();
+    lost.dedup();
+    let first = lost.first()?;
+    let n = count(lost.len() as u64, "recording is", "recordings are");
+    Some(format!("{n} gone or can't be read, and no figure has what was in it: {first}"))
 }
 
 fn losses_in(lines: &[Value]) -> Vec<String> {

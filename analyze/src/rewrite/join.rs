@@ -33,7 +33,8 @@ use crate::load::{
 };
 use crate::symbols::SymbolOptions;
 use prof_trace::records::{
-    CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Pass, Runtimes, Target, Thread, kind,
+    CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Pass, Runtimes, Stripped, Target,
+    Thread, kind,
 };
 use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -267,7 +268,8 @@ struct Joiner<'a, 'b> {
     hooks: Hooks,
     counters: Counters,
     runtimes: BTreeSet<String>,
-    reasons: BTreeMap<Option<String>, u64>,
+    /// Number of recordings by the way in which they ended.
+    reasons: BTreeMap<String, u64>,
     clock: Option<Clock>,
     /// Ticks, number of the recording, and name of each mark.
     marks: Vec<(Ticks, u64, String)>,
@@ -328,7 +330,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         read: &Read,
     ) -> Result<(Analysis, Ids), RewriteError> {
         self.threads(&stream, read.threads)?;
-        let file = stream.same_file()?;
+        let (file, damaged) = (stream.same_file()?, stream.damaged_bytes());
         let mut analysis = Analysis::new(Source::new(stream, file), Totals::default(), Vec::new());
         analysis.set_symbol_options(self.options.symbols.clone());
         let (nodes, offset) = (self.stacks(number, &analysis)?, self.classes);
@@ -336,7 +338,8 @@ impl<'a, 'b> Joiner<'a, 'b> {
         let ids = Ids { nodes, classes: self.classes(meta, read.most_class)?, offset };
         self.counts(meta);
         self.runtimes.extend(meta.runtimes.iter().map(|r| r.name().to_owned()));
-        *self.reasons.entry(meta.end.as_ref().map(|e| e.reason.clone())).or_default() += 1;
+        *self.reasons.entry(ending(meta)).or_default() += 1;
+        self.counters.damaged_bytes = self.counters.damaged_bytes.saturating_add(damaged);
         let end = meta.end_ticks(Ticks::ZERO).wrapping_add(shift);
         self.end = self.end.max(end).max(read.last);
         let marks =
@@ -491,14 +494,10 @@ impl<'a, 'b> Joiner<'a, 'b> {
         self.put_marks()?;
         self.to.put(kind::COUNTERS, &self.counters.encode())?;
         let reasons = &self.reasons;
-        let reason = match reasons.iter().next() {
-            Some((Some(one), _)) if reasons.len() == 1 => one.clone(),
-            _ => {
-                let words = |(why, n): (&Option<String>, &u64)| {
-                    format!("{n} {}", why.as_deref().unwrap_or("still being recorded"))
-                };
-                reasons.iter().map(words).collect::<Vec<_>>().join(", ")
-            }
+        let words = |(why, n): (&String, &u64)| format!("{n} {why}");
+        let reason = match reasons.keys().next() {
+            Some(one) if reasons.len() == 1 && !one.starts_with(GOES_ON) => one.clone(),
+            _ => reasons.iter().map(words).collect::<Vec<_>>().join(", "),
         };
         self.to.put(kind::END, &End { ticks: self.end, reason }.encode())?;
         Ok(())
@@ -518,6 +517,30 @@ fn has_blocks(meta: &Meta, path: &Path) -> Result<(), RewriteError> {
 
 fn replaced(path: &Path) -> RewriteError {
     RewriteError::Replaced(path.display().to_string())
+}
+
+/// The words for a recording that has no end, as its collector is at work.
+const GOES_ON: &str = "still being recorded";
+
+/// Returns how a recording ended, and whether figures are missing that it was to have.
+fn ending(meta: &Meta) -> String {
+    let goes_on = meta.end.is_none() && crate::symbols::is_target(&meta.target);
+    let reason = match &meta.end {
+        Some(end) => &end.reason,
+        None if goes_on => GOES_ON,
+        None => "without an end",
+    };
+    let lacks = match &meta.stripped {
+        Some(s) if [Stripped::CULLED, Stripped::AGGREGATED].contains(&s.how) => {
+            match (s.totals.is_empty() && meta.steps.is_empty(), goes_on) {
+                (true, _) => ", with no figures so far",
+                (_, true) => "",
+                (_, false) => ", with no figures of its last moments",
+            }
+        }
+        _ => "",
+    };
+    format!("{reason}{lacks}")
 }
 
 /// Returns whether a recording that ended for this reason is of a process, or of a program, that is gone.
