@@ -143,8 +143,12 @@ fn folded_recordings_are_joined() {
     let mut files = std::fs::read_dir(&folder).expect("a folder").flatten().map(|f| f.path());
     let lost = files.find(|p| p.to_string_lossy().ends_with(&name)).expect("its recording");
     std::fs::write(&lost, "").expect("emptied");
-    let out = scene.prof(&["report", &folder.to_string_lossy()]).ok("report");
     let name = lost.file_name().expect("a name").to_string_lossy();
-    assert!(out.stderr.contains("1 recording is gone or can't be read"), "{out:#?}");
-    assert!(out.stderr.contains(&*name), "{out:#?}");
+    for more in [None, Some("--by-process")] {
+        let shown = folder.to_string_lossy();
+        let args: Vec<&str> = ["report", &shown].into_iter().chain(more).collect();
+        let out = scene.prof(&args).ok("report");
+        assert!(out.stderr.contains("1 recording is gone or can't be read"), "{out:#?}");
+        assert!(out.stderr.contains(&*name), "{out:#?}");
+    }
 }

@@ -5,6 +5,8 @@ use super::report::{Format, ReportArgs, given, moment, print};
 use crate::failure::usage;
 use crate::family::folder::Folder;
 use crate::family::joined::{Member, members};
+use crate::family::journal;
+use crate::term::say;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::report::Head;
@@ -36,6 +38,9 @@ pub(crate) fn processes(
         return Err(usage(format!("--by-process: {path} is no folder of a family")));
     };
     let all = members(&folder, pids)?;
+    if pids.is_empty() {
+        journal::losses(&path).iter().for_each(|line| say(line));
+    }
     match all.iter().find(|m| m.path.to_str().is_none()) {
         Some(m) => Err(usage(format!("--by-process: {} is no UTF-8", m.path.display()))),
         None => Ok(all),

@@ -184,7 +184,7 @@ impl Classes {
 mod tests {
     use super::*;
 
-    /// What stands in front of a class's table, as a compiler makes it: the table of the class of its information.
+    /// Information on the class whose objects are information on types, and the table of that class, as a compiler makes them.
     struct Kind {
         info: [usize; 2],
         table: [usize; 2],

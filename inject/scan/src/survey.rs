@@ -362,7 +362,7 @@ fn stacks(
             let end = named_end(reader, memory, i, border).unwrap_or(m.end.0);
             (t.state.sp < end).then_some((m.start.0..end, Root::Stack(t.state.tid)))
         }));
-        // Those of the first thread may lie in a mapping that begins with another thread's stack.
+        // The first thread's variables may lie in a mapping that begins with another thread's stack.
         let is_stacks =
             |i: usize| has_guard(memory, i) && named_end(reader, memory, i, border).is_some();
         let local = of(border).filter(|(i, m)| m.is_anonymous() && !is_stacks(*i));
