@@ -208,8 +208,11 @@ impl<W: Watch> Replay<W> {
 
     /// Returns the groups without the ages of their blocks, for which a pass over all live blocks is needed.
     pub fn ageless_groups(&self) -> Vec<Group> {
+        let most = self.totals.figures;
         let group = |((&node, &figures), t): ((&u32, &BlockStats), &Times)| {
             let (first, last, peak_ticks) = (t.first, t.last, t.peak);
+            // Upper bounds of peaks, as joined recordings have them, are no higher than the peak of all.
+            let figures = figures.within(&most);
             Group { node, figures, first, last, peak_ticks, ..Group::default() }
         };
         let parts = std::iter::zip(&self.nodes, &self.figures).zip(&self.times);

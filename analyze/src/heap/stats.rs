@@ -45,6 +45,16 @@ impl BlockStats {
         self.allocated_bytes.wrapping_add(self.found_bytes)
     }
 
+    /// Returns the figures with maxima that are no higher than those of `all`, of which these blocks are a part.
+    #[must_use]
+    pub(crate) fn within(&self, all: &Self) -> Self {
+        Self {
+            peak_count: self.peak_count.min(all.peak_count),
+            peak_bytes: self.peak_bytes.min(all.peak_bytes),
+            ..*self
+        }
+    }
+
     /// Adds the figures of other blocks. Maxima of the sum are at most the sums of the maxima.
     pub(crate) fn join(&mut self, other: &Self) {
         for (sum, n) in [

@@ -160,7 +160,7 @@ impl FiguresOfAll {
         };
         let group = |(&node, sum): (&u32, &Sums)| Group {
             node,
-            figures: sum.of_all(),
+            figures: sum.of_all().within(&totals.figures),
             errors: sum.errors(),
             first: sum.first.unwrap_or_default(),
             last: sum.last,
