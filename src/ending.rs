@@ -156,6 +156,13 @@ pub(crate) fn held_by_others(pid: Pid) -> Option<anyhow::Error> {
 
 /// Returns the message about events that were saved in place of a dead collector, or of one that there never was.
 pub(crate) fn saved(d: &Drained) -> String {
+    if d.has_figures {
+        return format!(
+            "the collector had died: the figures are those that it had written last, and {} since then are in none \
+             (--cull, --aggregate)",
+            text::count(d.lost.saturating_add(d.missing), "event", "events")
+        );
+    }
     let events = text::number(d.events);
     let saved = match d.had_collector {
         true => format!("the collector had died; saved what it had left: {events} events"),

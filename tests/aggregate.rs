@@ -95,19 +95,33 @@ fn figures_alone_are_exact_and_every_command_on_stacks_takes_them() {
 
 #[test]
 fn a_killed_collector_leaves_the_figures_up_to_then() {
-    let scene = Scene::new("aggregate-killed");
-    let mut target = Target::start(&program("toggle.c"), &[]);
-    let recording = scene.path("a.prof");
-    let file = recording.to_str().expect("a path");
-    scene.attach_with(&target, &["-o", file, "--aggregate", "--every", "100ms"]);
-    target.ask("alloc 100");
-    until("the figures are written", || scene.report(&recording).total("allocations") == 100);
-    let collector = nix::unistd::Pid::from_raw(common::writers(&recording)[0]);
-    nix::sys::signal::kill(collector, nix::sys::signal::Signal::SIGKILL).expect("signal");
-    scene.prof(&["detach", &target.pid.to_string()]);
-    let out = scene.prof(&["report", file, "--top", "1"]).ok("report").stdout;
-    assert!(out.contains("the collector was killed; the figures are those at"), "{out}");
-    assert_eq!(scene.report(&recording).total("allocations"), 100);
-    target.ask("free 100");
-    target.quit();
+    for (options, why) in [
+        (
+            &["--aggregate", "--every", "100ms"][..],
+            "the collector was killed; the figures are those at",
+        ),
+        (&["--cull", "100ms"], "the collector was killed before it had written figures"),
+    ] {
+        let scene = Scene::new(&format!("killed{}", options[0]));
+        let mut target = Target::start(&program("toggle.c"), &[]);
+        let recording = scene.path("a.prof");
+        let file = recording.to_str().expect("a path");
+        scene.attach_with(&target, &[&["-o", file], options].concat());
+        target.ask("alloc 100");
+        until("the figures are written", || scene.report(&recording).total("allocations") == 100);
+        let collector = nix::unistd::Pid::from_raw(common::writers(&recording)[0]);
+        nix::sys::signal::kill(collector, nix::sys::signal::Signal::SIGKILL).expect("signal");
+        // What goes on with the figures has died, so that nobody can count these any more.
+        target.ask("alloc 50");
+        let said = scene.prof(&["detach", &target.pid.to_string()]).stderr;
+        assert!(said.contains("and 50 events since then are in none"), "{said}");
+        let out = scene.prof(&["report", file, "--top", "1"]).ok("report").stdout;
+        assert!(out.contains(why) && out.contains("not complete (stopped: the collector"), "{out}");
+        let report = scene.report(&recording);
+        assert_eq!(report.total("allocations"), 100);
+        assert_eq!(report.at("/recording/complete"), false, "{:#}", report.brief());
+        assert_eq!(report.at("/recording/lost_events"), 50, "{:#}", report.brief());
+        target.ask("free 100");
+        target.quit();
+    }
 }

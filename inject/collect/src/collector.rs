@@ -142,6 +142,8 @@ pub struct Collector<'a> {
     counted: Checked,
     /// Whether the recording was continued, so that counts do not include its earlier events.
     continued: bool,
+    /// Whether events that are left are lost for another reason than the recording's bounds.
+    drops_rest: bool,
     /// Number of these earlier events; `None`: not known.
     recorded: Option<u64>,
     fineness: Chooser,
@@ -273,6 +275,7 @@ impl<'a> Collector<'a> {
             heart: None,
             counted: Checked::default(),
             continued: false,
+            drops_rest: false,
             recorded: Some(0),
             fineness: Chooser::new(now),
             looked: None,
@@ -492,17 +495,17 @@ impl<'a> Collector<'a> {
         self.drain.flush(&self.shared, &mut self.out);
         self.out.end_sieve();
         let mut t = self.counters();
-        // The hook has counted these events, but they could not be read, or were cut off before the recording went on.
-        let missing = self
-            .recorded
-            .map_or(0, |before| t.events.saturating_sub(before.saturating_add(self.drain.events)));
-        t.lost = t.lost.saturating_add(missing);
+        let [unwritten, missing] = self.losses(t.events);
+        let lost_before = t.lost.saturating_sub(self.out.lost());
+        t.lost = lost_before.saturating_add(unwritten).saturating_add(missing);
         let detached = reason == "detached";
         let reason = match self.out.failure() {
             Some(e) => format!("stopped: {e}"),
             None => match &self.guard.reached {
                 Some(why) => format!("{}{why}", End::LIMIT),
-                None if self.continued && self.out.lost() > 0 => format!("{}{REST}", End::LIMIT),
+                None if self.continued && self.out.lost() > 0 && !self.drops_rest => {
+                    format!("{}{REST}", End::LIMIT)
+                }
                 None => reason.to_owned(),
             },
         };
@@ -513,8 +516,8 @@ impl<'a> Collector<'a> {
         self.out.put_last(&last);
         self.pass_on_dumps();
         let failure = self.out.take_failure();
-        let (unwritten, bytes) = (self.out.lost(), self.out.len());
-        let events = self.drain.events.saturating_sub(unwritten);
+        let bytes = self.out.len();
+        let events = self.drain.events.saturating_sub(self.out.lost());
         let memory_lives = false;
         Ended { reason, detached, failure, events, unwritten, missing, bytes, memory_lives }
     }

@@ -13,7 +13,8 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::Codec;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    Bounds, CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Target, kind,
+    Bounds, CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Step, Stripped, Target,
+    kind,
 };
 use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
@@ -48,6 +49,9 @@ pub struct Drained {
     pub missing: u64,
     /// Length of the recording in bytes.
     pub bytes: u64,
+    /// The recording has figures in place of events (`--cull`, `--aggregate`): they stay as they are, and of what was left in
+    /// the ring all is lost.
+    pub has_figures: bool,
     /// A collector had written to the recording, and has died. Else the process, which was forked from a recorded one, had none
     /// yet.
     pub had_collector: bool,
@@ -107,11 +111,15 @@ fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool
     let left = Left::of(pid, &file, path)?;
     if left.ended {
         let bytes = left.len;
-        let none = Drained { events: 0, lost: 0, missing: 0, bytes, had_collector: true };
+        let has_figures = left.has_figures;
+        let none =
+            Drained { events: 0, lost: 0, missing: 0, bytes, has_figures, had_collector: true };
         return Ok((false, none));
     }
     let mut collector = left.go_on(pid, shared, file, path)?;
-    if let Some(limits) = &left.limits {
+    if left.has_figures {
+        collector.drop_rest();
+    } else if let Some(limits) = &left.limits {
         collector.set_limits_of_rest(limits);
     }
     let had_collector = left.last_pass.is_some();
@@ -121,8 +129,8 @@ fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
         None => {
             let (events, lost, bytes) = (ended.events, ended.unwritten, ended.bytes);
-            let missing = ended.missing;
-            Ok((true, Drained { events, lost, missing, bytes, had_collector }))
+            let (missing, has_figures) = (ended.missing, left.has_figures);
+            Ok((true, Drained { events, lost, missing, bytes, has_figures, had_collector }))
         }
     }
 }
@@ -237,6 +245,8 @@ struct Left {
     ended: bool,
     /// Whether it has figures in place of blocks.
     has_figures: bool,
+    /// Whether figures say how many events there were.
+    figures_count: bool,
     /// The bounds that its collector was given.
     limits: Option<Limits>,
     last_pass: Option<Pass>,
@@ -378,14 +388,18 @@ impl Left {
             kind::EPOCH => self.offsets.extend(Epoch::decode(payload).map(|e| e.offset)),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
-            kind::STRIPPED => (self.has_figures, self.events) = (true, None),
+            kind::STRIPPED => {
+                self.note_figures(&Stripped::decode(payload).unwrap_or_default().totals);
+            }
+            kind::STEP => self.note_figures(&Step::decode(payload).unwrap_or_default().totals),
             kind::BOUNDS => self.limits = Bounds::decode(payload).map(|b| Limits::of(&b)),
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
             kind::NODE_RUN => self.note_nodes(NodeRun::decode(payload).and_then(|r| r.nodes())),
             kind::ZIPPED => {
-                let zipped = Zipped::decode(payload).filter(|z| z.kind == kind::NODE_RUN);
-                if let Some(nodes) = zipped.and_then(|z| z.unzip()) {
-                    self.note(kind::NODE_RUN, &nodes);
+                let kinds = [kind::NODE_RUN, kind::STRIPPED, kind::STEP];
+                let zipped = Zipped::decode(payload).filter(|z| kinds.contains(&z.kind));
+                if let Some((kind, bytes)) = zipped.and_then(|z| Some((z.kind, z.unzip()?))) {
+                    self.note(kind, &bytes);
                 }
             }
             kind::EVENTS => {
@@ -438,7 +452,19 @@ impl Left {
     }
 
     fn count(&mut self, events: u64) {
-        self.events = self.events.map(|all| all.saturating_add(events));
+        if !self.figures_count {
+            self.events = self.events.map(|all| all.saturating_add(events));
+        }
+    }
+
+    /// Takes the number of events from figures that count all of them. Those of a sample are estimates.
+    fn note_figures(&mut self, totals: &[u64]) {
+        self.has_figures = true;
+        if !totals.is_empty() {
+            let is_sample = self.target.capture().is_sampled();
+            self.figures_count = true;
+            self.events = (!is_sample).then(|| Stripped::events_of(totals));
+        }
     }
 
     /// Returns the number of events in the recording, as the hook counts them. `None`: it has not all that were written.

@@ -33,6 +33,25 @@ impl Collector<'_> {
         self.out.set_most(limits.with_rest(self.out.file(), self.out.len()));
     }
 
+    /// Has all that a dead collector has left in memory dropped, and counted as lost: the recording has figures in place of
+    /// events, and what it takes to go on with them has died with the collector.
+    pub(crate) fn drop_rest(&mut self) {
+        self.out.set_most(0);
+        self.drops_rest = true;
+    }
+
+    /// Returns the number of events that were read and could not be written, and of those that could not be read, or were cut
+    /// off before the recording went on. The hook has `counted` so many in all.
+    pub(super) fn losses(&self, counted: u64) -> [u64; 2] {
+        let (unwritten, read) = (self.out.lost(), self.drain.events);
+        match self.recorded {
+            // Events that are in the figures may still stand in the ring.
+            Some(before) if self.drops_rest => [0, counted.saturating_sub(before)],
+            Some(before) => [unwritten, counted.saturating_sub(before.saturating_add(read))],
+            None => [unwritten, 0],
+        }
+    }
+
     /// Has the oldest part of the recording dropped as it meets its bounds, which must be set already. A recording that is
     /// too long for them, as another collector has begun it with wider ones, is folded at once, and keeps to them from then on.
     pub fn set_folder(&mut self, folder: Box<dyn Folder>) {

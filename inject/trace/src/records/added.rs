@@ -56,4 +56,15 @@ impl Stripped {
     pub const AGGREGATED: u64 = 3;
     /// As [`Self::AGGREGATED`], and the figures are those of the whole recording.
     pub const AGGREGATED_TO_THE_END: u64 = 4;
+
+    /// Returns the number of events that these [`totals`](Self::totals) count, which must not be those of a sample; 0 if
+    /// there are none.
+    #[must_use]
+    pub fn events_of(totals: &[u64]) -> u64 {
+        // Allocations, reallocations, frees, and events of address 0.
+        [4, 5, 16, 21]
+            .iter()
+            .filter_map(|i| totals.get(*i))
+            .fold(0, |sum, n| sum.saturating_add(*n))
+    }
 }
