@@ -67,17 +67,21 @@ pub(crate) fn after(attached: &mut Attached, time: Duration) {
     // Workers that were not there at the first look are too young.
     now.workers.retain(|w| before.workers.iter().any(|b| (b.pid, b.start) == (w.pid, w.start)));
     let Some(mut summary) = read(&attached.path, &now) else { return };
-    summary.workers = grown(&before.workers, &now.workers);
+    summary.workers = grown(&before.workers, &now.workers, &attached.path);
     lines(&summary).iter().for_each(|line| say(line));
 }
 
 /// Returns the workers that were there at both looks, with their growth.
-fn grown(before: &[Worker], now: &[Worker]) -> Vec<prof_analyze::unseen::WorkerData> {
+fn grown(
+    before: &[Worker],
+    now: &[Worker],
+    recording: &Path,
+) -> Vec<prof_analyze::unseen::WorkerData> {
     let of = |w: &Worker| {
         let first = before.iter().find(|b| (b.pid, b.start) == (w.pid, w.start))?.rss;
         Some(prof_analyze::load::WorkerSeen { now: *w, first, looks: 2, since: false })
     };
-    prof_analyze::unseen::workers(&now.iter().filter_map(of).collect::<Vec<_>>())
+    prof_analyze::unseen::workers(&now.iter().filter_map(of).collect::<Vec<_>>(), recording)
 }
 
 /// Returns the messages about a recording.

@@ -23,6 +23,8 @@ pub struct Summary {
     pub since_ns: u64,
     /// Duration of the recording in nanoseconds, pauses included.
     pub duration_ns: u64,
+    /// Whether the recording stays behind its target, as events are held back (`--cull`) or added up (`--aggregate`).
+    pub lags: bool,
     /// When the recording began, in nanoseconds since 1970.
     pub began_ns: u64,
     /// Number of periods in which recording was on.
@@ -65,8 +67,8 @@ pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
     let (on, since) = a.meta().state();
     let seen = &a.meta().process;
     let workers = match now.workers.is_empty() {
-        true => unseen::workers(seen.workers()),
-        false => unseen::workers(&seen.seen_again(&now.workers)),
+        true => unseen::workers(seen.workers(), path),
+        false => unseen::workers(&seen.seen_again(&now.workers), path),
     };
     Ok(Summary {
         end_reason: a.meta().end.as_ref().map(|e| e.reason.clone()),
@@ -85,6 +87,7 @@ pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
         on,
         since_ns: a.meta().clock.ns(since),
         duration_ns: a.duration_ns(),
+        lags: a.meta().lacks_figures(),
         began_ns: a.meta().target.wall_ns,
         parts: a.parts().len(),
         complete: a.complete(),

@@ -6,11 +6,13 @@
 
 use crate::Analysis;
 use crate::load::{Sample, WorkerSeen};
+use crate::rewrite::target;
 use prof_os::Pid;
 use prof_trace::records::{Memory, map_kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 const MIB: u64 = 1 << 20;
 /// Least growth that is reported: if nothing is known of the target, if it is known to take memory itself, and if that
@@ -190,12 +192,18 @@ pub struct WorkerData {
     pub forked_since: bool,
 }
 
-/// Returns the worker processes that were seen more than once, sorted by growth, the most first.
+/// Returns the worker processes that were seen more than once, sorted by growth, the most first. Those that have a recording
+/// beside that of their master, in the folder of a family, are left out.
 #[must_use]
-pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
+pub fn workers(seen: &[WorkerSeen], of_master: &Path) -> Vec<WorkerData> {
     // Short-lived children, such as one that saves a snapshot, are not seen twice.
-    let stays = seen.iter().filter(|w| w.looks > 1);
+    let mut stays: Vec<&WorkerSeen> = seen.iter().filter(|w| w.looks > 1).collect();
+    if !stays.is_empty() {
+        let recorded = beside(of_master);
+        stays.retain(|w| !recorded.contains(&w.now.pid.as_u32()));
+    }
     let mut all: Vec<WorkerData> = stays
+        .into_iter()
         .map(|w| WorkerData {
             pid: w.now.pid,
             rss_bytes: w.now.rss,
@@ -205,6 +213,17 @@ pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
         .collect();
     all.sort_by_key(|w| std::cmp::Reverse((w.grown_bytes, w.rss_bytes)));
     all
+}
+
+/// Returns the processes that have a recording in the folder of this one, as those of a family do: `COMM.PID.prof`.
+fn beside(recording: &Path) -> Vec<u32> {
+    let folder = recording.parent().filter(|p| !p.as_os_str().is_empty());
+    let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
+    let pid = |path: PathBuf| {
+        let pid = path.file_stem()?.to_str()?.rsplit_once('.')?.1.parse().ok()?;
+        target(&path).is_ok_and(|t| t.pid == pid).then_some(pid)
+    };
+    entries.flatten().filter_map(|e| pid(e.path())).collect()
 }
 
 /// Returns a text that names the worker processes.
@@ -239,6 +258,8 @@ pub fn workers_text(all: &[WorkerData]) -> Option<String> {
 mod tests {
     use super::*;
     use prof_os::workers::Worker;
+    use prof_trace::chunk;
+    use prof_trace::records::{Target, kind};
 
     #[test]
     fn only_workers_that_stay_are_named() {
@@ -248,12 +269,22 @@ mod tests {
             looks,
             since: pid == 8,
         };
-        let all =
-            workers(&[seen(7, MIB, MIB, 2), seen(8, 3 * MIB, MIB, 2), seen(9, 9 * MIB, 0, 1)]);
+        let seen = [seen(7, MIB, MIB, 2), seen(8, 3 * MIB, MIB, 2), seen(9, 9 * MIB, 0, 1)];
+        let all = workers(&seen, Path::new("r.prof"));
         assert_eq!(all.iter().map(|w| w.pid).collect::<Vec<_>>(), [8, 7].map(Pid::from_raw));
         let text = workers_text(&all).expect("workers");
         assert!(text.contains("8 (RSS 3.0 MiB, grown by 2.0 MiB), 7 (RSS 1.0 MiB, not grown)"));
         assert!(text.contains("`prof attach 7`"), "8 was forked later: {text}");
         assert_eq!(workers_text(&[]), None);
+        // One of them has a recording in the same folder. A file that only has such a name is none.
+        let folder = std::env::temp_dir().join(format!("prof-workers-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mut bytes = chunk::file_header().to_vec();
+        chunk::put(&mut bytes, kind::TARGET, &Target { pid: 8, ..Target::default() }.encode());
+        std::fs::write(folder.join("w.8.prof"), bytes).expect("written");
+        std::fs::write(folder.join("w.7.prof"), "").expect("written");
+        let others = workers(&seen, &folder.join("w.6.prof"));
+        assert_eq!(others.iter().map(|w| w.pid).collect::<Vec<_>>(), [Pid::from_raw(7)]);
+        std::fs::remove_dir_all(folder).expect("removed");
     }
 }

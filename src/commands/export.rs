@@ -84,8 +84,20 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let analysis = index.analysis();
     let at = args.at.map(|t| moment(analysis, "--at", t)).transpose()?;
     let filter = given(&args.input.filter.0);
-    if args.what == Of::Heap && args.is_sum() && of(args.cost, &query.analysis(at)?) == 0 {
-        say(nothing(args.cost));
+    if args.what == Of::Heap && args.is_sum() {
+        let chosen = query.analysis(at)?;
+        if of(args.cost, &chosen) == 0 {
+            say(nothing(args.cost));
+        } else if args.cost == Cost::Peak && analysis.meta().lacks_blocks() {
+            // Those that were left out had their part in the peak.
+            let peak = query.analysis(Some(chosen.totals().peak_ticks))?;
+            if of(Cost::Live, &peak) == 0 {
+                say(
+                    "the recording has none of the blocks that were live at the peak (--cull, --on-limit, prof strip), so there \
+                     is nothing in this export; --cost allocated shows what was allocated",
+                );
+            }
+        }
     }
     let maps = args.what.maps(&index, &args.input.filter.0)?;
     let held = match &maps {

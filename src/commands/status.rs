@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Show what is being recorded
 ///
@@ -226,8 +226,13 @@ impl Status {
             return None;
         }
         let s = self.summary.as_ref()?;
-        let since = s.duration_ns.saturating_sub(s.since_ns);
-        Some((Duration::from_nanos(since), Duration::from_nanos(s.duration_ns)))
+        let mut all = s.duration_ns;
+        if s.lags && self.peek.collector_alive {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            all = all.max((now.as_nanos() as u64).saturating_sub(s.began_ns));
+        }
+        let since = all.saturating_sub(s.since_ns);
+        Some((Duration::from_nanos(since), Duration::from_nanos(all)))
     }
 
     fn text(&self) -> String {
