@@ -72,13 +72,49 @@ fn figures_alone_and_culled_blocks_are_added_up() {
         targets.iter_mut().for_each(|t| _ = t.ask("batch"));
         // They grow while they are read.
         std::thread::sleep(Duration::from_millis(1500));
-        scene.report(&folder);
+        let growing = scene.report(&folder);
+        assert_eq!(growing.at("/recording/complete"), false, "{:#}", growing.brief());
+        assert_eq!(growing.number("/recording/joined/growing"), 2);
         targets[1].ask("batch");
         detach(&scene, &folder);
         let all = assert_sums(&scene, &folder, &targets, note);
         all.marked("folds.c", "short");
+        assert_eq!(all.at("/recording/complete"), true, "{:#}", all.brief());
+        assert_eq!(all.at("/recording/joined/peaks_at_most"), true, "{:#}", all.brief());
+        table_of_processes(&scene, &folder, &targets);
         each_process(&scene, &folder, &targets);
     }
+}
+
+/// Checks `prof report --by-process`: its lines, their order, and what is said below them. A copy of a recording is not
+/// counted.
+fn table_of_processes(scene: &Scene, folder: &Path, targets: &[Target; 2]) {
+    let name = folder.to_str().expect("UTF-8");
+    let before = scene.report(folder).total("allocations");
+    let suffix = format!(".{}.prof", targets[0].pid);
+    let mut files = std::fs::read_dir(folder).expect("a folder").flatten().map(|f| f.path());
+    let one = files.find(|p| p.to_string_lossy().ends_with(&suffix)).expect("its recording");
+    // Its name comes first.
+    let copy = folder.join("a copy.prof");
+    std::fs::copy(one, &copy).expect("copied");
+    assert_eq!(scene.report(folder).total("allocations"), before);
+    let table = |more: &[&str]| {
+        let out = scene.prof(&[&["report", name, "--by-process"], more].concat()).ok("by process");
+        assert!(out.stderr.contains("a copy.prof is left out"), "{out:#?}");
+        out.stdout
+    };
+    let all = table(&["--sort", "allocations"]);
+    let at = targets.each_ref().map(|t| all.find(&format!("\n{}", t.pid)).expect("a line"));
+    assert!(at[1] < at[0], "the second has allocated more: {all}");
+    let pids = targets.each_ref().map(|t| t.pid.to_string());
+    let note = all.lines().find(|l| l.starts_with("note ")).expect("a note");
+    assert!(pids.iter().any(|pid| note.contains(pid)), "{all}");
+    let one = table(&["--sort", "allocations", "--top", "1", "--reverse"]);
+    assert!(one.contains(&pids[0]) && one.contains("and 1 process more"), "{one}");
+    assert!(!one.lines().nth(1).expect("a line").contains(&pids[1]), "{one}");
+    let refused = scene.prof(&["report", name, "--by-process", "--sort", "age"]);
+    assert!(refused.code == 2 && refused.stderr.contains("sorted by size"), "{refused:#?}");
+    std::fs::remove_file(copy).expect("removed");
 }
 
 /// Checks `--by-process` of the commands that have it.
@@ -151,4 +187,14 @@ fn folded_recordings_are_joined() {
         assert!(out.stderr.contains("1 recording is gone or can't be read"), "{out:#?}");
         assert!(out.stderr.contains(&*name), "{out:#?}");
     }
+    let report = scene.report(&folder);
+    assert_eq!(report.at("/recording/complete"), false, "{:#}", report.brief());
+    assert_eq!(report.number("/recording/joined/lost"), 1);
+    let shown = folder.to_string_lossy();
+    let check =
+        |more: &[&str]| scene.prof(&[&["check", &shown, "--max-peak", "1TiB"], more].concat());
+    let warned = check(&[]).ok("check").stdout;
+    assert!(warned.contains("warning   the recording is not complete"), "{warned}");
+    let strict = check(&["--strict"]);
+    assert!(strict.code == 1 && strict.stdout.contains("FAILED    the recording"), "{strict:#?}");
 }

@@ -196,6 +196,8 @@ fn recordings_made_of_a_recording_have_them() {
         name: "two".into(),
         path: "/two".into(),
         symbols: prof_analyze::symbols::SymbolOptions::default(),
+        lost: 0,
+        missed: 0,
     };
     let other = recording().file();
     join(&[file.0.clone(), other.0.clone()], &options, &mut out).expect("joined");
@@ -275,6 +277,8 @@ fn they_are_told_by_class() {
         name: "two".into(),
         path: "/two".into(),
         symbols: prof_analyze::symbols::SymbolOptions::default(),
+        lost: 0,
+        missed: 0,
     };
     join(&[file.0.clone(), other.0.clone()], &options, &mut out).expect("joined");
     let both = Temp::new(&out);

@@ -17,7 +17,8 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::{
-    Census, CensusAt, CensusBlock, Folded, SizeStep, StackStep, Step, Stripped, Target, kind,
+    Census, CensusAt, CensusBlock, Folded, Joined, SizeStep, StackStep, Step, Stripped, Target,
+    kind,
 };
 use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
@@ -73,12 +74,18 @@ fn later(event: &mut Event, by: u64) {
     }
 }
 
-fn joined(files: &[Temp]) -> Temp {
-    let options = JoinOptions {
-        name: "four".into(),
-        path: "/four".into(),
+fn options() -> JoinOptions {
+    JoinOptions {
+        name: "some".into(),
+        path: "/some".into(),
         symbols: SymbolOptions::default(),
-    };
+        lost: 0,
+        missed: 0,
+    }
+}
+
+fn joined(files: &[Temp]) -> Temp {
+    let options = options();
     let paths: Vec<_> = files.iter().map(|f| f.0.clone()).collect();
     let mut out = Vec::new();
     let done = join(&paths, &options, &mut out).expect("joined");
@@ -125,9 +132,12 @@ fn assert_same(all: &Analysis, got: &Analysis, of_each: &[Index], seed: u64) {
         if !got.meta().is_aggregated() {
             assert_eq!((g.first, g.last), (new.first, new.last), "{seed}, {frames:?}");
             assert!(is_between(peaks(&g.figures), peaks(&new.figures), high), "{seed}");
+            assert!(is_between([0; 2], peaks(&new.figures), n), "{seed}: more than that of all");
         }
     }
-    assert!(got.complete(), "{seed}");
+    // One of them has no end.
+    let joined = got.meta().joined.clone().unwrap_or_default();
+    assert_eq!((got.complete(), joined.incomplete, joined.lost), (false, 1, 0), "{seed}");
 }
 
 /// Returns the code addresses of a stack.
@@ -409,6 +419,56 @@ fn made_up_figures_do_no_harm() {
 }
 
 #[test]
+fn no_stack_has_held_more_than_all_together() {
+    // Two processes have held a block of the same stack one after the other, and both parts are folded.
+    let one = |number: u32| {
+        let of = Target { pid: 4_000_001 + number, ticks_per_sec: 10_000, ..target() };
+        let mut m = Maker::of(&of);
+        describe(&mut m, START + 50);
+        let at = START + 100 + 50_000 * u64::from(number);
+        m.pass(START).events(1, &[alloc(at, 16, 1000, 1), free(at + 100, 16)]);
+        (12..200).for_each(|i| _ = m.pass(START + 10_000 * i));
+        m.end(START + 2_000_000);
+        let (file, mut out) = (m.file(), Vec::new());
+        let done = fold(&file.0, 1000, &mut out).expect("folded");
+        out.extend_from_slice(&m.bytes[done.cut as usize..]);
+        Temp::new(&out)
+    };
+    let all = open(&joined(&[one(0), one(1)]));
+    let (f, groups) = (all.analysis().totals().figures, all.analysis().groups());
+    assert_eq!((f.allocations, f.peak_bytes, groups.len()), (2, 1000, 1));
+    assert_eq!((groups[0].figures.allocations, groups[0].figures.peak_bytes), (2, 1000));
+}
+
+#[test]
+fn what_the_joined_recordings_lack_is_in_the_joined_one() {
+    let makers = processes(3, 0);
+    let whole: Vec<Temp> = makers[..3].iter().map(Maker::file).collect();
+    let lacks = |files: &[Temp], lost, missed| {
+        let options = JoinOptions { lost, missed, ..options() };
+        let paths: Vec<_> = files.iter().map(|f| f.0.clone()).collect();
+        let mut out = Vec::new();
+        join(&paths, &options, &mut out).expect("joined");
+        let file = Temp::new(&out);
+        let all = open(&file);
+        let a = all.analysis();
+        let notes = a.notes().iter().filter(|n| matches!(n, Note::Joined(_))).count();
+        assert_eq!(a.complete(), notes == 0);
+        (a.complete(), a.meta().joined.clone().expect("it was joined"))
+    };
+    let none = Joined { recordings: 3, ..Joined::default() };
+    assert_eq!(lacks(&whole, 0, 0), (true, none.clone()));
+    assert_eq!(lacks(&whole, 2, 0), (false, Joined { lost: 2, ..none.clone() }));
+    assert_eq!(lacks(&whole, 0, 3), (false, Joined { missed: 3, ..none.clone() }));
+    // One has no end, and its process is gone; one is cut off.
+    let mut some = whole;
+    some[1] = makers[3].file();
+    let bytes = std::fs::read(&some[2].0).expect("a recording");
+    some[2] = Temp::new(&bytes[..bytes.len() - 3]);
+    assert_eq!(lacks(&some, 0, 0), (false, Joined { incomplete: 2, ..none }));
+}
+
+#[test]
 fn figures_of_different_kinds_are_not_joined() {
     let makers = processes(1, 0);
     let all: Vec<Temp> = makers.iter().map(Maker::file).collect();
@@ -431,12 +491,7 @@ fn figures_of_different_kinds_are_not_joined() {
         ([&folded, &stripped], "in place of different blocks"),
         ([&before, &figures], "blocks from before the attach"),
     ] {
-        let options = JoinOptions {
-            name: "two".into(),
-            path: "/two".into(),
-            symbols: SymbolOptions::default(),
-        };
-        let error = join(&[a.0.clone(), b.0.clone()], &options, &mut Vec::new());
+        let error = join(&[a.0.clone(), b.0.clone()], &options(), &mut Vec::new());
         let error = error.expect_err("they are of different kinds").to_string();
         assert!(error.contains(why), "{error}");
     }

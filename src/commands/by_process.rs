@@ -6,12 +6,12 @@ use crate::failure::usage;
 use crate::family::folder::Folder;
 use crate::family::joined::{Member, members};
 use crate::family::journal;
-use crate::term::say;
+use crate::term::{one_line, say};
 use anyhow::Result;
 use clap::Args;
-use prof_analyze::report::Head;
+use prof_analyze::report::{Head, SortKey};
 use prof_os::Pid;
-use prof_trace::values::text::{bytes, number};
+use prof_trace::values::text::{bytes, count, number};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ pub(crate) fn processes(
     };
     let all = members(&folder, pids)?;
     if pids.is_empty() {
-        journal::losses(&path).iter().for_each(|line| say(line));
+        journal::losses(&path).sentences.iter().for_each(|line| say(line));
     }
     match all.iter().find(|m| m.path.to_str().is_none()) {
         Some(m) => Err(usage(format!("--by-process: {} is no UTF-8", m.path.display()))),
@@ -91,10 +91,10 @@ pub(crate) fn each_of(
     })
 }
 
-/// Shows the figures of each process, those with the most live bytes first.
+/// Shows the figures of each process, a line each.
 ///
 /// # Errors
-/// If a recording can't be read.
+/// If a recording can't be read, or processes have no such sort key.
 pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let mut heads = Vec::new();
     let input = &args.input;
@@ -107,12 +107,86 @@ pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> 
         };
         heads.push(Head::new(&query.analysis(at)?, &given(&args.input.filter.0)));
     }
-    heads.sort_by_key(|h| std::cmp::Reverse(h.totals.live_bytes));
+    order(&mut heads, args)?;
+    let left_out = match args.top {
+        Some(top) if top > 0 => heads.split_off(top.min(heads.len())).len(),
+        _ => 0,
+    };
     print(&match args.format {
         Format::Json => serde_json::to_string_pretty(&heads)? + "\n",
-        Format::Text => table(&heads),
+        Format::Text => format!("{}{}", table(&heads), below(&heads, left_out)),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sorts processes as the options of a report say.
+///
+/// # Errors
+/// If processes have no such key.
+fn order(heads: &mut [Head], args: &ReportArgs) -> Result<()> {
+    let sort = args.sort();
+    let figure: fn(&Head) -> u64 = match sort {
+        SortKey::Size => |h| h.totals.live_bytes,
+        SortKey::Count => |h| h.totals.live_count,
+        SortKey::PeakSize => |h| h.totals.peak_bytes,
+        SortKey::PeakCount => |h| h.totals.peak_count,
+        SortKey::Allocated => |h| h.totals.allocated_bytes,
+        SortKey::Allocations => |h| h.totals.allocations.saturating_add(h.totals.reallocations),
+        SortKey::Temporary => |h| h.totals.temporary.unwrap_or(0),
+        _ => {
+            return Err(usage(format!(
+                "--sort {}: processes are sorted by size, count, peak-size, peak-count, allocated, allocations or \
+                 temporary",
+                sort.name()
+            )));
+        }
+    };
+    heads.sort_by_key(|h| std::cmp::Reverse(figure(h)));
+    if args.reverse {
+        heads.reverse();
+    }
+    Ok(())
+}
+
+/// Greatest number of notes, and of processes that are named with one.
+const NOTES: usize = 20;
+const NAMED: usize = 5;
+
+/// Returns what a reader of the table should know: which blocks the figures are of, and the notes of each process.
+fn below(heads: &[Head], left_out: usize) -> String {
+    let mut text = String::new();
+    if left_out > 0 {
+        text += &format!("and {}\n", count(left_out as u64, "process more", "processes more"));
+    }
+    let filter = heads.first().map(|h| &h.filter[..]).unwrap_or_default();
+    if !filter.is_empty() {
+        let given: Vec<_> =
+            filter.iter().map(|f| one_line(&format!("--{} {}", f.name, f.value))).collect();
+        text += &format!("filter  {}: the figures are of these blocks only\n", given.join(" "));
+    }
+    let mut notes: Vec<(&str, Vec<String>)> = Vec::new();
+    for h in heads {
+        for note in &h.recording.notes {
+            let pid = h.target.pid.to_string();
+            match notes.iter_mut().find(|n| n.0 == note) {
+                Some(known) => known.1.push(pid),
+                None => notes.push((note, vec![pid])),
+            }
+        }
+    }
+    let unsaid = notes.len().saturating_sub(NOTES);
+    for (note, pids) in notes.into_iter().take(NOTES) {
+        let more = pids.len().saturating_sub(NAMED);
+        let more =
+            if more > 0 { format!(" and {} more", number(more as u64)) } else { String::new() };
+        let pids = pids[..pids.len().min(NAMED)].join(", ");
+        text += &format!("note    {pids}{more}: {}\n", one_line(note));
+    }
+    if unsaid > 0 {
+        let n = count(unsaid as u64, "note more", "notes more");
+        text += &format!("        and {n}, which --format json lists\n");
+    }
+    text
 }
 
 /// Returns a line for each process.
@@ -124,7 +198,7 @@ fn table(heads: &[Head]) -> String {
         let t = &h.totals;
         rows.push([
             h.target.pid.to_string(),
-            h.target.comm.clone(),
+            one_line(&h.target.comm),
             bytes(t.live_bytes),
             number(t.live_count),
             bytes(t.peak_bytes),

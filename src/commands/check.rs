@@ -16,7 +16,8 @@ use std::process::ExitCode;
 /// Compare a recording's figures with limits, or with those of an earlier run
 ///
 /// Exits with 0 if all limits hold, and with 1 if one is exceeded; each exceeded limit is named. With a baseline every
-/// figure may be as large as there, plus the tolerance.
+/// figure may be as large as there, plus the tolerance. Figures of a recording that lacks events are too low; that is a
+/// warning, and a failure with --strict.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
@@ -58,6 +59,10 @@ pub(crate) struct CheckArgs {
     /// Write the figures of this recording as a baseline
     #[arg(long, value_name = "FILE", conflicts_with = "by_process")]
     pub write_baseline: Option<PathBuf>,
+
+    /// Fail also if events were lost, or the recording is not complete
+    #[arg(long)]
+    pub strict: bool,
 
     /// How to write the outcome
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
@@ -179,11 +184,12 @@ pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     };
     let checks: Vec<Outcome> =
         now.list().into_iter().enumerate().map(check).filter(|c| c.limit.is_some()).collect();
-    let ok = checks.iter().all(|c| c.ok);
-    let lost_events = analysis.meta().counters.lost;
-    let outcomes = Outcomes { version: 1, ok, lost_events, complete: analysis.complete(), checks };
+    let (lost_events, complete) = (analysis.meta().counters.lost, analysis.complete());
+    let has_all = lost_events == 0 && complete;
+    let ok = checks.iter().all(|c| c.ok) && (has_all || !args.strict);
+    let outcomes = Outcomes { version: 1, ok, lost_events, complete, checks };
     print(&match args.format {
-        Format::Text => text(&outcomes),
+        Format::Text => text(&outcomes, args.strict),
         Format::Json => serde_json::to_string_pretty(&outcomes)? + "\n",
     })?;
     if let Some(path) = &args.write_baseline {
@@ -194,13 +200,16 @@ pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn text(o: &Outcomes) -> String {
+fn text(o: &Outcomes, strict: bool) -> String {
     let mut out = String::new();
-    let show = |figure: &str, n: u64| match figure.ends_with("bytes") {
-        true => bytes(n),
-        false => number(n),
-    };
     for c in &o.checks {
+        // Bytes that differ by little have the same short form.
+        let is_near = !c.ok && c.limit.is_some_and(|l| bytes(l) == bytes(c.value));
+        let show = |figure: &str, n: u64| match figure.ends_with("bytes") {
+            true if is_near => count(n, "byte", "bytes"),
+            true => bytes(n),
+            false => number(n),
+        };
         let verdict = if c.ok { "ok" } else { "EXCEEDED" };
         let limit = c.limit.map_or(String::new(), |l| format!(", at most {}", show(c.figure, l)));
         let before =
@@ -208,14 +217,15 @@ fn text(o: &Outcomes) -> String {
         let value = show(c.figure, c.value);
         out += &format!("{verdict:<9} {:<16} {value}{limit}{before}\n", c.figure);
     }
+    let word = if strict { "FAILED" } else { "warning" };
     if o.lost_events > 0 {
         out += &format!(
-            "warning   {}: the figures are too low\n",
+            "{word:<9} {}: the figures are too low\n",
             count(o.lost_events, "event was lost", "events were lost")
         );
     }
     if !o.complete {
-        out += "warning   the recording is not complete\n";
+        out += &format!("{word:<9} the recording is not complete\n");
     }
     out
 }

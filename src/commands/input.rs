@@ -201,7 +201,7 @@ impl IndexArgs {
                     false => joined::recording(&folder, &self.pid, symbols)?,
                 };
                 if self.pid.is_empty() {
-                    journal::losses(path).iter().for_each(|line| say(line));
+                    journal::losses(path).sentences.iter().for_each(|line| say(line));
                 }
                 Ok(Some(joined))
             }

@@ -268,7 +268,8 @@ enum View {
 }
 
 impl ReportArgs {
-    fn sort(&self) -> SortKey {
+    /// Returns the key to sort by.
+    pub(super) fn sort(&self) -> SortKey {
         if self.temporary { SortKey::Temporary } else { self.sort }
     }
 

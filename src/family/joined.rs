@@ -2,6 +2,7 @@
 //! user's cache, until one of the recordings changes.
 
 use super::folder::Folder;
+use super::journal::{Losses, losses, named};
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use prof_analyze::load::is_recording;
@@ -28,11 +29,24 @@ pub(crate) struct Member {
     pub target: Target,
 }
 
-/// Returns the recordings in a folder, of these processes or, if there are none, of all.
+/// Returns the recordings in a folder, of these processes or, if there are none, of all. Of copies one counts, and the others
+/// are named on standard error.
 ///
 /// # Errors
 /// If there are none.
 pub(crate) fn members(folder: &Folder, pids: &[Pid]) -> Result<Vec<Member>> {
+    let (all, copies) = found(folder, pids)?;
+    for copy in copies {
+        crate::term::say(&format!(
+            "{} is left out, as another recording in the folder is of the same process and time",
+            copy.display()
+        ));
+    }
+    Ok(all)
+}
+
+/// Returns the recordings in a folder, and the paths of copies of these.
+fn found(folder: &Folder, pids: &[Pid]) -> Result<(Vec<Member>, Vec<PathBuf>)> {
     let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten().map(|e| e.path());
     let is_hidden = |p: &Path| p.file_name().is_none_or(|n| n.as_encoded_bytes()[0] == b'.');
     let is_ours = |p: &PathBuf| p.extension().is_some_and(|x| x == "prof") && !is_hidden(p);
@@ -42,7 +56,7 @@ pub(crate) fn members(folder: &Folder, pids: &[Pid]) -> Result<Vec<Member>> {
     };
     let mut all: Vec<Member> =
         entries.filter(is_ours).filter(|p| is_recording(p)).filter_map(member).collect();
-    all.sort_by(|a, b| (a.target.wall_ns, &a.path).cmp(&(b.target.wall_ns, &b.path)));
+    let copies = without_copies(&mut all, &named(folder.path()));
     let shown = folder.path().display();
     if all.is_empty() {
         return Err(usage(format!("{shown} has no recording")));
@@ -57,7 +71,28 @@ pub(crate) fn members(folder: &Folder, pids: &[Pid]) -> Result<Vec<Member>> {
         }
     }
     all.retain(|m| pids.is_empty() || pids.contains(&Pid::from_u32(m.target.pid)));
-    Ok(all)
+    Ok((all, copies))
+}
+
+/// Sorts recordings by the time when they began, and removes all but one that are of the same process from the same moment
+/// on: those that are not `named` in the journal go. Returns their paths.
+fn without_copies(all: &mut Vec<Member>, named: &[String]) -> Vec<PathBuf> {
+    let is_named = |m: &Member| {
+        let name = m.path.file_name().and_then(|n| n.to_str());
+        name.is_some_and(|n| named.iter().any(|known| known == n))
+    };
+    all.sort_by_cached_key(|m| {
+        (m.target.wall_ns, m.target.pid, m.target.start_ticks, !is_named(m), m.path.clone())
+    });
+    let mut copies = Vec::new();
+    all.dedup_by(|next, kept| {
+        let is_copy = next.target == kept.target;
+        if is_copy {
+            copies.push(std::mem::take(&mut next.path));
+        }
+        is_copy
+    });
+    copies
 }
 
 /// Returns the recording that has the blocks of all these processes: their own, if there is but one.
@@ -66,15 +101,26 @@ pub(crate) fn members(folder: &Folder, pids: &[Pid]) -> Result<Vec<Member>> {
 /// If they can't be read, or there is no place for the recording.
 pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) -> Result<PathBuf> {
     let all = members(folder, pids)?;
-    if let [one] = &all[..] {
+    let losses = if pids.is_empty() { losses(folder.path()) } else { Losses::default() };
+    let lost = [losses.recordings, losses.processes];
+    if let ([one], [0, 0]) = (&all[..], lost) {
         return Ok(one.path.clone());
     }
+    let (which, mut state) = names(&all);
+    lost.iter().for_each(|n| add(&mut state, &n.to_le_bytes()));
+    let options = JoinOptions {
+        name: all[0].target.comm.clone(),
+        path: folder.absolute(),
+        symbols: symbols.clone(),
+        lost: losses.recordings,
+        missed: losses.processes,
+    };
     let mut tries = 1;
     loop {
         // A recording that is folded meanwhile is another file then, and is read from its front on.
         let was_replaced = Cell::new(false);
-        let path = kept(folder, names(&all), |file, part, path| {
-            write(&all, folder, symbols, file, part, path).map_err(|e| {
+        let path = kept(folder, (which, state), |file, part, path| {
+            write(&all, &options, file, part, path).map_err(|e| {
                 was_replaced.set(matches!(e, RewriteError::Replaced(_)));
                 match e {
                     e @ RewriteError::Write(..) => anyhow::Error::from(e),
@@ -119,6 +165,8 @@ pub(crate) fn with_inherited(
         name: one.target.comm.clone(),
         path: one.path.clone(),
         symbols: symbols.clone(),
+        lost: 0,
+        missed: 0,
     };
     kept(folder, of_inherited(one, &ancestors), |file, part, path| {
         finish(file, part, path, |out| join_inherited(&one.path, &ancestors, &options, out))
@@ -133,7 +181,7 @@ const GENERATIONS: usize = 64;
 fn ancestors(folder: &Folder, path: &Path) -> Result<Vec<Ancestor>> {
     let (mut all, mut of): (Vec<Ancestor>, _) = (Vec::new(), path.to_owned());
     let of_process = |pid: u32, ticks: Ticks| {
-        let all = members(folder, &[Pid::from_u32(pid)]).ok()?;
+        let all = found(folder, &[Pid::from_u32(pid)]).ok()?.0;
         let mut before = all.into_iter().filter(|m| m.target.start_ticks <= ticks);
         before.next_back().map(|m| m.path)
     };
@@ -260,17 +308,13 @@ fn forget(dir: &Path, beginning: &str) {
 
 fn write(
     all: &[Member],
-    folder: &Folder,
-    symbols: &SymbolOptions,
+    options: &JoinOptions,
     file: File,
     part: &Path,
     path: &Path,
 ) -> Result<(), RewriteError> {
-    let name = &all[0].target.comm;
-    let absolute = folder.absolute();
-    let options = JoinOptions { name: name.clone(), path: absolute, symbols: symbols.clone() };
     let paths: Vec<PathBuf> = all.iter().map(|m| m.path.clone()).collect();
-    let left_out = finish(file, part, path, |out| join(&paths, &options, out))?.left_out;
+    let left_out = finish(file, part, path, |out| join(&paths, options, out))?.left_out;
     if !left_out.is_empty() {
         let n = count(left_out.len() as u64, "recording is", "recordings are");
         crate::term::say(&format!("{n} left out, as it can't be read: {}", left_out[0].1));

@@ -91,41 +91,74 @@ pub(super) fn how_it_ended(status: Option<i32>) -> Value {
     }
 }
 
-/// Returns what the recordings of a folder lack, a sentence each.
-pub(crate) fn losses(folder: &Path) -> Vec<String> {
-    let lines = read(&folder.join(NAME));
+/// Losses of a family: what its recordings do not have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Losses {
+    /// All of them, a sentence each.
+    pub sentences: Vec<String>,
+    /// Number of recordings that are gone or can't be read.
+    pub recordings: u64,
+    /// Number of processes that had ended before they could be recorded.
+    pub processes: u64,
+}
+
+/// Returns what the recordings of a folder lack. A folder without a journal tells of nothing.
+pub(crate) fn losses(folder: &Path) -> Losses {
+    let bytes = bytes(&folder.join(NAME));
+    let lines = lines(&bytes);
     let mut all = losses_in(&lines);
-    all.extend(unreadable(folder, &lines));
+    let gone = unreadable(folder, &lines);
+    if let Some(first) = gone.first() {
+        all.recordings = gone.len() as u64;
+        let n = count(all.recordings, "recording is", "recordings are");
+        all.sentences
+            .push(format!("{n} gone or can't be read, and no figure has what was in it: {first}"));
+    }
+    // The last line may be written at this moment.
+    let whole = &bytes[..bytes.iter().rposition(|b| *b == b'\n').unwrap_or(0)];
+    let all_lines = whole.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+    let damaged = all_lines.filter(|l| object(l).is_none()).count() as u64;
+    if damaged > 0 {
+        let n = count(damaged, "line", "lines");
+        all.sentences.push(format!(
+            "{n} of {NAME} can't be read: what they said, of missing processes perhaps, is not known"
+        ));
+    }
     all
 }
 
-/// Returns which recordings are gone or can't be read. A folder without a journal tells of none.
-fn unreadable(folder: &Path, lines: &[Value]) -> Option<String> {
-    let named = lines.iter().filter(|l| l["event"] == "attached");
-    let mut lost: Vec<&str> = named
-        .filter_map(|l| l["recording"].as_str())
-        .filter(|name| {
-            target(&folder.join(Path::new(name).file_name().unwrap_or_default())).is_err()
-        })
-        .collect();
-    lost.sort_unstable();
-    lost.dedup();
-    let first = lost.first()?;
-    let n = count(lost.len() as u64, "recording is", "recordings are");
-    Some(format!("{n} gone or can't be read, and no figure has what was in it: {first}"))
+/// Returns the names of the recordings that the journal of a folder tells of.
+pub(crate) fn named(folder: &Path) -> Vec<String> {
+    recordings(&read(&folder.join(NAME))).into_iter().map(str::to_owned).collect()
 }
 
-fn losses_in(lines: &[Value]) -> Vec<String> {
-    let mut all = Vec::new();
-    let missed = number(lines, MISSED);
-    if missed > 0 {
-        let missed = count(missed, "process", "processes");
-        all.push(format!(
+fn recordings(lines: &[Value]) -> Vec<&str> {
+    let attached = lines.iter().filter(|l| l["event"] == "attached");
+    let names = attached.filter_map(|l| Path::new(l["recording"].as_str()?).file_name()?.to_str());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Returns the names of the recordings that are gone or can't be read.
+fn unreadable<'a>(folder: &Path, lines: &'a [Value]) -> Vec<&'a str> {
+    let mut names = recordings(lines);
+    names.retain(|name| target(&folder.join(name)).is_err());
+    names
+}
+
+fn losses_in(lines: &[Value]) -> Losses {
+    let processes = number(lines, MISSED);
+    let mut sentences = Vec::new();
+    if processes > 0 {
+        let missed = count(processes, "process", "processes");
+        sentences.push(format!(
             "{missed} of the family ended before they could be recorded: no figure has what they did"
         ));
     }
     if number(lines, "overrun") > 0 {
-        all.push(
+        sentences.push(
             "there may be more of them: the kernel had more to tell than prof could take"
                 .to_owned(),
         );
@@ -137,12 +170,12 @@ fn losses_in(lines: &[Value]) -> Vec<String> {
     };
     let gone = lines.iter().filter_map(gone).fold(0, u64::saturating_add);
     if gone > 0 {
-        all.push(format!(
+        sentences.push(format!(
             "nobody attached to new processes for {}, as prof was killed: those that ended meanwhile are not known",
             duration(gone)
         ));
     }
-    all
+    Losses { sentences, recordings: 0, processes }
 }
 
 /// Returns how often something happened, as the lines of a journal say.
@@ -153,9 +186,19 @@ pub(crate) fn number(lines: &[Value], event: &str) -> u64 {
 
 /// Reads the lines of a journal. Lines that are no JSON objects are left out.
 pub(crate) fn read(path: &Path) -> Vec<Value> {
-    let bytes = prof_os::files::read_at_most(path, LONGEST).unwrap_or_default();
-    let lines = bytes.split(|b| *b == b'\n');
-    lines.filter_map(|l| serde_json::from_slice(l).ok()).filter(Value::is_object).collect()
+    lines(&bytes(path))
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    prof_os::files::read_at_most(path, LONGEST).unwrap_or_default()
+}
+
+fn lines(bytes: &[u8]) -> Vec<Value> {
+    bytes.split(|b| *b == b'\n').filter_map(object).collect()
+}
+
+fn object(line: &[u8]) -> Option<Value> {
+    serde_json::from_slice(line).ok().filter(Value::is_object)
 }
 
 /// Returns a time as the journal has it, in nanoseconds since 1970.
@@ -287,7 +330,8 @@ mod tests {
         assert_eq!(lines.len() as u64, MOST_MISSED + 1);
         assert_eq!((number(&lines, MISSED), number(&lines, "exited")), (MOST_MISSED + 5, 0));
         let losses = losses_in(&lines);
-        assert!(losses.len() == 1 && losses[0].starts_with("100,005 processes"), "{losses:?}");
+        assert_eq!((losses.processes, losses.sentences.len()), (100_005, 1));
+        assert!(losses.sentences[0].starts_with("100,005 processes"), "{losses:?}");
         std::fs::remove_file(path).expect("removed");
     }
 
@@ -296,8 +340,8 @@ mod tests {
         let gone = json!({ "event": "goes_on", "unix_ns": 9_000_000_000u64, "gone_since_unix_ns": 4_000_000_000u64 });
         let own = json!({ "event": "goes_on", "pid": 7, "unix_ns": 9, "gone_since_unix_ns": 1 });
         let told = json!({ "event": "goes_on", "unix_ns": 9, "gone_since_unix_ns": null });
-        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })]);
+        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })]).sentences;
         assert!(losses.len() == 2 && losses[1].contains("for 5.0 s"), "{losses:?}");
-        assert!(losses_in(&[own]).is_empty());
+        assert_eq!(losses_in(&[own]), Losses::default());
     }
 }

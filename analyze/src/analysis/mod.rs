@@ -14,7 +14,7 @@ use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail};
 use crate::symbols::{RecordedNames, SymbolOptions};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
-use prof_trace::records::Symbols;
+use prof_trace::records::{Joined, Symbols};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -254,8 +254,15 @@ impl Analysis {
         self.source.events
     }
 
-    /// Returns whether the recording was finished and could be read completely.
+    /// Returns whether the recording was finished and could be read completely, and lacks nothing that it was to have: figures
+    /// in place of blocks, or the end of one of the recordings that it was joined from.
     pub fn complete(&self) -> bool {
+        let lost = self.meta().joined.as_ref().is_some_and(Joined::lacks_any);
+        self.was_finished() && !self.meta().lacks_figures() && !lost
+    }
+
+    /// Returns whether the recording has an end and could be read completely.
+    pub(crate) fn was_finished(&self) -> bool {
         let whole = self.source.tail == Tail::Whole && self.source.damaged_bytes == 0;
         whole && self.meta().end.is_some()
     }

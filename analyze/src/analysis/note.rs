@@ -4,7 +4,7 @@ use super::Source;
 use crate::heap::Totals;
 use crate::load::Tail;
 use crate::style::printable;
-use prof_trace::records::Stripped;
+use prof_trace::records::{Joined, Stripped};
 use prof_trace::values::text::{count, duration, number};
 use std::fmt;
 use std::path::PathBuf;
@@ -72,6 +72,8 @@ pub enum Note {
         /// When they had all ended, in nanoseconds since the start.
         until_ns: u64,
     },
+    /// The recordings of several processes lack some of what they were to have.
+    Joined(Joined),
     /// The peaks of several processes are upper bounds, as some of their blocks are in the figures only.
     PeaksAtMost,
     /// The peaks of several processes are known as well as their steps tell.
@@ -173,6 +175,7 @@ impl fmt::Display for Note {
                 count(*blocks, "block", "blocks"),
                 duration(*until_ns)
             ),
+            Note::Joined(j) => joined(f, j),
             Note::PeaksAtMost => write!(
                 f,
                 "peaks of several processes are upper bounds where blocks are in the figures only: when each process held \
@@ -210,6 +213,23 @@ impl fmt::Display for Note {
             ),
         }
     }
+}
+
+/// Says what is missing of the processes whose recordings were joined.
+fn joined(f: &mut fmt::Formatter<'_>, j: &Joined) -> fmt::Result {
+    let of = count(j.recordings, "recording", "recordings");
+    let is_are =
+        |n, one, more| format!("{} of {of} {}", number(n), if n == 1 { one } else { more });
+    let gone = count(j.lost, "recording more is gone", "recordings more are gone");
+    let missed = count(j.missed, "process", "processes");
+    let all = [
+        (j.growing, is_are(j.growing, "is still being made", "are still being made")),
+        (j.incomplete, is_are(j.incomplete, "lacks its end or a part", "lack their end or a part")),
+        (j.lost, format!("{gone} or can't be read")),
+        (j.missed, format!("{missed} ended before they could be recorded")),
+    ];
+    let lacks: Vec<String> = all.into_iter().filter(|l| l.0 > 0).map(|l| l.1).collect();
+    write!(f, "not all that the processes did is in these figures: {}", lacks.join("; "))
 }
 
 /// Says that the machine's counter went back, and what that means for the times.
@@ -357,6 +377,9 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     }
     if let Some(f) = &meta.folded {
         notes.push(Note::Folded { blocks: f.blocks, until_ns: meta.clock.ns(f.until) });
+    }
+    if let Some(j) = meta.joined.as_ref().filter(|j| j.lacks_any()) {
+        notes.push(Note::Joined(j.clone()));
     }
     if meta.is_of_several() && meta.lacks_blocks() {
         notes.push(if meta.is_aggregated() { Note::PeaksBySteps } else { Note::PeaksAtMost });

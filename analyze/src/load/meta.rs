@@ -3,7 +3,7 @@
 use super::before::{BeforeClasses, CensusSeen, is_before};
 use super::pc::Pc;
 use super::process::ProcessSeen;
-use super::resident::Resident;
+use super::resident::{Kernel, Resident};
 use super::scans::{ScanAt, is_scan_part};
 use super::stripped::StepAt;
 use super::{Clock, IdMap};
@@ -11,7 +11,7 @@ use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
     Allocators, Call, CallFile, Calls, Census, CensusClasses, Counters, Distance, End, Epoch,
-    FoldFailed, Folded, Hooks, MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes,
+    FoldFailed, Folded, Hooks, Joined, MARKS, Mappings, Mark, Memory, Module, NodeRun, Nodes,
     PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Scan, Step, Stripped, Symbols, Target, Thread,
     Toggle, WentOver, kind,
 };
@@ -39,17 +39,6 @@ pub struct Part {
     pub start: Ticks,
     /// Ticks when it was switched off, or when the recording ended.
     pub end: Ticks,
-}
-
-/// The target's memory as the kernel counts it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kernel {
-    /// Bytes of the resident set.
-    pub rss_bytes: u64,
-    /// Bytes of the address space.
-    pub vss_bytes: u64,
-    /// Ticks of the reading.
-    pub ticks: Ticks,
 }
 
 /// Location of a module's symbols, or of names of code addresses, in a recording.
@@ -122,6 +111,8 @@ pub struct Meta {
     pub counters: Counters,
     /// Why the recording ended; `None` if its end is missing.
     pub end: Option<End>,
+    /// Facts about the recordings that this one was joined from, if it was.
+    pub joined: Option<Joined>,
     /// The last reading of the target's memory.
     pub kernel: Option<Kernel>,
     /// The resident set over time.
@@ -252,6 +243,7 @@ impl Meta {
             kind::HOOKS => Hooks::decode(payload).map(|h| self.hooks = h),
             kind::COUNTERS => Counters::decode(payload).map(|c| self.counters = c),
             kind::END => End::decode(payload).map(|e| self.end = Some(e)),
+            kind::JOINED => Joined::decode(payload).map(|j| self.joined = Some(j)),
             // Note only the location: the names are read when a stack of the module is shown.
             kind::SYMBOLS => Symbols::decode(payload).map(|s| {
                 self.symbols.insert(s.module, place);

@@ -3,6 +3,17 @@
 use crate::heap::Extent;
 use prof_trace::ticks::Ticks;
 
+/// The target's memory as the kernel counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Bytes of the resident set.
+    pub rss_bytes: u64,
+    /// Bytes of the address space.
+    pub vss_bytes: u64,
+    /// Ticks of the reading.
+    pub ticks: Ticks,
+}
+
 /// Readings of the resident set and of the address space: one, or several that follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {

@@ -46,6 +46,13 @@ impl Meta {
         self.target.pid == 0 && !self.is_of_kernel()
     }
 
+    /// Returns whether figures are missing that are written in place of blocks: they do not reach to the end of the recording.
+    #[must_use]
+    pub fn lacks_figures(&self) -> bool {
+        let hows = [Stripped::CULLED, Stripped::AGGREGATED];
+        self.stripped.as_ref().is_some_and(|s| hows.contains(&s.how))
+    }
+
     /// Returns whether the recording has figures by stack in place of events (`--aggregate`).
     #[must_use]
     pub fn is_aggregated(&self) -> bool {

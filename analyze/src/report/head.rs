@@ -5,9 +5,10 @@ use super::block_stats::SumData;
 use crate::Analysis;
 use crate::analysis::Rule;
 use crate::heap::{Errors, Group};
+use crate::load::Meta;
 use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
-use prof_trace::records::map_kind;
+use prof_trace::records::{Joined, map_kind};
 use prof_trace::ticks::Ticks;
 use serde::Serialize;
 
@@ -49,6 +50,9 @@ pub struct RecordingData {
     pub duration_ns: u64,
     /// Whether the recording was finished and nothing of it is missing.
     pub complete: bool,
+    /// Facts about the recordings of several processes that this one was joined from, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joined: Option<JoinedData>,
     /// Number of events.
     pub events: u64,
     /// Number of events that the hook could not write.
@@ -87,6 +91,38 @@ pub struct RecordingData {
     pub figures_since_ns: Option<u64>,
     /// Further facts that a reader should know.
     pub notes: Vec<String>,
+}
+
+/// Facts about the recordings of several processes that were joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct JoinedData {
+    /// Number of recordings that were joined.
+    pub recordings: u64,
+    /// Number of those that were still being recorded.
+    pub growing: u64,
+    /// Number of others that have no end, are damaged, or lack figures of their last moments.
+    pub incomplete: u64,
+    /// Number of recordings that were gone or could not be read.
+    pub lost: u64,
+    /// Number of processes that had ended before they could be recorded.
+    pub missed_processes: u64,
+    /// Whether peaks of all blocks are upper bounds, as when processes held some of these at the same time is not known.
+    pub peaks_at_most: bool,
+}
+
+impl JoinedData {
+    fn new(meta: &Meta) -> Option<Self> {
+        let &Joined { recordings, growing, incomplete, lost, missed } = meta.joined.as_ref()?;
+        let peaks_at_most = meta.is_of_several() && meta.lacks_blocks();
+        Some(Self {
+            recordings,
+            growing,
+            incomplete,
+            lost,
+            missed_processes: missed,
+            peaks_at_most,
+        })
+    }
 }
 
 /// The recorded part of the blocks.
@@ -397,7 +433,7 @@ impl Head {
         let all = filter.is_empty() && analysis.at_ns().is_none() && analysis.left_out().is_none();
         Self {
             unseen: if all { Unseen::of(analysis, None) } else { None },
-            workers: unseen::workers(analysis.meta().process.workers()),
+            workers: unseen::workers(analysis.meta().process.workers(), &analysis.shown_path()),
             target: TargetData::new(analysis),
             recording: RecordingData::new(analysis),
             filter: filter.to_vec(),
@@ -455,6 +491,7 @@ impl RecordingData {
             marks: marks.collect(),
             duration_ns: analysis.duration_ns(),
             complete: analysis.complete(),
+            joined: JoinedData::new(meta),
             events: analysis.events(),
             lost_events: meta.counters.lost,
             truncated_stacks: meta.counters.truncated,

@@ -60,6 +60,7 @@ impl HeadText<'_> {
                 format!("ended early, at a bound: {}", printable(&r[End::LIMIT.len()..]))
             }
             (Some(r), true) => format!("complete: {}", printable(r)),
+            (Some(r), false) => format!("not complete ({})", printable(r)),
             _ => "not complete".to_owned(),
         };
         self.line("recording", &format!("{}: {parts}, {time}, {end}", printable(&rec.path)))?;
@@ -103,7 +104,10 @@ impl HeadText<'_> {
             self.line("before", &before.text())?;
         }
         let peak = about_bytes(t.peak_bytes, t.peak_bytes_stderr);
-        self.line("peak", &format!("{peak} at {}", duration(t.peak_at_ns)))?;
+        let is_of_all = self.head.filter.is_empty() && self.head.at_ns.is_none();
+        let is_bound = is_of_all && rec.joined.is_some_and(|j| j.peaks_at_most);
+        let at_most = if is_bound { "at most " } else { "" };
+        self.line("peak", &format!("{at_most}{peak} at {}", duration(t.peak_at_ns)))?;
         let allocated = about_bytes(t.allocated_bytes, t.allocated_bytes_stderr);
         self.line("allocated", &format!("{allocated} ever"))?;
         self.coverage()?;

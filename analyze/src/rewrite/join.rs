@@ -33,8 +33,8 @@ use crate::load::{
 };
 use crate::symbols::SymbolOptions;
 use prof_trace::records::{
-    CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Pass, Runtimes, Stripped, Target,
-    Thread, kind,
+    self, CensusClasses, Counters, End, Hook, Hooks, Mark, Module, Pass, Runtimes, Target, Thread,
+    kind,
 };
 use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -61,6 +61,10 @@ pub struct JoinOptions {
     pub path: PathBuf,
     /// Options of the search for symbols of code outside of modules.
     pub symbols: SymbolOptions,
+    /// Number of further recordings of these processes that are gone or can't be read.
+    pub lost: u64,
+    /// Number of processes that had ended before they could be recorded.
+    pub missed: u64,
 }
 
 /// Result of joining.
@@ -110,6 +114,8 @@ pub fn join(
     let mut to = if folded { Out::fast_folded(out)? } else { Out::fast(out)? };
     to.put(kind::TARGET, &of_all(&all, options).encode())?;
     let mut joiner = Joiner::new(to, options, first.clone());
+    joiner.joined.lost = options.lost.saturating_add(done.left_out.len() as u64);
+    joiner.joined.missed = options.missed;
     match lacks {
         Lacks::Nothing => {
             for (number, (path, target)) in (0..).zip(&all) {
@@ -275,6 +281,7 @@ struct Joiner<'a, 'b> {
     marks: Vec<(Ticks, u64, String)>,
     end: Ticks,
     ended: u64,
+    joined: records::Joined,
 }
 
 impl<'a, 'b> Joiner<'a, 'b> {
@@ -301,6 +308,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
             marks: Vec::new(),
             end: Ticks::ZERO,
             ended: 0,
+            joined: records::Joined::default(),
         }
     }
 
@@ -338,7 +346,11 @@ impl<'a, 'b> Joiner<'a, 'b> {
         let ids = Ids { nodes, classes: self.classes(meta, read.most_class)?, offset };
         self.counts(meta);
         self.runtimes.extend(meta.runtimes.iter().map(|r| r.name().to_owned()));
-        *self.reasons.entry(ending(meta)).or_default() += 1;
+        let growing = meta.end.is_none() && crate::symbols::is_target(&meta.target);
+        *self.reasons.entry(ending(meta, growing)).or_default() += 1;
+        self.joined.recordings += 1;
+        self.joined.growing += u64::from(growing);
+        self.joined.incomplete += u64::from(!growing && !analysis.complete());
         self.counters.damaged_bytes = self.counters.damaged_bytes.saturating_add(damaged);
         let end = meta.end_ticks(Ticks::ZERO).wrapping_add(shift);
         self.end = self.end.max(end).max(read.last);
@@ -493,6 +505,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         }
         self.put_marks()?;
         self.to.put(kind::COUNTERS, &self.counters.encode())?;
+        self.to.put(kind::JOINED, &self.joined.encode())?;
         let reasons = &self.reasons;
         let words = |(why, n): (&String, &u64)| format!("{n} {why}");
         let reason = match reasons.keys().next() {
@@ -522,17 +535,16 @@ fn replaced(path: &Path) -> RewriteError {
 /// The words for a recording that has no end, as its collector is at work.
 const GOES_ON: &str = "still being recorded";
 
-/// Returns how a recording ended, and whether figures are missing that it was to have.
-fn ending(meta: &Meta) -> String {
-    let goes_on = meta.end.is_none() && crate::symbols::is_target(&meta.target);
+/// Returns how a recording ended, if it is not `growing`, and whether figures are missing that it was to have.
+fn ending(meta: &Meta, growing: bool) -> String {
     let reason = match &meta.end {
         Some(end) => &end.reason,
-        None if goes_on => GOES_ON,
+        None if growing => GOES_ON,
         None => "without an end",
     };
     let lacks = match &meta.stripped {
-        Some(s) if [Stripped::CULLED, Stripped::AGGREGATED].contains(&s.how) => {
-            match (s.totals.is_empty() && meta.steps.is_empty(), goes_on) {
+        Some(s) if meta.lacks_figures() => {
+            match (s.totals.is_empty() && meta.steps.is_empty(), growing) {
                 (true, _) => ", with no figures so far",
                 (_, true) => "",
                 (_, false) => ", with no figures of its last moments",

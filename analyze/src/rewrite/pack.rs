@@ -197,7 +197,7 @@ impl Packer<'_> {
         if kind != kind::STRIPPED {
             self.last.retain(|c| c.0 != kind);
         }
-        if kind != kind::END || all.complete() {
+        if kind != kind::END || all.was_finished() {
             self.last.push((kind, payload.to_vec()));
             // The end comes last.
             self.last.sort_by_key(|c| c.0 == kind::END);

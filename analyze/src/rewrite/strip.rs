@@ -181,7 +181,7 @@ fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), Rewrit
             // The last chunk of a kind counts. An incomplete recording gets no end.
             kind::COUNTERS | kind::END => {
                 last.retain(|c| c.0 != kind);
-                if kind != kind::END || analysis.complete() {
+                if kind != kind::END || analysis.was_finished() {
                     last.push((kind, payload.to_vec()));
                 }
             }

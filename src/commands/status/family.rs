@@ -29,7 +29,7 @@ pub(super) fn show(format: Format, path: &Path) -> Result<ExitCode> {
         let note = notes::last(other.pid).map(|n| n.text());
         other.what = note.unwrap_or_else(|| "not recorded any more".into());
     }
-    let losses = journal::losses(path);
+    let losses = journal::losses(path).sentences;
     let text = match format {
         Format::Json => {
             let other = |o: &Last| json!({ "pid": o.pid, "name": o.comm, "what": o.what });

@@ -42,8 +42,9 @@ pub const BOUNDS: u16 = 38;
 pub const WENT_OVER: u16 = 39;
 pub const CENSUS_CLASSES: u16 = 40;
 pub const FORKED: u16 = 41;
+pub const JOINED: u16 = 42;
 
-const NAMES: [&str; 41] = [
+const NAMES: [&str; 42] = [
     "target",
     "pass",
     "events",
@@ -85,6 +86,7 @@ const NAMES: [&str; 41] = [
     "went over",
     "census classes",
     "forked",
+    "joined",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

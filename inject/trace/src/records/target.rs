@@ -62,6 +62,14 @@ impl Target {
     }
 }
 
+impl Joined {
+    /// Returns whether the recording lacks anything of the processes that it is of.
+    #[must_use]
+    pub fn lacks_any(&self) -> bool {
+        [self.growing, self.incomplete, self.lost, self.missed].iter().any(|n| *n > 0)
+    }
+}
+
 impl Target {
     /// Returns the command line for display: the arguments, or the executable if there are none. Trailing
     /// blanks are dropped, as programs that set their title leave some.
@@ -95,6 +103,23 @@ record! {
         ancestor: text,
         /// Ticks of the fork of this ancestor's child.
         ancestor_ticks: ticks,
+    }
+}
+
+record! {
+    /// The recording was joined from those of several processes. It has an end of its own also if one of them has none, so
+    /// this tells whether all that they were to have is in it.
+    Joined {
+        /// Number of recordings that were joined.
+        recordings: int,
+        /// Number of those that were still being recorded.
+        growing: int,
+        /// Number of others that have no end, are damaged, or lack figures of their last moments.
+        incomplete: int,
+        /// Number of recordings that were gone or could not be read, so that they were not joined.
+        lost: int,
+        /// Number of processes that had ended before they could be recorded.
+        missed: int,
     }
 }
 
