@@ -173,6 +173,35 @@ fn blocks_whose_only_pointer_is_hard_to_find_are_held() {
     target.quit();
 }
 
+/// glibc 2.42 makes guards that are no mappings where the kernel can; the program makes such ones of those of any version.
+#[test]
+fn stacks_with_guards_that_are_no_mappings_hold_nothing_below_their_pointers() {
+    let scene = Scene::new("reach_guards");
+    let mut target = Target::spawn(Command::new(program_with("guards.c", &["-O1", "-pthread"])));
+    if target.line().contains("no guards") {
+        return common::skip("stacks_with_guards", "the kernel has no MADV_GUARD_INSTALL");
+    }
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    target.ask("begin");
+    for how in ["none", "stop", "fork"] {
+        let args = ["reach", &pid, "--top", "0", "--format", "json", "--snapshot", how];
+        let out = scene.prof(&args).ok("prof reach").stdout;
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        assert_eq!(report["scan"]["settled"], true, "{out}");
+        assert_eq!(report["scan"]["unreadable_bytes"], 0, "{out}");
+        let found = lost(&report);
+        // One or two pointers may stand somewhere else, too.
+        let all = |kind: &str| found.get(kind).map_or(0, |n| n.0);
+        assert!(all("lost_below") >= 57 && all("lost_thread_local") >= 18, "{how}: {found:?}");
+        assert_eq!(found.keys().filter(|k| k.starts_with("held_")).count(), 0, "{found:?}");
+    }
+    // The stacks of threads have their names.
+    let holds = scene.prof(&["holds", &pid, "--top", "0"]).ok("prof holds").stdout;
+    assert_eq!(holds.matches("stack and registers of thread").count(), 2, "{holds}");
+    target.quit();
+}
+
 #[test]
 fn a_watch_says_between_which_looks_the_last_pointer_went() {
     let scene = Scene::new("reach_watch");

@@ -457,7 +457,7 @@ impl<'a> Looks<'a> {
 
     /// Returns the id of the thread whose stack begins in a range.
     fn stack(&self, start: u64, end: u64) -> Option<u64> {
-        stack_in(&self.stacks, start, end)
+        Some(stack_in(&self.stacks, start, end)?.0)
     }
 
     /// Returns the mappings.
@@ -496,10 +496,12 @@ fn join(ranges: &mut Vec<(u64, u64)>) {
     *ranges = joined;
 }
 
-/// Returns the id of the thread whose stack begins in a range.
-fn stack_in(stacks: &[(u64, u64, u64)], start: u64, end: u64) -> Option<u64> {
-    let i = stacks.partition_point(|s| s.1 <= start);
-    stacks.get(i).filter(|s| s.0 < end).map(|s| s.2)
+/// Returns the id of the thread whose stack lies in a range, and how many others do: since Linux 6.13 and glibc 2.42 the
+/// guards between stacks are no mappings, so that the kernel joins them.
+fn stack_in(stacks: &[(u64, u64, u64)], start: u64, end: u64) -> Option<(u64, usize)> {
+    let within = stacks.get(stacks.partition_point(|s| s.1 <= start)..)?;
+    let others = within.partition_point(|s| s.0 < end).checked_sub(1)?;
+    Some((within[0].2, others))
 }
 
 /// Says whether a mapping is prof's own, or a thread's stack.
@@ -510,11 +512,13 @@ fn classify(m: &mut Map, ours: [&[(u64, u64)]; 2], stacks: [&[(u64, u64, u64)]; 
         (m.ours, m.kind) = (true, Kind::Prof);
     }
     let thread = stacks.iter().find_map(|s| stack_in(s, start, end));
-    if m.kind == Kind::Anonymous && thread.is_some() {
-        (m.kind, m.thread) = (Kind::Stack, thread);
+    let Some((tid, others)) = thread else { return };
+    if m.kind == Kind::Anonymous {
+        (m.kind, m.thread) = (Kind::Stack, Some(tid));
     }
-    if let (true, Some(tid)) = (m.name.is_empty(), thread) {
-        m.name = format!("[stack:{tid}]").into();
+    if m.name.is_empty() {
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        m.name = format!("[stack:{tid}{more}]").into();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads the memory of a process from outside.
 
-use crate::pagemap::{self, FOUND, IS_FILE, IS_PRESENT, IS_SWAPPED, PASSED, Region};
+use crate::pagemap::{self, FOUND, IS_FILE, IS_GUARD, IS_PRESENT, IS_SWAPPED, PASSED, Region};
 use crate::process::folder;
 use crate::status::Status;
 use crate::{Pid, page_size};
@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Pages whose state is read together.
 const PAGES: u64 = 1 << 15;
@@ -17,6 +18,7 @@ const PAGES: u64 = 1 << 15;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const OF_FILE: u64 = 1 << 61;
+const GUARD: u64 = 1 << 58;
 
 /// Returns the bytes of memory that programs can still get without the machine swapping (`MemAvailable` in
 /// proc_meminfo(5)); `None`: the kernel does not tell.
@@ -32,6 +34,17 @@ pub struct Reader {
     pid: Pid,
     mem: File,
     pagemap: File,
+    /// Whether the kernel may know guard regions.
+    knows_guards: AtomicBool,
+}
+
+/// Pages of a mapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// Parts with contents of the process's own, in order.
+    pub touched: Vec<Range<u64>>,
+    /// Guard regions, in order: madvise(2), MADV_GUARD_INSTALL. Kernels before Linux 6.15 don't tell of them.
+    pub guards: Vec<Range<u64>>,
 }
 
 impl Reader {
@@ -42,7 +55,8 @@ impl Reader {
     pub fn open(pid: Pid) -> io::Result<Self> {
         let folder = folder(pid);
         let mem = File::open(folder.clone() + "/mem")?;
-        Ok(Self { pid, mem, pagemap: File::open(folder + "/pagemap")? })
+        let pagemap = File::open(folder + "/pagemap")?;
+        Ok(Self { pid, mem, pagemap, knows_guards: AtomicBool::new(true) })
     }
 
     /// Returns the process.
@@ -75,37 +89,56 @@ impl Reader {
         read.unwrap_or(0)
     }
 
+    /// Returns the parts of a range that have contents of the process's own, see [`Self::pages`].
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn touched(&self, range: Range<u64>, shared: bool) -> io::Result<Vec<Range<u64>>> {
+        self.pages(range, shared).map(|p| p.touched)
+    }
+
     /// Returns the parts of a range that have contents of the process's own: pages that it has touched, and not those that
     /// are still as they are in a file. Others were never written to, and a look would add them to the process. The range
     /// lies in one mapping, which is shared or not, and its ends are multiples of a page.
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn touched(&self, range: Range<u64>, shared: bool) -> io::Result<Vec<Range<u64>>> {
-        let mut found = Parts::default();
+    pub fn pages(&self, range: Range<u64>, shared: bool) -> io::Result<Pages> {
+        let mut found = Found::default();
         match self.scan(&range, shared, &mut found) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
-                let mut found = Parts::default();
+                found = Found::default();
                 self.read_entries(&range, shared, &mut found)?;
-                Ok(found.0)
             }
-            done => done.map(|()| found.0),
+            done => done?,
         }
+        Ok(Pages { touched: found.touched.0, guards: found.guards.0 })
     }
 
     /// Has the kernel pass over what has no pages: a program may have reserved terabytes, which takes it a second each by
     /// entries.
-    fn scan(&self, range: &Range<u64>, shared: bool, found: &mut Parts) -> io::Result<()> {
+    fn scan(&self, range: &Range<u64>, shared: bool, found: &mut Found) -> io::Result<()> {
         let mut regions = [Region::default(); 512];
         let (of, mut at) = (IS_PRESENT | IS_SWAPPED, range.start);
         while at < range.end {
             let part = (at, range.end.min(at.saturating_add(PASSED)));
-            let told = of | IS_FILE;
-            let (n, next) = pagemap::query(&self.pagemap, part, FOUND, of, told, &mut regions)?;
+            let guard = if self.knows_guards.load(Relaxed) { IS_GUARD } else { 0 };
+            let told = of | IS_FILE | guard;
+            let (n, next) = match pagemap::query(&self.pagemap, part, FOUND, of, told, &mut regions)
+            {
+                // An older kernel refuses a category that it does not know.
+                Err(e) if guard != 0 && e.raw_os_error() == Some(libc::EINVAL) => {
+                    self.knows_guards.store(false, Relaxed);
+                    continue;
+                }
+                done => done?,
+            };
             for r in &regions[..n] {
                 let is = |what: u64| r.categories & what != 0;
-                if is(IS_SWAPPED) || is(IS_PRESENT) && (shared || !is(IS_FILE)) {
-                    found.add(r.start..r.end);
+                if is(IS_GUARD) {
+                    found.guards.add(r.start..r.end);
+                } else if is(IS_SWAPPED) || is(IS_PRESENT) && (shared || !is(IS_FILE)) {
+                    found.touched.add(r.start..r.end);
                 }
             }
             if next <= at {
@@ -117,7 +150,7 @@ impl Reader {
     }
 
     /// Reads an entry for each page.
-    fn read_entries(&self, range: &Range<u64>, shared: bool, found: &mut Parts) -> io::Result<()> {
+    fn read_entries(&self, range: &Range<u64>, shared: bool, found: &mut Found) -> io::Result<()> {
         let page = page_size();
         let mut bytes = vec![0; (PAGES * 8) as usize];
         let mut at = range.start;
@@ -130,17 +163,26 @@ impl Reader {
             }
             for (k, entry) in want[..n].as_chunks::<8>().0.iter().enumerate() {
                 let entry = u64::from_ne_bytes(*entry);
+                let start = at + k as u64 * page;
                 let there = entry & SWAPPED != 0
                     || entry & PRESENT != 0 && (shared || entry & OF_FILE == 0);
-                if there {
-                    let start = at + k as u64 * page;
-                    found.add(start..start + page);
+                if entry & GUARD != 0 {
+                    found.guards.add(start..start + page);
+                } else if there {
+                    found.touched.add(start..start + page);
                 }
             }
             at += n as u64 / 8 * page;
         }
         Ok(())
     }
+}
+
+/// As [`Pages`].
+#[derive(Default)]
+struct Found {
+    touched: Parts,
+    guards: Parts,
 }
 
 /// Ranges in order, joined where they touch.
@@ -191,11 +233,23 @@ mod tests {
                 unsafe { ((at + n * page) as *mut u8).write_volatile(1) };
             }
             let range = at..at + 9000 * page;
-            let mut read = Parts::default();
+            // Linux before 6.13 has no guard regions, and does not tell of them before 6.15.
+            const INSTALL: libc::c_int = 102;
+            // SAFETY: the page lies inside of the mapping, and nothing reads it.
+            let can =
+                unsafe { libc::madvise((at + 4001 * page) as *mut _, page as usize, INSTALL) };
+            let mut read = Found::default();
             reader.read_entries(&range, shared, &mut read).expect("entries");
-            assert_eq!(read.0.len(), 2002);
-            assert_eq!(read.0[2000], at + 8000 * page..at + 8002 * page);
-            assert_eq!(reader.touched(range, shared).expect("ranges"), read.0);
+            let (touched, guards) = (read.touched.0, read.guards.0);
+            let guard = at + 4001 * page..at + 4002 * page;
+            if can == 0 && !guards.is_empty() {
+                assert_eq!(guards, [guard]);
+            }
+            if !(can == 0 && guards.is_empty()) {
+                assert_eq!(touched.len(), 2002);
+                assert_eq!(touched[2000], at + 8000 * page..at + 8002 * page);
+            }
+            assert_eq!(reader.pages(range, shared).expect("ranges"), Pages { touched, guards });
         }
     }
 

@@ -14,6 +14,9 @@ pub const IS_SWAPPED: u64 = 1 << 4;
 pub const IS_ZERO: u64 = 1 << 5;
 /// A part of a huge page.
 pub const IS_HUGE: u64 = 1 << 6;
+/// A page of a guard region, which faults at each access: madvise(2), MADV_GUARD_INSTALL. Known since Linux 6.15; the kernel
+/// also calls such a page swapped.
+pub const IS_GUARD: u64 = 1 << 8;
 
 /// Greatest number of pages that one call should find, if the process runs: 0.2 ms, if none of the kernel's data is in a
 /// cache. The kernel holds the lock of the mappings meanwhile.

@@ -149,8 +149,11 @@ impl Scanner {
             let why = "it has mapped memory meanwhile that a copy does not get; try again";
             return Err(not_copied(pid, why.into()).into());
         }
-        for m in memory.maps.iter().filter(|m| may_point(m) && !m.is_device() && !m.shared) {
-            memory.parts.extend(reader.touched(m.start.0..m.end.0, false).unwrap_or_default());
+        for m in std::mem::take(&mut memory.maps) {
+            match m.shared {
+                true => memory.maps.push(m),
+                false => memory.add(&reader, m),
+            }
         }
         memory.leave_out(apart);
         memory.leave_out(&moment.threads.dead(&reader, memory));

@@ -1,6 +1,7 @@
 //! The target's memory: which of it there is, and its contents.
 
 use crate::ranges::without;
+use prof_os::RemoteAddr;
 use prof_os::Result;
 use prof_os::maps::{self, Map};
 use prof_os::memory::Reader;
@@ -16,7 +17,8 @@ const KERNELS: [&[u8]; 4] = [b"[vdso]", b"[vvar]", b"[vvar_vclock]", b"[vsyscall
 /// The memory that may hold pointers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScannedMemory {
-    /// The mappings of the process.
+    /// The mappings of the process. A guard region inside of one (madvise(2), MADV_GUARD_INSTALL) is a mapping of its own that
+    /// nothing may access, as guards were before.
     pub maps: Vec<Map>,
     /// Touched parts of them, in the order of their addresses.
     pub parts: Vec<Range<u64>>,
@@ -32,21 +34,27 @@ impl ScannedMemory {
     /// # Errors
     /// If the process is gone.
     pub(crate) fn of(reader: &Reader) -> Result<Self> {
-        let maps = maps::of(reader.pid())?;
-        let (mut parts, mut absent, mut devices) = (Vec::new(), 0, 0);
-        for m in maps.iter().filter(|m| may_point(m)) {
-            if m.is_device() {
-                devices += m.len();
-                continue;
-            }
-            // A mapping that has just gone has no pages any more.
-            let found = reader.touched(m.start.0..m.end.0, m.shared).unwrap_or_default();
-            if m.shared {
-                absent += m.len() - found.iter().map(|r| r.end - r.start).sum::<u64>();
-            }
-            parts.extend(found);
+        let mut all = Self::default();
+        for m in maps::of(reader.pid())? {
+            all.add(reader, m);
         }
-        Ok(Self { maps, parts, absent, devices })
+        Ok(all)
+    }
+
+    /// Adds a mapping behind the others, with the parts of it that are touched.
+    pub(crate) fn add(&mut self, reader: &Reader, m: Map) {
+        if !may_point(&m) || m.is_device() {
+            self.devices += if may_point(&m) { m.len() } else { 0 };
+            self.maps.push(m);
+            return;
+        }
+        // A mapping that has just gone has no pages any more.
+        let found = reader.pages(m.start.0..m.end.0, m.shared).unwrap_or_default();
+        if m.shared {
+            self.absent += m.len() - found.touched.iter().map(|r| r.end - r.start).sum::<u64>();
+        }
+        self.parts.extend(found.touched);
+        self.maps.extend(split(m, &found.guards));
     }
 
     /// Removes ranges, which must be in order, from the parts to read.
@@ -98,6 +106,26 @@ impl ScannedMemory {
         let n = self.maps.partition_point(|m| m.start.0 <= address);
         self.maps.get(n.checked_sub(1)?).filter(|m| address < m.end.0)
     }
+}
+
+/// Returns the parts of a mapping between guard regions, which must be in order, and these. A mapping of a file stays as it is.
+fn split(m: Map, guards: &[Range<u64>]) -> Vec<Map> {
+    if guards.is_empty() || m.inode != 0 || m.shared {
+        return vec![m];
+    }
+    let part = |range: Range<u64>, is_guard: bool| Map {
+        start: RemoteAddr(range.start),
+        end: RemoteAddr(range.end),
+        read: m.read && !is_guard,
+        write: m.write && !is_guard,
+        exec: m.exec && !is_guard,
+        ..m.clone()
+    };
+    let whole = m.start.0..m.end.0;
+    let between = without(&[whole], guards).into_iter().map(|r| part(r, false));
+    let mut all: Vec<Map> = between.chain(guards.iter().map(|g| part(g.clone(), true))).collect();
+    all.sort_by_key(|m| m.start);
+    all
 }
 
 /// Returns whether a mapping may hold pointers of the program: all but the kernel's and prof's own. Shared memory that the
