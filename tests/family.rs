@@ -145,6 +145,47 @@ fn processes_are_found_by_their_name_and_are_one_recording() {
     assert_eq!(maps.code, 2, "{maps:#?}");
     assert!(maps.stderr.contains("--pid"), "{maps:#?}");
     scene.prof(&["maps", folder, "--pid", &pids[0].to_string()]).ok("maps");
+    each_by_itself(&scene, folder, &pids, all.total("live_bytes"));
+}
+
+/// Checks `--by-process` of the commands that write files, run a script, compare, or show scans.
+fn each_by_itself(scene: &Scene, folder: &str, pids: &[i32], live: u64) {
+    for (command, more) in [("strip", &["--threshold", "1ms"][..]), ("pack", &[])] {
+        let to = scene.path(&format!("{command}.{{pid}}.prof"));
+        let to = to.to_str().expect("UTF-8");
+        let args = [&[command, folder, "--by-process", "-o", to], more].concat();
+        scene.prof(&args).ok(command);
+        let files = pids.iter().map(|pid| scene.path(&format!("{command}.{pid}.prof")));
+        let sum: u64 = files.map(|file| scene.report(&file).total("live_bytes")).sum();
+        assert_eq!(sum, live, "{command}");
+        let without = scene.prof(&[command, folder, "--by-process", "-o", "x.prof"]);
+        assert!(without.code == 2 && without.stderr.contains("{pid}"), "{without:#?}");
+    }
+    let (pid, one) = (pids[1].to_string(), scene.path("one.prof"));
+    let to = one.to_str().expect("UTF-8");
+    scene.prof(&["pack", folder, "--pid", &pid, "-o", to]).ok("pack");
+    assert_eq!(scene.report(&one).number("/target/pid"), pids[1] as u64);
+    let code = "println(data().path())";
+    let said = scene.prof(&["script", "--data", folder, "--by-process", "-e", code]).ok("script");
+    for pid in pids {
+        assert!(said.stdout.contains(&format!("pid {pid} #####\n")), "{said:#?}");
+        assert!(said.stdout.contains(&format!(".{pid}.prof\n")), "{said:#?}");
+    }
+    // With themselves, and one that the second family does not have.
+    let diff = |more: &[&str]| {
+        let args = [&["diff", folder, folder, "--by-process"], more].concat();
+        scene.prof(&args).ok("diff").stdout
+    };
+    let text = diff(&["--top", "1"]);
+    assert!(text.contains("+0 B") && text.contains("and 1 process more"), "{text}");
+    let all: Value = serde_json::from_str(&diff(&["--format", "json"])).expect("JSON");
+    let all = all.as_array().expect("processes");
+    assert_eq!(all.len(), pids.len());
+    for one in all {
+        assert!(one["pids"][0] == one["pids"][1] && one["live_bytes"][0] == one["live_bytes"][1]);
+    }
+    let none = scene.prof(&["holds", folder, "--by-process"]);
+    assert!(none.code == 2 && none.stderr.contains("no process of the family has a scan"));
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! `--by-process`: what commands on recordings show of each process of a family.
 
-use super::input::{InputArgs, Locate, resolve};
+mod changes;
+
+pub(crate) use changes::diff;
+
+use super::input::{IndexArgs, InputArgs, Locate, resolve};
 use super::report::{Format, ReportArgs, given, moment, print};
 use crate::failure::usage;
 use crate::family::folder::Folder;
@@ -12,7 +16,8 @@ use clap::Args;
 use prof_analyze::report::{Head, SortKey};
 use prof_os::Pid;
 use prof_trace::values::text::{bytes, count, number};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// The option of commands that can answer for each process of a family by itself.
@@ -56,10 +61,22 @@ pub(crate) fn each(
     (name, pids): (Option<&str>, &[Pid]),
     format: Format,
     locate: Locate<'_>,
+    work: impl FnMut(String) -> Result<ExitCode>,
+) -> Result<ExitCode> {
+    each_of_these(&processes(name, pids, locate)?, format, work)
+}
+
+/// Does the same for these recordings of a family.
+///
+/// # Errors
+/// The first error of any.
+pub(crate) fn each_of_these(
+    all: &[Member],
+    format: Format,
     mut work: impl FnMut(String) -> Result<ExitCode>,
 ) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
-    for (i, m) in processes(name, pids, locate)?.iter().enumerate() {
+    for (i, m) in all.iter().enumerate() {
         let line = if i == 0 { "" } else { "\n" };
         let comm = crate::term::one_line(&m.target.comm);
         if format == Format::Text {
@@ -91,6 +108,39 @@ pub(crate) fn each_of(
     })
 }
 
+/// Stands in the name of a file for the id of a process.
+const PID: &str = "{pid}";
+
+/// Has a file written for each process. Each call gets the recording's path, and that of the file: `output` with the
+/// process's id. A process that has run several programs has several recordings: the names of the later ones end with a
+/// number.
+///
+/// # Errors
+/// If the name has no place for the id; else the first error of any.
+pub(crate) fn each_file(
+    (name, pids): (Option<&str>, &[Pid]),
+    output: Option<&Path>,
+    locate: Locate<'_>,
+    mut work: impl FnMut(String, PathBuf) -> Result<()>,
+) -> Result<ExitCode> {
+    let all = processes(name, pids, locate)?;
+    let Some(to) = output.and_then(Path::to_str).filter(|n| n.contains(PID)) else {
+        return Err(usage(format!(
+            "--by-process writes a file for each process, so -o wants a name with {PID}, such as heap.{PID}.json"
+        )));
+    };
+    let mut seen: HashMap<u32, u32> = HashMap::new();
+    for m in all {
+        let times = seen.entry(m.target.pid).and_modify(|n| *n += 1).or_insert(1);
+        let pid = match times {
+            1 => m.target.pid.to_string(),
+            n => format!("{}-{n}", m.target.pid),
+        };
+        work(m.path.to_string_lossy().into_owned(), to.replace(PID, &pid).into())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Shows the figures of each process, a line each.
 ///
 /// # Errors
@@ -99,7 +149,7 @@ pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> 
     let mut heads = Vec::new();
     let input = &args.input;
     for m in processes(input.input.as_deref(), &input.index.pid, locate)? {
-        let index = args.input.index.open(&m.path)?;
+        let index = IndexArgs { pid: Vec::new(), ..input.index.clone() }.open(&m.path)?;
         let query = args.input.query(&index)?;
         let at = match args.peak {
             true => Some(index.analysis().totals().peak_ticks),
@@ -189,6 +239,9 @@ fn below(heads: &[Head], left_out: usize) -> String {
     text
 }
 
+/// Column of the processes' names in a table.
+const NAME: usize = 1;
+
 /// Returns a line for each process.
 fn table(heads: &[Head]) -> String {
     let titles = ["pid", "name", "live", "blocks", "peak", "allocated", "allocations", "lost"];
@@ -208,18 +261,23 @@ fn table(heads: &[Head]) -> String {
         ]);
         ends.push(h.recording.end_reason.as_deref().unwrap_or("goes on"));
     }
+    columns(&rows, &ends)
+}
+
+/// Returns a table: names begin on the left, and numbers end on the right. What stands behind a row ends it.
+fn columns<const N: usize>(rows: &[[String; N]], behind: &[&str]) -> String {
     let width = |i: usize| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    let widths: Vec<usize> = (0..N).map(width).collect();
     let mut text = String::new();
-    for (row, end) in rows.iter().zip(ends) {
+    for (row, end) in rows.iter().zip(behind) {
         for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            // Names begin on the left, and numbers end on the right.
             match i {
-                1 => text += &format!("{cell:<width$}  "),
+                NAME => text += &format!("{cell:<width$}  "),
                 _ => text += &format!("{cell:>width$}  "),
             }
         }
         text += end;
+        text.truncate(text.trim_end().len());
         text.push('\n');
     }
     text

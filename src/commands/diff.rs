@@ -41,6 +41,11 @@ pub(crate) struct DiffArgs {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
+    /// Compare the figures of each process of two families, a line each: a process with itself, or with the one of the same
+    /// name that began as early among these
+    #[arg(long, help_heading = "Families")]
+    pub by_process: bool,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub index: IndexArgs,
@@ -54,6 +59,9 @@ pub(crate) struct DiffArgs {
 /// # Errors
 /// If a recording can't be read, or standard output can't be written to.
 pub(crate) fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by_process {
+        return super::by_process::diff(args, locate);
+    }
     let open = |name: &str| args.index.open(&resolve(Some(name), locate)?);
     let (before, after) = (open(&args.before)?, open(&args.after)?);
     let analysis = |index: &Index| {

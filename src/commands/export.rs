@@ -1,6 +1,6 @@
 //! `prof export`: writes a recording in the formats of other tools.
 
-use super::by_process::processes;
+use super::by_process::each_file;
 use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Of, given, moment};
 use crate::failure::usage;
@@ -12,7 +12,6 @@ use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
 use prof_analyze::maps::Held;
 use prof_trace::values::parse::{Time, time};
-use std::collections::HashMap;
 use std::io::{BufWriter, ErrorKind, IsTerminal};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -136,34 +135,15 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
 }
 
-/// Stands in the name of a file for the id of a process.
-const PID: &str = "{pid}";
-
-/// Writes a file for each process of a family. A process that has run several programs has several recordings: the names
-/// of the later ones end with a number.
+/// Writes a file for each process of a family.
 fn each_process(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    let input = &args.input;
-    let all = processes(input.input.as_deref(), &input.index.pid, locate)?;
-    let name = args.output.as_deref().and_then(Path::to_str).filter(|n| n.contains(PID));
-    let Some(name) = name else {
-        return Err(usage(format!(
-            "--by-process writes a file for each process, so -o wants a name with {PID}, such as heap.{PID}.json"
-        )));
-    };
-    let mut seen: HashMap<u32, u32> = HashMap::new();
-    for m in all {
-        let times = seen.entry(m.target.pid).and_modify(|n| *n += 1).or_insert(1);
-        let pid = match times {
-            1 => m.target.pid.to_string(),
-            n => format!("{}-{n}", m.target.pid),
-        };
-        let mut one = ExportArgs { by_process: false, ..args.clone() };
-        one.output = Some(name.replace(PID, &pid).into());
-        one.input.input = Some(m.path.to_string_lossy().into_owned());
+    let input = (args.input.input.as_deref(), &args.input.index.pid[..]);
+    each_file(input, args.output.as_deref(), locate, |path, output| {
+        let mut one = ExportArgs { by_process: false, output: Some(output), ..args.clone() };
+        one.input.input = Some(path);
         one.input.index.pid.clear();
-        run(&one, locate)?;
-    }
-    Ok(ExitCode::SUCCESS)
+        run(&one, locate).map(|_| ())
+    })
 }
 
 /// Returns the total of the chosen figure.

@@ -1,10 +1,10 @@
 //! `prof strip`, `prof pack` and `prof extract`: make recordings from recordings, and extract files.
 
+use super::by_process::{ByProcess, each_file};
 use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::report::print;
 use crate::failure::usage;
 use crate::family::folder::Folder;
-use crate::family::joined;
 use crate::part::Part;
 use crate::term::say;
 use anyhow::{Context, Result};
@@ -14,6 +14,7 @@ use prof_analyze::rewrite::{
 };
 use prof_analyze::symbols::SymbolOptions;
 use prof_analyze::{Analysis, LoadOptions};
+use prof_os::Pid;
 use prof_trace::values::parse::{duration, size};
 use prof_trace::values::text::{bytes, count, number};
 use std::io::{BufWriter, Write};
@@ -35,12 +36,16 @@ pub(crate) struct StripArgs {
     /// Remove blocks that lived shorter than this (30 or 30s, 4h3m2s)
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub threshold: u64,
-    /// The file to write to, which must not exist; or a stream, like /dev/stdout
+    /// The file to write to, which must not exist; or a stream, like /dev/stdout. With --by-process its name has {pid},
+    /// in whose place the process's id stands
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub index: IndexArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// Make a recording that can be read on any machine
@@ -53,7 +58,8 @@ pub(crate) struct PackArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
-    /// The file to write to, which must not exist; or a stream, like /dev/stdout
+    /// The file to write to, which must not exist; or a stream, like /dev/stdout. With --by-process its name has {pid},
+    /// in whose place the process's id stands
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Which names to remove
@@ -62,6 +68,12 @@ pub(crate) struct PackArgs {
     /// Add the files of the modules, too, and those with their debug information
     #[arg(long)]
     pub files: bool,
+    /// Of the folder of a family, take this process (may be given again)
+    #[arg(long, help_heading = "Families", value_name = "PID")]
+    pub pid: Vec<Pid>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// Extract the files that are kept in a recording
@@ -118,6 +130,15 @@ fn write<T>(
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
 pub(crate) fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.by.by_process {
+        let input = (args.input.as_deref(), &args.index.pid[..]);
+        return each_file(input, Some(&args.output), locate, |path, output| {
+            let by = ByProcess::default();
+            let mut one = StripArgs { input: Some(path), output, by, ..args.clone() };
+            one.index.pid.clear();
+            run_strip(&one, locate).map(|_| ())
+        });
+    }
     let index = args.index.open(&resolve(args.input.as_deref(), locate)?)?;
     say_losses(index.analysis());
     write(
@@ -147,11 +168,17 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
     if args.files && anonymize != Anonymize::None {
         return Err(usage("--files would give away what --anonymize leaves out; give one of them"));
     }
+    if args.by.by_process {
+        let input = (args.input.as_deref(), &args.pid[..]);
+        return each_file(input, Some(&args.output), locate, |path, output| {
+            let (by, pid) = (ByProcess::default(), Vec::new());
+            let one = PackArgs { input: Some(path), output, by, pid, ..args.clone() };
+            run_pack(&one, locate).map(|_| ())
+        });
+    }
     let path = resolve(args.input.as_deref(), locate)?;
-    let path = match Folder::open(&path) {
-        Some(folder) => joined::recording(&folder, &[], &SymbolOptions::default())?,
-        None => path,
-    };
+    let index = IndexArgs { pid: args.pid.clone(), ..IndexArgs::plain() };
+    let path = index.of_family(&path, &SymbolOptions::default())?.unwrap_or(path);
     let options = PackOptions { anonymize, files: args.files };
     let analysis =
         Analysis::from_file(&path, &LoadOptions::default()).map_err(|e| wrong(e.into()))?;

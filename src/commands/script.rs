@@ -1,9 +1,10 @@
 //! `prof script`: runs programs that ask questions about recordings.
 
+use super::by_process::{ByProcess, each};
 use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::interrupt::{self, OnInterrupt, Otherwise};
 use super::prompt;
-use super::report::print;
+use super::report::{Format, print};
 use crate::failure::{FAILED, USAGE, usage};
 use crate::term::say;
 use anyhow::{Context as _, Result, anyhow};
@@ -47,6 +48,9 @@ pub(crate) struct ScriptArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub index: IndexArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by: ByProcess,
 }
 
 /// Run scripts from standard input, with the options of `bytehound script-slave`
@@ -87,9 +91,31 @@ pub(crate) fn run(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
         print(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.by.by_process {
+        return each_process(args, locate);
+    }
     let data = args.data.iter().map(|name| open(&args.index, name, locate));
     let data: Vec<Arc<Recording>> = data.collect::<Result<_>>()?;
     on_stack(|| run_on(args, data)).context("cannot start the script's thread")?
+}
+
+/// Runs the script for each process of a family, with its recording alone as data.
+fn each_process(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let [folder] = &args.data[..] else {
+        return Err(usage("--by-process wants one folder of a family, as --data FOLDER"));
+    };
+    if args.serve_stdin
+        || args.code.is_none() && args.file.as_deref().is_none_or(|f| f == Path::new("-"))
+    {
+        return Err(usage(
+            "--by-process runs a script again and again: it wants a FILE, or -e CODE",
+        ));
+    }
+    each((Some(folder), &args.index.pid), Format::Text, locate, |path| {
+        let mut one = ScriptArgs { by: ByProcess::default(), data: vec![path], ..args.clone() };
+        one.index.pid.clear();
+        run(&one, locate)
+    })
 }
 
 /// Runs the command on recordings.

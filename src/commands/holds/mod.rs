@@ -5,6 +5,7 @@ mod looked;
 mod roots;
 mod save;
 
+use super::by_process::{ByProcess, each_of_these, processes};
 use super::input::SymbolArgs;
 use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::reach::scan::ScanArgs;
@@ -20,6 +21,7 @@ use prof_analyze::report::Style;
 use prof_os::Pid;
 use prof_trace::shared::MARK_NAME;
 use prof_trace::values::parse;
+use prof_trace::values::text::count;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -115,6 +117,9 @@ pub(crate) struct HoldsArgs {
     /// Of the folder of a family, take this process
     #[arg(long, help_heading = "Families", value_name = "PID")]
     pub pid: Option<Pid>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub by_process: ByProcess,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -219,6 +224,9 @@ pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     args.check_saved()?;
+    if args.by_process.by_process {
+        return each_process(args, locate);
+    }
     let path = resolve(args.input.as_deref(), locate)?;
     let index = IndexArgs {
         symbols: args.symbols.clone(),
@@ -243,6 +251,32 @@ pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the saved scans of each process. Processes without a scan are counted on standard error.
+fn each_process(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.export.is_some() {
+        return Err(usage(
+            "--by-process prints a report of each process; --export writes one file, so it wants --pid",
+        ));
+    }
+    let mut all = processes(args.input.as_deref(), args.pid.as_slice(), locate)?;
+    let before = all.len();
+    let index = IndexArgs { symbols: args.symbols.clone(), ..IndexArgs::plain() };
+    all.retain(|m| index.open(&m.path).is_ok_and(|i| !i.analysis().meta().scans.is_empty()));
+    if all.is_empty() {
+        return Err(usage(
+            "no process of the family has a scan; `prof holds PID --save` makes one",
+        ));
+    }
+    if all.len() < before {
+        let n = count((before - all.len()) as u64, "process has", "processes have");
+        term::say(&format!("{n} no scan; `prof holds PID --save` makes one"));
+    }
+    each_of_these(&all, args.format, |path| {
+        let by_process = ByProcess::default();
+        run(&HoldsArgs { input: Some(path), by_process, pid: None, ..args.clone() }, locate)
+    })
 }
 
 fn style() -> Style {
