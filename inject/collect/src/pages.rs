@@ -5,7 +5,7 @@
 //! longer than a fraction of a millisecond, whatever the size of the mapping.
 
 use prof_os::pagemap::{
-    self, FOUND, IS_FILE, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_ZERO, PASSED, Region,
+    self, FOUND, IS_FILE, IS_GUARD, IS_HUGE, IS_PRESENT, IS_SWAPPED, IS_ZERO, PASSED, Region,
 };
 use std::fs::File;
 use std::io;
@@ -169,13 +169,15 @@ impl Pages {
     /// Queries ranges of equal pages; returns the address where it stopped.
     fn scan(&self, start: u64, end: u64, files: bool, all: &mut Counted) -> io::Result<u64> {
         let mut found = [Region::default(); 512];
-        let told = IS_PRESENT | IS_SWAPPED | IS_ZERO | IS_HUGE | if files { IS_FILE } else { 0 };
+        let told = IS_PRESENT | IS_SWAPPED | IS_GUARD | IS_ZERO | IS_HUGE;
+        let told = told | if files { IS_FILE } else { 0 };
         let (n, next) = self.query(start, end, FOUND, IS_PRESENT | IS_SWAPPED, told, &mut found)?;
         for r in found.iter().take(n) {
             let is = |what: u64| r.categories & what != 0;
             let resident = is(IS_PRESENT) && !is(IS_ZERO);
             let bytes = r.end.saturating_sub(r.start);
-            all.add(bytes, resident, is(IS_FILE), is(IS_SWAPPED), false);
+            // The kernel calls guards swapped.
+            all.add(bytes, resident, is(IS_FILE), is(IS_SWAPPED) && !is(IS_GUARD), false);
             if resident && is(IS_HUGE) {
                 all.huge = all.huge.saturating_add(bytes);
             }
@@ -235,7 +237,7 @@ impl Pages {
             let entry = u64::from_ne_bytes(*e);
             let is = |bit: u32| entry >> bit & 1 == 1;
             // A page neither of a file nor mapped by this process alone: shared after a fork, or the zero page.
-            all.add(self.page, is(63), is(61), is(62), !is(61) && !is(56));
+            all.add(self.page, is(63), is(61), is(62) && !is(58), !is(61) && !is(56));
             if is(63) && is(61) && is(56) {
                 all.file_alone = all.file_alone.saturating_add(self.page);
             }
@@ -278,6 +280,14 @@ pub(crate) mod tests {
                 shared.add(n * page).write_volatile(1);
             }
             private.add(100 * page).read_volatile();
+            // A guard is in no count, where the kernel tells of guards (Linux 6.15).
+            let (guard, mut entry) = (private.add(200 * page), [0; 8]);
+            libc::madvise(guard.cast(), page, 102);
+            let at = guard as u64 / p.page() * 8;
+            p.file.read_exact_at(&mut entry, at).expect("an entry");
+            if u64::from_ne_bytes(entry) >> 58 & 1 == 0 {
+                libc::madvise(guard.cast(), page, 103);
+            }
         }
         let at = |m: *mut u8| (m as u64, m as u64 + 9000 * page as u64);
         let bytes = 4 * p.page();

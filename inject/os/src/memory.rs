@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Pages whose state is read together.
 const PAGES: u64 = 1 << 15;
@@ -34,8 +33,6 @@ pub struct Reader {
     pid: Pid,
     mem: File,
     pagemap: File,
-    /// Whether the kernel may know guard regions.
-    knows_guards: AtomicBool,
 }
 
 /// Pages of a mapping.
@@ -55,8 +52,7 @@ impl Reader {
     pub fn open(pid: Pid) -> io::Result<Self> {
         let folder = folder(pid);
         let mem = File::open(folder.clone() + "/mem")?;
-        let pagemap = File::open(folder + "/pagemap")?;
-        Ok(Self { pid, mem, pagemap, knows_guards: AtomicBool::new(true) })
+        Ok(Self { pid, mem, pagemap: File::open(folder + "/pagemap")? })
     }
 
     /// Returns the process.
@@ -104,41 +100,32 @@ impl Reader {
     /// # Errors
     /// If the process is gone.
     pub fn pages(&self, range: Range<u64>, shared: bool) -> io::Result<Pages> {
-        let mut found = Found::default();
+        let mut found = Pages::default();
         match self.scan(&range, shared, &mut found) {
             Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
-                found = Found::default();
+                found = Pages::default();
                 self.read_entries(&range, shared, &mut found)?;
             }
             done => done?,
         }
-        Ok(Pages { touched: found.touched.0, guards: found.guards.0 })
+        Ok(found)
     }
 
     /// Has the kernel pass over what has no pages: a program may have reserved terabytes, which takes it a second each by
     /// entries.
-    fn scan(&self, range: &Range<u64>, shared: bool, found: &mut Found) -> io::Result<()> {
+    fn scan(&self, range: &Range<u64>, shared: bool, found: &mut Pages) -> io::Result<()> {
         let mut regions = [Region::default(); 512];
-        let (of, mut at) = (IS_PRESENT | IS_SWAPPED, range.start);
+        let (of, mut at) = (IS_PRESENT | IS_SWAPPED | IS_GUARD, range.start);
         while at < range.end {
             let part = (at, range.end.min(at.saturating_add(PASSED)));
-            let guard = if self.knows_guards.load(Relaxed) { IS_GUARD } else { 0 };
-            let told = of | IS_FILE | guard;
-            let (n, next) = match pagemap::query(&self.pagemap, part, FOUND, of, told, &mut regions)
-            {
-                // An older kernel refuses a category that it does not know.
-                Err(e) if guard != 0 && e.raw_os_error() == Some(libc::EINVAL) => {
-                    self.knows_guards.store(false, Relaxed);
-                    continue;
-                }
-                done => done?,
-            };
+            let told = of | IS_FILE;
+            let (n, next) = pagemap::query(&self.pagemap, part, FOUND, of, told, &mut regions)?;
             for r in &regions[..n] {
                 let is = |what: u64| r.categories & what != 0;
                 if is(IS_GUARD) {
-                    found.guards.add(r.start..r.end);
+                    add(&mut found.guards, r.start..r.end);
                 } else if is(IS_SWAPPED) || is(IS_PRESENT) && (shared || !is(IS_FILE)) {
-                    found.touched.add(r.start..r.end);
+                    add(&mut found.touched, r.start..r.end);
                 }
             }
             if next <= at {
@@ -150,7 +137,7 @@ impl Reader {
     }
 
     /// Reads an entry for each page.
-    fn read_entries(&self, range: &Range<u64>, shared: bool, found: &mut Found) -> io::Result<()> {
+    fn read_entries(&self, range: &Range<u64>, shared: bool, found: &mut Pages) -> io::Result<()> {
         let page = page_size();
         let mut bytes = vec![0; (PAGES * 8) as usize];
         let mut at = range.start;
@@ -167,9 +154,9 @@ impl Reader {
                 let there = entry & SWAPPED != 0
                     || entry & PRESENT != 0 && (shared || entry & OF_FILE == 0);
                 if entry & GUARD != 0 {
-                    found.guards.add(start..start + page);
+                    add(&mut found.guards, start..start + page);
                 } else if there {
-                    found.touched.add(start..start + page);
+                    add(&mut found.touched, start..start + page);
                 }
             }
             at += n as u64 / 8 * page;
@@ -178,23 +165,11 @@ impl Reader {
     }
 }
 
-/// As [`Pages`].
-#[derive(Default)]
-struct Found {
-    touched: Parts,
-    guards: Parts,
-}
-
-/// Ranges in order, joined where they touch.
-#[derive(Default)]
-struct Parts(Vec<Range<u64>>);
-
-impl Parts {
-    fn add(&mut self, range: Range<u64>) {
-        match self.0.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => self.0.push(range),
-        }
+/// Adds a range behind others, and joins it with the last if they touch.
+fn add(all: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match all.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => all.push(range),
     }
 }
 
@@ -238,18 +213,18 @@ mod tests {
             // SAFETY: the page lies inside of the mapping, and nothing reads it.
             let can =
                 unsafe { libc::madvise((at + 4001 * page) as *mut _, page as usize, INSTALL) };
-            let mut read = Found::default();
+            let mut read = Pages::default();
             reader.read_entries(&range, shared, &mut read).expect("entries");
-            let (touched, guards) = (read.touched.0, read.guards.0);
+            let Pages { touched, guards } = &read;
             let guard = at + 4001 * page..at + 4002 * page;
             if can == 0 && !guards.is_empty() {
-                assert_eq!(guards, [guard]);
+                assert_eq!(*guards, [guard]);
             }
             if !(can == 0 && guards.is_empty()) {
                 assert_eq!(touched.len(), 2002);
                 assert_eq!(touched[2000], at + 8000 * page..at + 8002 * page);
             }
-            assert_eq!(reader.pages(range, shared).expect("ranges"), Pages { touched, guards });
+            assert_eq!(reader.pages(range, shared).expect("ranges"), read);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A page of a file, or of shared memory.
 pub const IS_FILE: u64 = 1 << 2;
@@ -54,8 +55,11 @@ pub struct Region {
     pub categories: u64,
 }
 
+/// Whether the kernel may know [`IS_GUARD`].
+static KNOWS_GUARDS: AtomicBool = AtomicBool::new(true);
+
 /// Has the kernel find at most `most` pages of any of the categories `of`, in ranges that are equal in the categories
-/// `told`. Returns the number of ranges, and the address where it stopped.
+/// `told`. Returns the number of ranges, and the address where it stopped. A kernel that does not know [`IS_GUARD`] tells of none.
 ///
 /// # Errors
 /// `ENOTTY` if the kernel is older; if the process is gone, or the range is none.
@@ -67,6 +71,8 @@ pub fn query(
     told: u64,
     found: &mut [Region],
 ) -> io::Result<(usize, u64)> {
+    let knows = KNOWS_GUARDS.load(Relaxed);
+    let asked = |what: u64| if knows { what } else { what & !IS_GUARD };
     let mut scan = Scan {
         size: size_of::<Scan>() as u64,
         start: range.0,
@@ -74,15 +80,21 @@ pub fn query(
         vec: found.as_mut_ptr() as u64,
         vec_len: found.len() as u64,
         max_pages: most,
-        category_anyof_mask: of,
-        return_mask: told,
+        category_anyof_mask: asked(of),
+        return_mask: asked(told),
         ..Scan::default()
     };
     let request = libc::_IOWR::<Scan>(u32::from(b'f'), 16);
     // SAFETY: the argument has the size that it names, and `vec` has room for `vec_len` entries.
     let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), request, &raw mut scan) };
-    match usize::try_from(n) {
-        Ok(n) => Ok((n, scan.walk_end)),
-        Err(_) => Err(io::Error::last_os_error()),
+    if let Ok(n) = usize::try_from(n) {
+        return Ok((n, scan.walk_end));
     }
+    let error = io::Error::last_os_error();
+    // An older kernel refuses a category that it does not know.
+    if knows && (of | told) & IS_GUARD != 0 && error.raw_os_error() == Some(libc::EINVAL) {
+        KNOWS_GUARDS.store(false, Relaxed);
+        return query(pagemap, range, most, of, told, found);
+    }
+    Err(error)
 }

@@ -150,7 +150,7 @@ impl Scanner {
             return Err(not_copied(pid, why.into()).into());
         }
         for m in std::mem::take(&mut memory.maps) {
-            match m.shared {
+            match m.shared || m.is_device() {
                 true => memory.maps.push(m),
                 false => memory.add(&reader, m),
             }

@@ -43,10 +43,12 @@ impl ScannedMemory {
 
     /// Adds a mapping behind the others, with the parts of it that are touched.
     pub(crate) fn add(&mut self, reader: &Reader, m: Map) {
-        if !may_point(&m) || m.is_device() {
-            self.devices += if may_point(&m) { m.len() } else { 0 };
-            self.maps.push(m);
-            return;
+        if !may_point(&m) {
+            return self.maps.push(m);
+        }
+        if m.is_device() {
+            self.devices += m.len();
+            return self.maps.push(m);
         }
         // A mapping that has just gone has no pages any more.
         let found = reader.pages(m.start.0..m.end.0, m.shared).unwrap_or_default();
