@@ -111,7 +111,7 @@ impl Detached {
         match prof_collect::drain_rest(self.pid, ring, &self.path) {
             Ok(None) => {}
             Ok(Some(d)) => {
-                self.whole &= d.lost == 0;
+                self.whole &= d.lost == 0 && is_whole(&d);
                 self.messages.push(saved(&d));
             }
             Err(e) => {
@@ -154,13 +154,21 @@ pub(crate) fn held_by_others(pid: Pid) -> Option<anyhow::Error> {
     )))
 }
 
+/// Returns whether a recording has all that it can have: nothing but its bounds keeps out what a dead collector had left.
+pub(crate) fn is_whole(d: &Drained) -> bool {
+    !d.has_figures || d.is_counted && d.missing == 0
+}
+
 /// Returns the message about events that were saved in place of a dead collector, or of one that there never was.
 pub(crate) fn saved(d: &Drained) -> String {
     if d.has_figures {
+        let since = match d.is_counted {
+            true => format!("{} since then are", text::count(d.missing, "event", "events")),
+            false => "all events since then, whose number is not known, are".to_owned(),
+        };
         return format!(
-            "the collector had died: the figures are those that it had written last, and {} since then are in none \
-             (--cull, --aggregate)",
-            text::count(d.lost.saturating_add(d.missing), "event", "events")
+            "the collector had died: the figures are those that it had written last, and {since} in none (--cull, --aggregate, \
+             --on-limit aggregate)"
         );
     }
     let events = text::number(d.events);

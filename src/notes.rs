@@ -300,10 +300,8 @@ fn words(reason: &str) -> String {
                 &r[End::LIMIT.len()..]
             )
         }
+        End::DIED => "its collector had died, and the rest was saved".into(),
         r => match r.strip_prefix("stopped: ") {
-            Some("the collector had died") => {
-                "its collector had died, and the rest was saved".into()
-            }
             Some(e) => {
                 format!("it could not be written any further: {e}; what was written is readable")
             }

@@ -8,7 +8,7 @@ use crate::commands::bounds::BoundArgs;
 use crate::commands::collect::Writing;
 use crate::commands::record::{FunctionArgs, OnFull, RecordArgs};
 pub(crate) use crate::ending::{Detached, stays};
-use crate::ending::{Ending, departed, held_by_others, rest_is_lost, saved};
+use crate::ending::{Ending, departed, held_by_others, is_whole, rest_is_lost, saved};
 use crate::failure::{failed, refused, usage};
 use crate::kept::Kept;
 use crate::new_file::create;
@@ -369,7 +369,10 @@ fn take_out(pid: Pid, options: DetachOptions, audit: Audit) -> Result<Detached> 
         // Events after the last look at the ring would be lost.
         let _ = prof_inject::pause(pid);
         match drain_orphan(pid, &peek.path) {
-            Ok(d) => messages.push(saved(&d)),
+            Ok(d) => {
+                whole &= is_whole(&d);
+                messages.push(saved(&d));
+            }
             Err(_) if peek.counters.events == 0 => {}
             Err(e) => {
                 whole = false;

@@ -13,8 +13,8 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::Codec;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    Bounds, CallFile, Calls, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Step, Stripped, Target,
-    kind,
+    Bounds, CallFile, Calls, End, Epoch, Events, FoldEnd, NodeRun, Nodes, Pass, Step, Stripped,
+    Target, kind,
 };
 use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
@@ -39,7 +39,7 @@ const MOST_END: u64 = 64 << 10;
 const SETTLES: Duration = Duration::from_millis(300);
 
 /// Result of finishing a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
     /// Number of events that were left in the ring, and are in the recording.
     pub events: u64,
@@ -50,8 +50,11 @@ pub struct Drained {
     /// Length of the recording in bytes.
     pub bytes: u64,
     /// The recording has figures in place of events (`--cull`, `--aggregate`): they stay as they are, and of what was left in
-    /// the ring all is lost.
+    /// the ring all is lost. These events are [`Self::missing`].
     pub has_figures: bool,
+    /// Whether the number of missing events is known: figures of a sample are estimates, and those of a recording that has gone
+    /// over to them do not say how many calls that change mappings there were.
+    pub is_counted: bool,
     /// A collector had written to the recording, and has died. Else the process, which was forked from a recorded one, had none
     /// yet.
     pub had_collector: bool,
@@ -111,10 +114,7 @@ fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool
     let left = Left::of(pid, &file, path)?;
     if left.ended {
         let bytes = left.len;
-        let has_figures = left.has_figures;
-        let none =
-            Drained { events: 0, lost: 0, missing: 0, bytes, has_figures, had_collector: true };
-        return Ok((false, none));
+        return Ok((false, Drained { bytes, had_collector: true, ..Drained::default() }));
     }
     let mut collector = left.go_on(pid, shared, file, path)?;
     if left.has_figures {
@@ -123,14 +123,17 @@ fn finish(pid: Pid, shared: Shared<'_>, file: File, path: &Path) -> Result<(bool
         collector.set_limits_of_rest(limits);
     }
     let had_collector = left.last_pass.is_some();
-    let reason = if had_collector { "stopped: the collector had died" } else { "detached" };
+    let reason = if had_collector { End::DIED } else { "detached" };
     let ended = collector.finish(reason);
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
         None => {
             let (events, lost, bytes) = (ended.events, ended.unwritten, ended.bytes);
             let (missing, has_figures) = (ended.missing, left.has_figures);
-            Ok((true, Drained { events, lost, missing, bytes, has_figures, had_collector }))
+            let is_counted = left.events.is_some();
+            let drained =
+                Drained { events, lost, missing, bytes, has_figures, is_counted, had_collector };
+            Ok((true, drained))
         }
     }
 }
@@ -247,6 +250,8 @@ struct Left {
     has_figures: bool,
     /// Whether figures say how many events there were.
     figures_count: bool,
+    /// Whether the recording had events, and went over to figures.
+    went_over: bool,
     /// The bounds that its collector was given.
     limits: Option<Limits>,
     last_pass: Option<Pass>,
@@ -391,6 +396,7 @@ impl Left {
             kind::STRIPPED => {
                 self.note_figures(&Stripped::decode(payload).unwrap_or_default().totals);
             }
+            kind::WENT_OVER => self.went_over = true,
             kind::STEP => self.note_figures(&Step::decode(payload).unwrap_or_default().totals),
             kind::BOUNDS => self.limits = Bounds::decode(payload).map(|b| Limits::of(&b)),
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
@@ -461,9 +467,9 @@ impl Left {
     fn note_figures(&mut self, totals: &[u64]) {
         self.has_figures = true;
         if !totals.is_empty() {
-            let is_sample = self.target.capture().is_sampled();
+            let is_known = !self.went_over && !self.target.capture().is_sampled();
             self.figures_count = true;
-            self.events = (!is_sample).then(|| Stripped::events_of(totals));
+            self.events = is_known.then(|| Stripped::events_of(totals));
         }
     }
 

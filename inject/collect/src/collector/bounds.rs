@@ -45,8 +45,8 @@ impl Collector<'_> {
     pub(super) fn losses(&self, counted: u64) -> [u64; 2] {
         let (unwritten, read) = (self.out.lost(), self.drain.events);
         match self.recorded {
-            // Events that are in the figures may still stand in the ring.
-            Some(before) if self.drops_rest => [0, counted.saturating_sub(before)],
+            // Events that are in the figures may still stand in the ring, so only the hook's count tells.
+            before if self.drops_rest => [0, before.map_or(0, |b| counted.saturating_sub(b))],
             Some(before) => [unwritten, counted.saturating_sub(before.saturating_add(read))],
             None => [unwritten, 0],
         }

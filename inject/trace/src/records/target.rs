@@ -66,7 +66,7 @@ impl Joined {
     /// Returns whether the recording lacks anything of the processes that it is of.
     #[must_use]
     pub fn lacks_any(&self) -> bool {
-        [self.growing, self.incomplete, self.lost, self.missed].iter().any(|n| *n > 0)
+        [self.growing, self.incomplete, self.lost, self.missed, self.more].iter().any(|n| *n > 0)
     }
 }
 
@@ -118,8 +118,10 @@ record! {
         incomplete: int,
         /// Number of recordings that were gone or could not be read, so that they were not joined.
         lost: int,
-        /// Number of processes that had ended before they could be recorded.
+        /// Number of processes that could not be recorded, most as they had ended before.
         missed: int,
+        /// 1: there may have been more of them.
+        more: int,
     }
 }
 
@@ -138,4 +140,12 @@ impl End {
     /// Begin of the reason of a recording that ended as it had reached a bound of its length, or of the room on its file
     /// system.
     pub const LIMIT: &str = "limit: ";
+    /// Reason of a recording that was finished in place of a collector that had died, with all that this had left.
+    pub const DIED: &str = "stopped: the collector had died";
+
+    /// Returns whether the recording could not be written to its end, or what was to be written is lost.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.reason.starts_with("stopped: ") && self.reason != Self::DIED
+    }
 }
