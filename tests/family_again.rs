@@ -105,7 +105,7 @@ impl Family {
 
     /// Returns the allocations and frees of the program's own blocks that a recording has.
     fn counted(&self, recording: &Path) -> [u64; 2] {
-        let r = self.scene.finished(recording);
+        let r = self.scene.ended(recording);
         assert_eq!(r.number("/recording/lost_events"), 0, "{:#}", r.brief());
         let own = r.marked("family.c", "family");
         let [a, live] = ["allocations", "live_count"].map(|name| own.number(name));
@@ -300,6 +300,11 @@ fn a_supervisor_finishes_the_recording_of_a_process_that_has_ended_after_its_col
     kill(supervisor, Signal::SIGCONT).expect("goes on");
     until("it is noted", || family.noted("cut_off", Some(child)).len() == 1);
     assert_eq!(family.counted(&recording), first[&child]);
+    // Nobody has counted what is lost.
+    assert!(!family.scene.report(&recording).bool("/recording/complete"));
+    let all = family.scene.report(&family.folder);
+    assert!(!all.bool("/recording/complete"), "{:#}", all.brief());
+    assert_eq!(all.number("/recording/joined/incomplete"), 1);
     assert_eq!(family.noted("collector_died", Some(child)).len(), 0);
     family.scene.prof(&["detach", "all"]).ok("detach");
 }

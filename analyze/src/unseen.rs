@@ -8,7 +8,7 @@ use crate::Analysis;
 use crate::load::{Sample, WorkerSeen};
 use crate::rewrite::target;
 use prof_os::Pid;
-use prof_trace::records::{Memory, map_kind};
+use prof_trace::records::{Memory, Target, map_kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
@@ -215,13 +215,18 @@ pub fn workers(seen: &[WorkerSeen], of_master: &Path) -> Vec<WorkerData> {
     all
 }
 
-/// Returns the processes that have a recording in the folder of this one, as those of a family do: `COMM.PID.prof`.
+/// Returns the processes that have a recording in the folder of this one, as those of a family do: `COMM.PID.prof`. Those that
+/// were made before it are of other processes with these numbers.
 fn beside(recording: &Path) -> Vec<u32> {
     let folder = recording.parent().filter(|p| !p.as_os_str().is_empty());
     let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
+    let Ok(own) = target(recording) else { return Vec::new() };
     let pid = |path: PathBuf| {
         let pid = path.file_stem()?.to_str()?.rsplit_once('.')?.1.parse().ok()?;
-        target(&path).is_ok_and(|t| t.pid == pid).then_some(pid)
+        let is_its = |t: Target| {
+            t.pid == pid && t.pid_namespace == own.pid_namespace && t.wall_ns >= own.wall_ns
+        };
+        target(&path).is_ok_and(is_its).then_some(pid)
     };
     entries.flatten().filter_map(|e| pid(e.path())).collect()
 }
@@ -259,7 +264,7 @@ mod tests {
     use super::*;
     use prof_os::workers::Worker;
     use prof_trace::chunk;
-    use prof_trace::records::{Target, kind};
+    use prof_trace::records::kind;
 
     #[test]
     fn only_workers_that_stay_are_named() {
@@ -279,12 +284,23 @@ mod tests {
         // One of them has a recording in the same folder. A file that only has such a name is none.
         let folder = std::env::temp_dir().join(format!("prof-workers-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let mut bytes = chunk::file_header().to_vec();
-        chunk::put(&mut bytes, kind::TARGET, &Target { pid: 8, ..Target::default() }.encode());
-        std::fs::write(folder.join("w.8.prof"), bytes).expect("written");
+        let write = |pid: u32, wall_ns: u64| {
+            let mut bytes = chunk::file_header().to_vec();
+            let target = Target { pid, wall_ns, ..Target::default() };
+            chunk::put(&mut bytes, kind::TARGET, &target.encode());
+            std::fs::write(folder.join(format!("w.{pid}.prof")), bytes).expect("written");
+        };
+        write(6, 100);
+        write(8, 100);
         std::fs::write(folder.join("w.7.prof"), "").expect("written");
-        let others = workers(&seen, &folder.join("w.6.prof"));
-        assert_eq!(others.iter().map(|w| w.pid).collect::<Vec<_>>(), [Pid::from_raw(7)]);
+        let others = || {
+            let all = workers(&seen, &folder.join("w.6.prof"));
+            all.iter().map(|w| w.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(others(), [Pid::from_raw(7)]);
+        // One from before the master's is of another process.
+        write(8, 99);
+        assert_eq!(others(), [8, 7].map(Pid::from_raw));
         std::fs::remove_dir_all(folder).expect("removed");
     }
 }

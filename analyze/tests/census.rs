@@ -198,6 +198,7 @@ fn recordings_made_of_a_recording_have_them() {
         symbols: prof_analyze::symbols::SymbolOptions::default(),
         lost: 0,
         missed: 0,
+        more: false,
     };
     let other = recording().file();
     join(&[file.0.clone(), other.0.clone()], &options, &mut out).expect("joined");
@@ -279,6 +280,7 @@ fn they_are_told_by_class() {
         symbols: prof_analyze::symbols::SymbolOptions::default(),
         lost: 0,
         missed: 0,
+        more: false,
     };
     join(&[file.0.clone(), other.0.clone()], &options, &mut out).expect("joined");
     let both = Temp::new(&out);

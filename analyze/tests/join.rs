@@ -81,6 +81,7 @@ fn options() -> JoinOptions {
         symbols: SymbolOptions::default(),
         lost: 0,
         missed: 0,
+        more: false,
     }
 }
 

@@ -16,6 +16,7 @@ use clap::Args;
 use prof_analyze::report::{Head, SortKey};
 use prof_os::Pid;
 use prof_trace::values::text::{bytes, count, number};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -50,6 +51,15 @@ pub(crate) fn processes(
         Some(m) => Err(usage(format!("--by-process: {} is no UTF-8", m.path.display()))),
         None => Ok(all),
     }
+}
+
+/// Returns whether a family has lost recordings or processes, given the name of its folder, and of which processes something
+/// is asked: of these nothing is lost that is not an error.
+///
+/// # Errors
+/// If the recording is not known.
+pub(crate) fn has_losses(name: Option<&str>, pids: &[Pid], locate: Locate<'_>) -> Result<bool> {
+    Ok(pids.is_empty() && journal::losses(&resolve(name, locate)?).has_any())
 }
 
 /// Does the same for the recording of each process: in text below a line with its name, in JSON one document after the
@@ -147,7 +157,7 @@ pub(crate) fn each_file(
 /// If a recording can't be read, or processes have no such sort key.
 pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let mut heads = Vec::new();
-    let input = &args.input;
+    let (input, figure) = (&args.input, figure(args.sort())?);
     for m in processes(input.input.as_deref(), &input.index.pid, locate)? {
         let index = IndexArgs { pid: Vec::new(), ..input.index.clone() }.open(&m.path)?;
         let query = args.input.query(&index)?;
@@ -157,25 +167,34 @@ pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> 
         };
         heads.push(Head::new(&query.analysis(at)?, &given(&args.input.filter.0)));
     }
-    order(&mut heads, args)?;
-    let left_out = match args.top {
-        Some(top) if top > 0 => heads.split_off(top.min(heads.len())).len(),
-        _ => 0,
+    if args.sort() == SortKey::Temporary && heads.iter().any(|h| h.totals.temporary.is_none()) {
+        return Err(usage(
+            "--sort temporary: not all blocks are recorded (--sample, --min-size and their like), so temporary ones are not known",
+        ));
+    }
+    heads.sort_by_key(|h| Reverse(figure(h)));
+    if args.reverse {
+        heads.reverse();
+    }
+    let shown = match args.top {
+        Some(top) if top > 0 => top.min(heads.len()),
+        _ => heads.len(),
     };
     print(&match args.format {
-        Format::Json => serde_json::to_string_pretty(&heads)? + "\n",
-        Format::Text => format!("{}{}", table(&heads), below(&heads, left_out)),
+        Format::Json => serde_json::to_string_pretty(&heads[..shown])? + "\n",
+        Format::Text => {
+            format!("{}{}", table(&heads[..shown]), below(&heads, heads.len() - shown))
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sorts processes as the options of a report say.
+/// Returns the figure of a process that it is sorted by.
 ///
 /// # Errors
 /// If processes have no such key.
-fn order(heads: &mut [Head], args: &ReportArgs) -> Result<()> {
-    let sort = args.sort();
-    let figure: fn(&Head) -> u64 = match sort {
+fn figure(sort: SortKey) -> Result<fn(&Head) -> u64> {
+    Ok(match sort {
         SortKey::Size => |h| h.totals.live_bytes,
         SortKey::Count => |h| h.totals.live_count,
         SortKey::PeakSize => |h| h.totals.peak_bytes,
@@ -190,12 +209,7 @@ fn order(heads: &mut [Head], args: &ReportArgs) -> Result<()> {
                 sort.name()
             )));
         }
-    };
-    heads.sort_by_key(|h| std::cmp::Reverse(figure(h)));
-    if args.reverse {
-        heads.reverse();
-    }
-    Ok(())
+    })
 }
 
 /// Greatest number of notes, and of processes that are named with one.

@@ -1,12 +1,13 @@
 //! `prof check`: compares figures with limits, for automatic checks.
 
-use super::by_process::{ByProcess, each_of};
+use super::by_process::{ByProcess, each_of, has_losses};
 use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Format, print};
 use crate::failure::{FAILED, usage};
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::Analysis;
+use prof_analyze::report::JoinedData;
 use prof_trace::values::parse::{self, Amount, amount, size};
 use prof_trace::values::text::{bytes, count, number};
 use serde::{Deserialize, Serialize};
@@ -116,6 +117,9 @@ struct Outcome {
     value: u64,
     limit: Option<u64>,
     baseline: Option<u64>,
+    /// The value is an upper bound, as the peaks of several processes whose figures are added up are.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_most: bool,
     ok: bool,
 }
 
@@ -135,9 +139,13 @@ struct Outcomes {
 pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.by.by_process {
         let by = ByProcess::default();
-        return each_of(&args.input, args.format, locate, |input| {
+        let code = each_of(&args.input, args.format, locate, |input| {
             run(&CheckArgs { input, by, ..args.clone() }, locate)
-        });
+        })?;
+        let of_family = (args.input.input.as_deref(), &args.input.index.pid[..]);
+        // What no process has is in none of their outcomes.
+        let lacks = args.strict && has_losses(of_family.0, of_family.1, locate)?;
+        return Ok(if lacks { ExitCode::from(FAILED) } else { code });
     }
     let limits = [
         args.max_leaked,
@@ -170,6 +178,9 @@ pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let analysis = args.input.query(&index)?.analysis(None)?;
     let now = Checked::of(&analysis);
     let before = baseline.map(|b| b.list());
+    let joined = JoinedData::new(&analysis);
+    let peaks_at_most =
+        joined.is_some_and(|j| j.peaks_at_most) && args.input.filter.0.given().is_empty();
     let check = |(i, (figure, value)): (usize, (&'static str, u64))| {
         let baseline = before.map(|b| b[i].1);
         let allowed = baseline.map(|b| match args.tolerance {
@@ -180,7 +191,8 @@ pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        Outcome { figure, value, limit, baseline, ok: limit.is_none_or(|l| value <= l) }
+        let at_most = peaks_at_most && figure == "peak_bytes";
+        Outcome { figure, value, limit, baseline, at_most, ok: limit.is_none_or(|l| value <= l) }
     };
     let checks: Vec<Outcome> =
         now.list().into_iter().enumerate().map(check).filter(|c| c.limit.is_some()).collect();
@@ -215,7 +227,8 @@ fn text(o: &Outcomes, strict: bool) -> String {
         let before =
             c.baseline.map_or(String::new(), |b| format!(" (baseline {})", show(c.figure, b)));
         let value = show(c.figure, c.value);
-        out += &format!("{verdict:<9} {:<16} {value}{limit}{before}\n", c.figure);
+        let bound = if c.at_most { " (an upper bound; --by-process has exact ones)" } else { "" };
+        out += &format!("{verdict:<9} {:<16} {value}{bound}{limit}{before}\n", c.figure);
     }
     let word = if strict { "FAILED" } else { "warning" };
     if o.lost_events > 0 {

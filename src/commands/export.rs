@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         let chosen = query.analysis(at)?;
         if of(args.cost, &chosen) == 0 {
             say(nothing(args.cost));
-        } else if args.cost == Cost::Peak && analysis.meta().lacks_blocks() {
+        } else if args.cost == Cost::Peak && has_left_out(analysis) {
             // Those that were left out had their part in the peak.
             let peak = query.analysis(Some(chosen.totals().peak_ticks))?;
             if of(Cost::Live, &peak) == 0 {
@@ -144,6 +144,11 @@ fn each_process(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         one.input.index.pid.clear();
         run(&one, locate).map(|_| ())
     })
+}
+
+/// Returns whether blocks were left out of a recording that has others.
+fn has_left_out(analysis: &Analysis) -> bool {
+    analysis.meta().lacks_blocks() && !analysis.meta().is_aggregated()
 }
 
 /// Returns the total of the chosen figure.

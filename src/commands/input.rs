@@ -2,7 +2,8 @@
 
 use crate::failure::usage;
 use crate::family::folder::Folder;
-use crate::family::{joined, journal};
+use crate::family::joined;
+use crate::family::journal::Losses;
 use crate::term::say;
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind as ClapError;
@@ -154,10 +155,12 @@ impl IndexArgs {
     pub(crate) fn open(&self, path: &Path) -> Result<Index> {
         crate::progress::install();
         let symbols = self.symbol_options()?;
-        let joined = self.of_family(path, &symbols)?;
-        let path = joined.as_deref().unwrap_or(path);
-        let mut index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
+        let (path, losses) = self.of_family(path, &symbols)?;
+        let mut index = Index::open(&path, &self.options()).map_err(|e| usage(e.to_string()))?;
         index.set_symbol_options(symbols);
+        if losses.has_any() && index.analysis().joined().is_none() {
+            index.set_losses(losses.recordings, losses.processes, losses.more);
+        }
         if let (Some(at), true) = (index.path(), index.was_made()) {
             log::info!("made the index {}", at.display());
         }
@@ -185,7 +188,8 @@ impl IndexArgs {
 }
 
 impl IndexArgs {
-    /// Returns the recording of a family's processes as one, if the path is that of its folder.
+    /// Returns the recording of a family's processes as one, if the path is that of its folder, and what the family has lost,
+    /// which is said on standard error; else the path.
     ///
     /// # Errors
     /// If they can't be read.
@@ -193,21 +197,20 @@ impl IndexArgs {
         &self,
         path: &Path,
         symbols: &SymbolOptions,
-    ) -> Result<Option<PathBuf>> {
-        match Folder::open(path) {
-            Some(folder) => {
-                let joined = match self.inherited {
-                    true => joined::with_inherited(&folder, &self.pid, symbols)?,
-                    false => joined::recording(&folder, &self.pid, symbols)?,
-                };
-                if self.pid.is_empty() {
-                    journal::losses(path).sentences.iter().for_each(|line| say(line));
-                }
-                Ok(Some(joined))
-            }
-            None if self.pid.is_empty() => Ok(None),
-            None => Err(usage(format!("--pid: {} is no folder of a family", path.display()))),
+    ) -> Result<(PathBuf, Losses)> {
+        let Some(folder) = Folder::open(path) else {
+            return match self.pid.is_empty() {
+                true => Ok((path.to_owned(), Losses::default())),
+                false => Err(usage(format!("--pid: {} is no folder of a family", path.display()))),
+            };
+        };
+        if self.inherited {
+            let joined = joined::with_inherited(&folder, &self.pid, symbols)?;
+            return Ok((joined, Losses::default()));
         }
+        let (joined, losses) = joined::recording(&folder, &self.pid, symbols)?;
+        losses.sentences.iter().for_each(|line| say(line));
+        Ok((joined, losses))
     }
 
     /// Opens a recording for a question about one process.

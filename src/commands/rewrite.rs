@@ -178,10 +178,13 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
     }
     let path = resolve(args.input.as_deref(), locate)?;
     let index = IndexArgs { pid: args.pid.clone(), ..IndexArgs::plain() };
-    let path = index.of_family(&path, &SymbolOptions::default())?.unwrap_or(path);
+    let (path, losses) = index.of_family(&path, &SymbolOptions::default())?;
     let options = PackOptions { anonymize, files: args.files };
-    let analysis =
+    let mut analysis =
         Analysis::from_file(&path, &LoadOptions::default()).map_err(|e| wrong(e.into()))?;
+    if losses.has_any() && analysis.joined().is_none() {
+        analysis.set_losses(losses.recordings, losses.processes, losses.more);
+    }
     say_losses(&analysis);
     write(
         &args.output,

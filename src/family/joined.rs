@@ -9,12 +9,14 @@ use prof_analyze::load::is_recording;
 use prof_analyze::rewrite::{
     Ancestor, JOINED, JoinOptions, RewriteError, forked_of, join, join_inherited, target,
 };
-use prof_analyze::symbols::SymbolOptions;
+use prof_analyze::symbols::{SymbolOptions, is_target};
 use prof_os::Pid;
 use prof_trace::records::{Forked, Target};
 use prof_trace::ticks::Ticks;
 use prof_trace::values::text::count;
 use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -56,37 +58,39 @@ fn found(folder: &Folder, pids: &[Pid]) -> Result<(Vec<Member>, Vec<PathBuf>)> {
     };
     let mut all: Vec<Member> =
         entries.filter(is_ours).filter(|p| is_recording(p)).filter_map(member).collect();
-    let copies = without_copies(&mut all, &named(folder.path()));
     let shown = folder.path().display();
     if all.is_empty() {
         return Err(usage(format!("{shown} has no recording")));
     }
     for pid in pids {
         if !all.iter().any(|m| m.target.pid == pid.as_u32()) {
-            let known: Vec<_> = all.iter().map(|m| m.target.pid.to_string()).collect();
-            let known = known.join(", ");
+            let known: BTreeSet<u32> = all.iter().map(|m| m.target.pid).collect();
+            let known = known.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
             return Err(usage(format!(
                 "{shown} has no recording of process {pid}; it has those of {known}"
             )));
         }
     }
     all.retain(|m| pids.is_empty() || pids.contains(&Pid::from_u32(m.target.pid)));
+    let copies = without_copies(&mut all, &named(folder.path()));
     Ok((all, copies))
 }
 
 /// Sorts recordings by the time when they began, and removes all but one that are of the same process from the same moment
-/// on: those that are not `named` in the journal go. Returns their paths.
+/// on. That which is `named` in the journal stays, or else the longest. Returns the paths of the others.
 fn without_copies(all: &mut Vec<Member>, named: &[String]) -> Vec<PathBuf> {
     let is_named = |m: &Member| {
         let name = m.path.file_name().and_then(|n| n.to_str());
         name.is_some_and(|n| named.iter().any(|known| known == n))
     };
+    let which = |t: &Target| (t.wall_ns, t.start_ticks, t.pid, t.pid_namespace);
     all.sort_by_cached_key(|m| {
-        (m.target.wall_ns, m.target.pid, m.target.start_ticks, !is_named(m), m.path.clone())
+        let len = fs::metadata(&m.path).map_or(0, |m| m.len());
+        (which(&m.target), !is_named(m), Reverse(len), m.path.clone())
     });
     let mut copies = Vec::new();
     all.dedup_by(|next, kept| {
-        let is_copy = next.target == kept.target;
+        let is_copy = which(&next.target) == which(&kept.target);
         if is_copy {
             copies.push(std::mem::take(&mut next.path));
         }
@@ -95,25 +99,33 @@ fn without_copies(all: &mut Vec<Member>, named: &[String]) -> Vec<PathBuf> {
     copies
 }
 
-/// Returns the recording that has the blocks of all these processes: their own, if there is but one.
+/// Returns the recording that has the blocks of all these processes, and what the family has lost: their own, if there is but
+/// one.
 ///
 /// # Errors
 /// If they can't be read, or there is no place for the recording.
-pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) -> Result<PathBuf> {
+pub(crate) fn recording(
+    folder: &Folder,
+    pids: &[Pid],
+    symbols: &SymbolOptions,
+) -> Result<(PathBuf, Losses)> {
     let all = members(folder, pids)?;
     let losses = if pids.is_empty() { losses(folder.path()) } else { Losses::default() };
-    let lost = [losses.recordings, losses.processes];
-    if let ([one], [0, 0]) = (&all[..], lost) {
-        return Ok(one.path.clone());
+    if let [one] = &all[..] {
+        return Ok((one.path.clone(), losses));
     }
     let (which, mut state) = names(&all);
+    let lost = [losses.recordings, losses.processes, losses.more.into()];
     lost.iter().for_each(|n| add(&mut state, &n.to_le_bytes()));
+    // A recording without an end is another thing when its process is gone.
+    all.iter().for_each(|m| add(&mut state, &[is_target(&m.target).into()]));
     let options = JoinOptions {
         name: all[0].target.comm.clone(),
         path: folder.absolute(),
         symbols: symbols.clone(),
         lost: losses.recordings,
         missed: losses.processes,
+        more: losses.more,
     };
     let mut tries = 1;
     loop {
@@ -129,7 +141,7 @@ pub(crate) fn recording(folder: &Folder, pids: &[Pid], symbols: &SymbolOptions) 
             })
         });
         if tries == TRIES || !was_replaced.get() {
-            return path;
+            return path.map(|path| (path, losses));
         }
         tries += 1;
     }
@@ -167,6 +179,7 @@ pub(crate) fn with_inherited(
         symbols: symbols.clone(),
         lost: 0,
         missed: 0,
+        more: false,
     };
     kept(folder, of_inherited(one, &ancestors), |file, part, path| {
         finish(file, part, path, |out| join_inherited(&one.path, &ancestors, &options, out))
@@ -255,10 +268,14 @@ fn kept(
     )))
 }
 
+/// Number of what joined recordings contain: it changes when they get more, so that those of builds before are made anew.
+const EDITION: u8 = 1;
+
 /// Returns numbers for which recordings these are, and for their present contents.
 fn names(all: &[Member]) -> (u64, u64) {
     let (mut which, mut state) = (0xcbf2_9ce4_8422_2325u64, 0xcbf2_9ce4_8422_2325u64);
     add(&mut state, env!("CARGO_PKG_VERSION").as_bytes());
+    add(&mut state, &[EDITION]);
     for member in all {
         add(&mut which, member.path.file_name().unwrap_or_default().as_encoded_bytes());
         if let Ok(m) = fs::metadata(&member.path) {

@@ -6,6 +6,7 @@ use prof_analyze::rewrite::target;
 use prof_os::Pid;
 use prof_trace::values::text::{count, duration};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -98,8 +99,17 @@ pub(crate) struct Losses {
     pub sentences: Vec<String>,
     /// Number of recordings that are gone or can't be read.
     pub recordings: u64,
-    /// Number of processes that had ended before they could be recorded.
+    /// Number of processes that could not be recorded, most as they had ended before.
     pub processes: u64,
+    /// Whether there may have been more of these.
+    pub more: bool,
+}
+
+impl Losses {
+    /// Returns whether anything is lost.
+    pub(crate) fn has_any(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// Returns what the recordings of a folder lack. A folder without a journal tells of nothing.
@@ -119,6 +129,7 @@ pub(crate) fn losses(folder: &Path) -> Losses {
     let all_lines = whole.split(|b| *b == b'\n').filter(|l| !l.is_empty());
     let damaged = all_lines.filter(|l| object(l).is_none()).count() as u64;
     if damaged > 0 {
+        all.more = true;
         let n = count(damaged, "line", "lines");
         all.sentences.push(format!(
             "{n} of {NAME} can't be read: what they said, of missing processes perhaps, is not known"
@@ -148,16 +159,41 @@ fn unreadable<'a>(folder: &Path, lines: &'a [Value]) -> Vec<&'a str> {
     names
 }
 
+/// Returns the lines of the processes that could not be recorded, though they lived: the last of each.
+fn failed(lines: &[Value]) -> Vec<&Value> {
+    let mut open: BTreeMap<(i64, u64), &Value> = BTreeMap::new();
+    for line in lines {
+        let (Some(pid), start) = (line["pid"].as_i64(), line["start"].as_u64().unwrap_or(0)) else {
+            continue;
+        };
+        match line["event"].as_str() {
+            Some("failed") => _ = open.insert((pid, start), line),
+            Some("attached" | "goes_on") => _ = open.remove(&(pid, start)),
+            _ => {}
+        }
+    }
+    open.into_values().collect()
+}
+
 fn losses_in(lines: &[Value]) -> Losses {
-    let processes = number(lines, MISSED);
-    let mut sentences = Vec::new();
-    if processes > 0 {
-        let missed = count(processes, "process", "processes");
+    let (missed, failed) = (number(lines, MISSED), failed(lines));
+    let processes = missed.saturating_add(failed.len() as u64);
+    let (mut sentences, mut more) = (Vec::new(), false);
+    if missed > 0 {
+        let missed = count(missed, "process", "processes");
         sentences.push(format!(
             "{missed} of the family ended before they could be recorded: no figure has what they did"
         ));
     }
+    if let Some(first) = failed.first() {
+        let n = count(failed.len() as u64, "process", "processes");
+        let reason = first["reason"].as_str().unwrap_or_default();
+        sentences.push(format!(
+            "{n} of the family could not be recorded, and no figure has what they did: {reason}"
+        ));
+    }
     if number(lines, "overrun") > 0 {
+        more = true;
         sentences.push(
             "there may be more of them: the kernel had more to tell than prof could take"
                 .to_owned(),
@@ -170,12 +206,13 @@ fn losses_in(lines: &[Value]) -> Losses {
     };
     let gone = lines.iter().filter_map(gone).fold(0, u64::saturating_add);
     if gone > 0 {
+        more = true;
         sentences.push(format!(
             "nobody attached to new processes for {}, as prof was killed: those that ended meanwhile are not known",
             duration(gone)
         ));
     }
-    Losses { sentences, recordings: 0, processes }
+    Losses { sentences, recordings: 0, processes, more }
 }
 
 /// Returns how often something happened, as the lines of a journal say.
@@ -340,8 +377,30 @@ mod tests {
         let gone = json!({ "event": "goes_on", "unix_ns": 9_000_000_000u64, "gone_since_unix_ns": 4_000_000_000u64 });
         let own = json!({ "event": "goes_on", "pid": 7, "unix_ns": 9, "gone_since_unix_ns": 1 });
         let told = json!({ "event": "goes_on", "unix_ns": 9, "gone_since_unix_ns": null });
-        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })]).sentences;
+        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })]);
+        assert!(losses.more && losses.processes == 0, "{losses:?}");
+        let losses = losses.sentences;
         assert!(losses.len() == 2 && losses[1].contains("for 5.0 s"), "{losses:?}");
-        assert_eq!(losses_in(&[own]), Losses::default());
+        assert!(!losses_in(&[own]).has_any());
+        // Of two that could not be recorded, one was later.
+        let failed = |pid| json!({ "event": "failed", "pid": pid, "start": 9, "reason": "no" });
+        let later = json!({ "event": "attached", "pid": 7, "start": 9, "recording": "a.7.prof" });
+        let losses = losses_in(&[failed(7), failed(8), later]);
+        assert_eq!((losses.processes, losses.more), (1, false));
+        assert!(losses.sentences[0].starts_with("1 process of the family could not"), "{losses:?}");
+    }
+
+    #[test]
+    fn lines_that_can_not_be_read_are_counted() {
+        let folder = std::env::temp_dir().join(format!("prof-lines-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        // The last line is not whole: it may be written at this moment.
+        let text = "{\"event\":\"began\"}\n\nnonsense\n[1]\n{\"event\":\"mis";
+        std::fs::write(folder.join(NAME), text).expect("written");
+        let losses = losses(&folder);
+        assert!(losses.more && losses.sentences[0].starts_with("2 lines of"), "{losses:?}");
+        std::fs::write(folder.join(NAME), "{\"event\":\"began\"}\n").expect("written");
+        assert!(!super::losses(&folder).has_any());
+        std::fs::remove_dir_all(folder).expect("removed");
     }
 }

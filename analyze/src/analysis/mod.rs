@@ -14,7 +14,7 @@ use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail};
 use crate::symbols::{RecordedNames, SymbolOptions};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
-use prof_trace::records::{Joined, Symbols};
+use prof_trace::records::{End, Joined, Symbols};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -99,6 +99,8 @@ pub struct Analysis {
     at: Option<Ticks>,
     left_out: Option<LeftOut>,
     symbols: Arc<SymbolOptions>,
+    /// Facts about the recordings that this one was joined from, or of whose family it is the only one.
+    joined: Option<Joined>,
 }
 
 /// Passes all of a recording to `sink`.
@@ -156,8 +158,9 @@ impl Analysis {
 
     pub(crate) fn new(source: Source, totals: Totals, groups: Vec<Group>) -> Self {
         let notes = notes(&source, &totals);
-        let symbols = Arc::default();
-        Self { source: Arc::new(source), totals, groups, notes, at: None, left_out: None, symbols }
+        let (symbols, joined) = (Arc::default(), source.meta.joined.clone());
+        let source = Arc::new(source);
+        Self { source, totals, groups, notes, at: None, left_out: None, symbols, joined }
     }
 
     /// Returns the file of the recording.
@@ -177,12 +180,27 @@ impl Analysis {
         at: Option<Ticks>,
     ) -> Self {
         let (source, notes) = (self.source.clone(), self.notes.clone());
-        let symbols = self.symbols.clone();
-        Self { source, totals, groups, notes, at, left_out: None, symbols }
+        let (symbols, joined) = (self.symbols.clone(), self.joined.clone());
+        Self { source, totals, groups, notes, at, left_out: None, symbols, joined }
     }
 
     pub(crate) fn set_suppressed(&mut self, left_out: LeftOut) {
         self.left_out = Some(left_out);
+    }
+
+    /// Returns facts about the recordings that this one was joined from, or of whose family it is the only one.
+    pub fn joined(&self) -> Option<&Joined> {
+        self.joined.as_ref()
+    }
+
+    /// Notes what there is not of the family whose only recording this is: `lost` recordings, and `missed` processes, of which
+    /// there may have been `more`.
+    pub fn set_losses(&mut self, lost: u64, missed: u64, more: bool) {
+        let joined = Joined { recordings: 1, lost, missed, more: more.into(), ..Joined::default() };
+        if joined.lacks_any() {
+            self.notes.push(Note::Joined(joined.clone()));
+        }
+        self.joined = Some(joined);
     }
 
     /// Sets where symbols are looked for, and how they are shown.
@@ -254,11 +272,12 @@ impl Analysis {
         self.source.events
     }
 
-    /// Returns whether the recording was finished and could be read completely, and lacks nothing that it was to have: figures
-    /// in place of blocks, or the end of one of the recordings that it was joined from.
+    /// Returns whether the recording was finished and could be read completely, and lacks nothing that it was to have: what its
+    /// collector left when it died, figures in place of blocks, or a part of one of the recordings that it was joined from.
     pub fn complete(&self) -> bool {
-        let lost = self.meta().joined.as_ref().is_some_and(Joined::lacks_any);
-        self.was_finished() && !self.meta().lacks_figures() && !lost
+        let lost = self.joined.as_ref().is_some_and(Joined::lacks_any);
+        let is_cut = self.meta().end.as_ref().is_some_and(End::is_cut);
+        self.was_finished() && !is_cut && !self.meta().lacks_figures() && !lost
     }
 
     /// Returns whether the recording has an end and could be read completely.

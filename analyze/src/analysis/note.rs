@@ -218,15 +218,18 @@ impl fmt::Display for Note {
 /// Says what is missing of the processes whose recordings were joined.
 fn joined(f: &mut fmt::Formatter<'_>, j: &Joined) -> fmt::Result {
     let of = count(j.recordings, "recording", "recordings");
-    let is_are =
-        |n, one, more| format!("{} of {of} {}", number(n), if n == 1 { one } else { more });
-    let gone = count(j.lost, "recording more is gone", "recordings more are gone");
-    let missed = count(j.missed, "process", "processes");
+    let some =
+        |n: u64, one, more| format!("{} of {of} {}", number(n), if n == 1 { one } else { more });
+    let incomplete = [
+        "has no end, is damaged, or lacks figures of its last moments",
+        "have no end, are damaged, or lack figures of their last moments",
+    ];
     let all = [
-        (j.growing, is_are(j.growing, "is still being made", "are still being made")),
-        (j.incomplete, is_are(j.incomplete, "lacks its end or a part", "lack their end or a part")),
-        (j.lost, format!("{gone} or can't be read")),
-        (j.missed, format!("{missed} ended before they could be recorded")),
+        (j.growing, some(j.growing, "is still being recorded", "are still being recorded")),
+        (j.incomplete, some(j.incomplete, incomplete[0], incomplete[1])),
+        (j.lost, count(j.lost, "recording is gone", "recordings are gone") + " or can't be read"),
+        (j.missed, count(j.missed, "process was", "processes were") + " not recorded"),
+        (j.more, "there may have been more processes".to_owned()),
     ];
     let lacks: Vec<String> = all.into_iter().filter(|l| l.0 > 0).map(|l| l.1).collect();
     write!(f, "not all that the processes did is in these figures: {}", lacks.join("; "))

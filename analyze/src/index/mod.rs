@@ -208,6 +208,11 @@ impl Index {
         &self.analysis
     }
 
+    /// Notes what there is not of the family whose only recording this is, see [`Analysis::set_losses`].
+    pub fn set_losses(&mut self, lost: u64, missed: u64, more: bool) {
+        self.analysis.set_losses(lost, missed, more);
+    }
+
     /// Sets where symbols are looked for, and how they are shown.
     pub fn set_symbol_options(&mut self, options: SymbolOptions) {
         self.analysis.set_symbol_options(options);

@@ -5,7 +5,6 @@ use super::block_stats::SumData;
 use crate::Analysis;
 use crate::analysis::Rule;
 use crate::heap::{Errors, Group};
-use crate::load::Meta;
 use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::records::{Joined, map_kind};
@@ -98,28 +97,36 @@ pub struct RecordingData {
 pub struct JoinedData {
     /// Number of recordings that were joined.
     pub recordings: u64,
-    /// Number of those that were still being recorded.
+    /// Number of those that had no end, and whose processes lived.
     pub growing: u64,
     /// Number of others that have no end, are damaged, or lack figures of their last moments.
     pub incomplete: u64,
     /// Number of recordings that were gone or could not be read.
     pub lost: u64,
-    /// Number of processes that had ended before they could be recorded.
+    /// Number of processes that could not be recorded, most as they had ended before.
     pub missed_processes: u64,
+    /// Whether there may have been more of them.
+    pub may_lack_more: bool,
     /// Whether peaks of all blocks are upper bounds, as when processes held some of these at the same time is not known.
     pub peaks_at_most: bool,
 }
 
 impl JoinedData {
-    fn new(meta: &Meta) -> Option<Self> {
-        let &Joined { recordings, growing, incomplete, lost, missed } = meta.joined.as_ref()?;
-        let peaks_at_most = meta.is_of_several() && meta.lacks_blocks();
+    /// Returns those of a recording; `None` if it is that of one process, of whose family nothing is lost.
+    pub fn new(analysis: &Analysis) -> Option<Self> {
+        let meta = analysis.meta();
+        let &Joined { recordings, growing, incomplete, lost, missed, more } = analysis.joined()?;
+        // What was not folded is known block by block.
+        let is_exact = meta.stripped.is_none()
+            && meta.folded.as_ref().is_some_and(|f| f.until < analysis.totals().peak_ticks);
+        let peaks_at_most = meta.is_of_several() && meta.lacks_blocks() && !is_exact;
         Some(Self {
             recordings,
             growing,
             incomplete,
             lost,
             missed_processes: missed,
+            may_lack_more: more > 0,
             peaks_at_most,
         })
     }
@@ -491,7 +498,7 @@ impl RecordingData {
             marks: marks.collect(),
             duration_ns: analysis.duration_ns(),
             complete: analysis.complete(),
-            joined: JoinedData::new(meta),
+            joined: JoinedData::new(analysis),
             events: analysis.events(),
             lost_events: meta.counters.lost,
             truncated_stacks: meta.counters.truncated,

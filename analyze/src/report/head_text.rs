@@ -55,12 +55,14 @@ impl HeadText<'_> {
             let _ = write!(time, " ({} of it on)", duration(on));
         }
         let parts = count(rec.parts.len() as u64, "part", "parts");
-        let end = match (&rec.end_reason, rec.complete) {
-            (Some(r), true) if r.starts_with(End::LIMIT) => {
-                format!("ended early, at a bound: {}", printable(&r[End::LIMIT.len()..]))
-            }
-            (Some(r), true) => format!("complete: {}", printable(r)),
-            (Some(r), false) => format!("not complete ({})", printable(r)),
+        let reason = rec.end_reason.as_deref().map(|r| match r.strip_prefix(End::LIMIT) {
+            Some(bound) => (true, format!("ended early, at a bound: {}", printable(bound))),
+            None => (false, printable(r)),
+        });
+        let end = match (reason, rec.complete) {
+            (Some((true, at_bound)), true) => at_bound,
+            (Some((_, r)), true) => format!("complete: {r}"),
+            (Some((_, r)), false) => format!("not complete ({r})"),
             _ => "not complete".to_owned(),
         };
         self.line("recording", &format!("{}: {parts}, {time}, {end}", printable(&rec.path)))?;

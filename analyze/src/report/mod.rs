@@ -37,8 +37,8 @@ pub use frames::{AskedData, FrameData};
 pub(crate) use frames::{asked_by, frames_of};
 pub use grouped::{GroupBy, Grouped, GroupedData};
 pub use head::{
-    CaptureData, DistanceData, FilterData, Head, HookData, KernelData, NotHookedData, PartData,
-    RecordingData, RuleData, SuppressedData, TargetData, TotalsData,
+    CaptureData, DistanceData, FilterData, Head, HookData, JoinedData, KernelData, NotHookedData,
+    PartData, RecordingData, RuleData, SuppressedData, TargetData, TotalsData,
 };
 pub(crate) use head_text::DISTANCES;
 pub use histogram::{Histogram, SizeData};

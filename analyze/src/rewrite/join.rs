@@ -63,8 +63,10 @@ pub struct JoinOptions {
     pub symbols: SymbolOptions,
     /// Number of further recordings of these processes that are gone or can't be read.
     pub lost: u64,
-    /// Number of processes that had ended before they could be recorded.
+    /// Number of processes that could not be recorded.
     pub missed: u64,
+    /// Whether there may have been more of these.
+    pub more: bool,
 }
 
 /// Result of joining.
@@ -115,7 +117,7 @@ pub fn join(
     to.put(kind::TARGET, &of_all(&all, options).encode())?;
     let mut joiner = Joiner::new(to, options, first.clone());
     joiner.joined.lost = options.lost.saturating_add(done.left_out.len() as u64);
-    joiner.joined.missed = options.missed;
+    (joiner.joined.missed, joiner.joined.more) = (options.missed, options.more.into());
     match lacks {
         Lacks::Nothing => {
             for (number, (path, target)) in (0..).zip(&all) {
@@ -155,6 +157,7 @@ pub fn join_inherited(
     let mut to = Out::fast(out)?;
     to.put(kind::TARGET, &Target { exe, wall_ns, start_ticks, ..own.clone() }.encode())?;
     let mut joiner = Joiner::new(to, options, first);
+    joiner.joined.recordings = ancestors.len() as u64;
     for Inherited { stream, ops } in inherited::of(ancestors)? {
         joiner.add_inherited(stream, &ops)?;
     }

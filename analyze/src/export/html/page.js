@@ -13,7 +13,7 @@ setTheme();
 
 function notesOf({ recording, filter, at_ns: at }) {
   const notes = [...recording.notes], c = recording.capture;
-  if (!recording.complete) notes.push("The recording is not complete.");
+  if (!recording.complete && !recording.joined) notes.push("The recording is not complete.");
   if (recording.lost_events) notes.push(recording.lost_events + " events were lost: the figures are too low.");
   if (recording.truncated_stacks) notes.push(recording.truncated_stacks + " stacks were cut short.");
   if (c && (c.sample_bytes || c.sample_every > 1)) notes.push("A sample was recorded: all figures are estimates.");
