@@ -120,7 +120,7 @@ pub(crate) fn attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Resu
     census::check(record, settings.census.is_some(), settings.on).map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
-    let (mut last, mut waited) = (None, false);
+    let (mut last, mut waited, mut had_exec) = (None, false, false);
     for _ in 0..TRIES {
         let (program, code) = (Program::of(pid), code(pid));
         let e = match try_attach(pid, record, settings) {
@@ -134,7 +134,7 @@ pub(crate) fn attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Resu
         let time = if e.is::<Error>() { EXEC.1 } else { EXEC.0 };
         if program.is_replaced_within(time) {
             log::info!("an exec during the attach: {e:#}");
-            last = None;
+            (last, had_exec) = (None, true);
         } else if self::code(pid) == code || prof_os::process::has_ended(pid) {
             return Err(e);
         } else {
@@ -142,6 +142,8 @@ pub(crate) fn attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Resu
             last = Some(e);
         }
     }
+    // A program that has just begun loads libraries, and may have no thread for a call then: that is due to the exec.
+    let last = last.filter(|_| !had_exec);
     Err(last.unwrap_or_else(|| failed(pid, Error::Replaced(pid))))
 }
 
