@@ -202,6 +202,10 @@ fn stacks_with_guards_that_are_no_mappings_hold_nothing_below_their_pointers() {
     // The stacks of threads have their names.
     let holds = scene.prof(&["holds", &pid, "--top", "0"]).ok("prof holds").stdout;
     assert_eq!(holds.matches("stack and registers of thread").count(), 2, "{holds}");
+    scene.detach(&target);
+    let maps = scene.prof(&["maps", &pid]).ok("prof maps").stdout;
+    let stacks = maps.lines().find(|l| l.contains("[stack:")).expect("stacks of threads");
+    assert!(stacks.trim_end().ends_with(" more]"), "{maps}");
     target.quit();
 }
 

@@ -7,7 +7,7 @@ use crate::heaps::{Candidate, apart};
 use crate::mappings::Used;
 use crate::maps::MAX_TEXT as MAX_MAPS;
 use crate::pages::{Counted, Pages, worked};
-use crate::stacks::{pointers, stacks};
+use crate::stacks::{parts, pointers, stacks};
 use prof_os::maps::{self, Map};
 use prof_os::page_size;
 use prof_os::process::folder;
@@ -484,32 +484,23 @@ impl Sum<'_> {
         let (start, end) = (m.start.0, m.end.0);
         self.used.push(Used { start, end, of: s.of });
         let rss = s.of.rss;
-        let stack = self.stack_in(&m).filter(|_| kind == map_kind::ANONYMOUS);
-        let Some((from, to, tid)) = stack else {
-            return self.book(m, kind, rss);
-        };
-        self.threads.push((from, to, tid));
-        // The kernel merges adjacent mappings: a stack, and other memory around it.
-        let whole = (from, to) == (start, end);
-        let counted = self.pages.filter(|_| !whole).map(|p| p.count_as(from, to, false).resident);
-        let of_stack = counted.unwrap_or(rss).min(rss);
-        let piece = |start: u64, end: u64| Map {
-            start: RemoteAddr(start),
-            end: RemoteAddr(end),
-            ..m.clone()
-        };
-        let below = self.pages.filter(|_| start < from);
-        let below = below.map_or(0, |p| p.count_as(start, from, false).resident);
-        let below = below.min(rss - of_stack);
-        let parts = [
-            (start, from, below, map_kind::ANONYMOUS),
-            (from, to, of_stack, map_kind::STACK),
-            (to, end, rss - of_stack - below, map_kind::ANONYMOUS),
-        ];
-        for (start, end, rss, kind) in parts {
-            if start < end {
-                self.book(piece(start, end), kind, rss);
-            }
+        let stacks = if kind == map_kind::ANONYMOUS { self.stacks_in(&m) } else { Vec::new() };
+        self.threads.extend(&stacks);
+        let mut left = rss;
+        let parts = parts((start, end), &stacks);
+        for (i, (from, to, is_stack)) in parts.iter().copied().enumerate() {
+            let counted = self.pages.filter(|_| i + 1 < parts.len());
+            let counted = counted.map(|p| p.count_as(from, to, false).resident);
+            // Where nobody counts, all is a stack's.
+            let of_it = match counted {
+                Some(n) => n.min(left),
+                None if is_stack || i + 1 == parts.len() => left,
+                None => 0,
+            };
+            left -= of_it;
+            let kind = if is_stack { map_kind::STACK } else { kind };
+            let piece = Map { start: RemoteAddr(from), end: RemoteAddr(to), ..m.clone() };
+            self.book(piece, kind, of_it);
         }
     }
 
@@ -538,17 +529,20 @@ impl Sum<'_> {
         }
     }
 
-    /// Returns the part of a mapping that is a thread's stack. A guard page below does not prove that, as allocators
-    /// have them, too.
-    fn stack_in(&self, m: &Map) -> Option<(u64, u64, u64)> {
+    /// Returns the parts of a mapping that are threads' stacks, with the ids of these. A guard page below does not prove that,
+    /// as allocators have them, too.
+    fn stacks_in(&self, m: &Map) -> Vec<(u64, u64, u64)> {
         let (start, end) = (m.start.0, m.end.0);
         let i = self.stacks.partition_point(|s| s.1 <= start);
-        if let Some(s) = self.stacks.get(i).filter(|s| s.0 < end) {
-            return Some((s.0.max(start), s.1.min(end), s.2));
-        }
-        // Where libc's descriptor is not known, the end of a mapping is taken for a stack if one thread alone sleeps in
-        // the mapping, and near its end. Go's threads have their stacks anywhere in its heap, mostly several in one
-        // mapping.
+        let named = self.stacks[i..].iter().take_while(|s| s.0 < end);
+        let named: Vec<_> = named.map(|s| (s.0.max(start), s.1.min(end), s.2)).collect();
+        if named.is_empty() { self.sleeper_in(m).into_iter().collect() } else { named }
+    }
+
+    /// Returns the end of a mapping as a stack, where libc's descriptor of the thread is not known, if one thread alone sleeps in
+    /// the mapping, and near its end. Go's threads have their stacks anywhere in its heap, mostly several in one mapping.
+    fn sleeper_in(&self, m: &Map) -> Option<(u64, u64, u64)> {
+        let (start, end) = (m.start.0, m.end.0);
         let i = self.pointers.partition_point(|p| p.0 < start);
         let mut within = self.pointers.get(i..)?.iter().take_while(|p| p.0 < end);
         let (at, tid) = within.next()?;

@@ -41,3 +41,30 @@ pub(crate) fn pointers(pid: Pid) -> Vec<(u64, u64)> {
     let tids = process::threads(pid).unwrap_or_default();
     tids.into_iter().take(MAX_THREADS).filter_map(pointer).collect()
 }
+
+/// Returns the parts of a mapping, and whether they are stacks. The kernel joins mappings that adjoin each other: stacks, and
+/// other memory around them. Stacks that adjoin each other are one part.
+pub(crate) fn parts((start, end): (u64, u64), stacks: &[(u64, u64, u64)]) -> Vec<(u64, u64, bool)> {
+    let (mut all, mut at) = (Vec::new(), start);
+    for (from, to, _) in stacks {
+        // Descriptors may say anything.
+        let from = (*from).max(at);
+        if from >= *to {
+            continue;
+        }
+        match all.last_mut() {
+            Some((_, last, true)) if *last == from => *last = *to,
+            _ => {
+                if at < from {
+                    all.push((at, from, false));
+                }
+                all.push((from, *to, true));
+            }
+        }
+        at = *to;
+    }
+    if at < end {
+        all.push((at, end, false));
+    }
+    all
+}

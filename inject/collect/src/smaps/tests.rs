@@ -44,6 +44,26 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
     assert!(sum_up(&b"Rss: 4 kB\n"[..], Sum::default()).is_none());
 }
 
+/// The guards between stacks are no mappings since glibc 2.42 and Linux 6.13, so that one mapping has several stacks.
+#[test]
+fn several_stacks_in_a_mapping_are_told_from_what_lies_around() {
+    let of = |from, to| (from, to, 7);
+    let all = parts((10, 90), &[of(20, 30), of(30, 40), of(60, 70)]);
+    let expected =
+        [(10, 20, false), (20, 40, true), (40, 60, false), (60, 70, true), (70, 90, false)];
+    assert_eq!(all, expected);
+    assert_eq!(parts((10, 90), &[]), [(10, 90, false)]);
+    assert_eq!(parts((10, 90), &[of(10, 50), of(50, 90)]), [(10, 90, true)]);
+    // Descriptors that lie: one stack within another, and one that overlaps.
+    let all = parts((10, 90), &[of(20, 60), of(30, 40), of(50, 80)]);
+    assert_eq!(all, [(10, 20, false), (20, 80, true), (80, 90, false)]);
+    let text = "7000-a000 rw-p 00000000 00:00 0 \nRss: 12 kB\n";
+    let stacks = &[(0x7000, 0x8000, 5), (0x8000, 0xa000, 6)];
+    let sum = sum_up(text.as_bytes(), Sum { stacks, ..Sum::default() }).expect("mappings");
+    assert_eq!(sum.threads, stacks);
+    assert_eq!(sum.all.maps.as_chunks::<3>().0[2], [map_kind::STACK, 0x3000, 12 << 10]);
+}
+
 /// Threads of Go sleep on stacks that lie anywhere in its heap, and threads made by `clone` alone at the end of a
 /// mapping: neither has a descriptor of libc's.
 #[test]
