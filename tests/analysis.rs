@@ -131,6 +131,14 @@ fn limits_and_baselines_decide_the_exit_code() {
     assert_eq!(check(&["--max-leaked-count", "64"]).code, 0);
     let out = check(&["--max-leaked-count", "63", "--max-peak", "1GiB"]);
     assert!(out.code == 1 && out.stdout.contains("EXCEEDED  leaked_count"), "{out:#?}");
+    // A figure and a limit that have the same short form.
+    let out = check(&["--max-allocated", "1GiB", "--format", "json"]).ok("prof check").stdout;
+    let outcome: Value = serde_json::from_str(&out).expect("JSON");
+    let allocated = outcome["checks"][0]["value"].as_u64().expect("a figure");
+    let out = check(&["--max-allocated", &(allocated - 1).to_string()]);
+    let text = out.stdout.replace(',', "");
+    let says = format!("{allocated} bytes at most {} bytes", allocated - 1);
+    assert!(out.code == 1 && text.contains(&says), "{out:#?}");
     assert_eq!(check(&[]).code, 2);
     assert_eq!(check(&["--baseline", "none.json"]).code, 2);
     check(&["--write-baseline", "base.json"]).ok("prof check");

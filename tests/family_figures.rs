@@ -73,6 +73,9 @@ fn figures_alone_and_culled_blocks_are_added_up() {
         // They grow while they are read.
         std::thread::sleep(Duration::from_millis(1500));
         let growing = scene.report(&folder);
+        // Events that are held back do not make it younger.
+        let status = scene.prof(&["status", &folder.to_string_lossy()]).ok("status").stdout;
+        assert!(status.contains("attached for") && !status.contains("for 0 ns"), "{status}");
         assert_eq!(growing.at("/recording/complete"), false, "{:#}", growing.brief());
         assert_eq!(growing.number("/recording/joined/growing"), 2);
         targets[1].ask("batch");
