@@ -20,10 +20,10 @@ class Redis:
                    "--appendonly", "no", "--dir", soak.scratch]
         self.p = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.pid = self.p.pid
-        wait_until("redis listens", lambda: os.path.exists(self.path))
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(DEADLINE)
-        self.socket.connect(self.path)
+        # The socket's file is there before the server listens. connect_ex returns the number of the error.
+        wait_until("redis listens", lambda: self.socket.connect_ex(self.path) == 0)
         self.reader = self.socket.makefile("rb")
         self.load = None
         # redis makes its threads with the first work.
