@@ -347,10 +347,7 @@ fn what_can_not_go_on_is_refused_before_anything_is_touched() {
         // As the message says.
         let out = scene.prof(&["attach", &pid, "-o", "next.prof"]).ok("attach to another file");
         assert!(out.stderr.contains("finished an earlier recording"), "{out:?}");
-        match args {
-            [] => _ = scene.finished(&file),
-            _ => assert!(!scene.ended(&file).bool("/recording/complete")),
-        }
+        assert_eq!(scene.ended(&file).bool("/recording/complete"), args.is_empty());
         target.ask("free 100");
         scene.detach(&target);
         let out = scene.prof(&attach);

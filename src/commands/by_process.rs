@@ -1,8 +1,6 @@
 //! `--by-process`: what commands on recordings show of each process of a family.
 
-mod changes;
-
-pub(crate) use changes::diff;
+pub(crate) mod changes;
 
 use super::input::{IndexArgs, InputArgs, Locate, resolve};
 use super::report::{Format, ReportArgs, given, moment, print};

@@ -59,9 +59,6 @@ pub(crate) struct DiffArgs {
 /// # Errors
 /// If a recording can't be read, or standard output can't be written to.
 pub(crate) fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    if args.by_process {
-        return super::by_process::diff(args, locate);
-    }
     let open = |name: &str| args.index.open(&resolve(Some(name), locate)?);
     let (before, after) = (open(&args.before)?, open(&args.after)?);
     let analysis = |index: &Index| {

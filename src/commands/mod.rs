@@ -87,6 +87,7 @@ pub(crate) fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Reach(a) => reach::run(a),
         Command::Holds(a) => holds::run(a, &locate),
         Command::Heap(a) => heap::run(a),
+        Command::Diff(a) if a.by_process => by_process::changes::diff(a, &locate),
         Command::Diff(a) => diff::run(a, &locate),
         Command::Check(a) => check::run(a, &locate),
         Command::Export(a) => export::run(a, &locate),
