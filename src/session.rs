@@ -143,7 +143,9 @@ pub(crate) fn attach(pid: Pid, record: &RecordArgs, settings: &Settings) -> Resu
         }
     }
     // A program that has just begun loads libraries, and may have no thread for a call then: that is due to the exec.
-    let last = last.filter(|_| !had_exec);
+    let has_no_thread =
+        |e: &anyhow::Error| matches!(e.downcast_ref::<Error>(), Some(Error::NoThread(_)));
+    let last = last.filter(|e| !(had_exec && has_no_thread(e)));
     Err(last.unwrap_or_else(|| failed(pid, Error::Replaced(pid))))
 }
 

@@ -13,6 +13,7 @@ use prof_trace::runtimes::Runtime;
 use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 const MIB: u64 = 1 << 20;
 /// Least growth that is reported: if nothing is known of the target, if it is known to take memory itself, and if that
@@ -216,7 +217,7 @@ pub fn workers(seen: &[WorkerSeen], of_master: &Path) -> Vec<WorkerData> {
 }
 
 /// Returns the processes that have a recording in the folder of this one, as those of a family do: `COMM.PID.prof`. Those that
-/// were made before it are of other processes with these numbers.
+/// had ended before it was begun are of other processes with these numbers.
 fn beside(recording: &Path) -> Vec<u32> {
     let folder = recording.parent().filter(|p| !p.as_os_str().is_empty());
     let entries = std::fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
@@ -224,7 +225,10 @@ fn beside(recording: &Path) -> Vec<u32> {
     let pid = |path: PathBuf| {
         let pid = path.file_stem()?.to_str()?.rsplit_once('.')?.1.parse().ok()?;
         let is_its = |t: Target| {
-            t.pid == pid && t.pid_namespace == own.pid_namespace && t.wall_ns >= own.wall_ns
+            let written = std::fs::metadata(&path).and_then(|m| m.modified());
+            let since = written.ok().and_then(|w| w.duration_since(UNIX_EPOCH).ok());
+            let is_later = since.is_some_and(|s| s.as_nanos() >= own.wall_ns.into());
+            t.pid == pid && t.pid_namespace == own.pid_namespace && is_later
         };
         target(&path).is_ok_and(is_its).then_some(pid)
     };
@@ -284,22 +288,28 @@ mod tests {
         // One of them has a recording in the same folder. A file that only has such a name is none.
         let folder = std::env::temp_dir().join(format!("prof-workers-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let write = |pid: u32, wall_ns: u64| {
+        let now = std::time::SystemTime::now();
+        let write = |pid: u32, before_s: u64| {
             let mut bytes = chunk::file_header().to_vec();
+            let written = now - std::time::Duration::from_secs(before_s);
+            let wall_ns = written.duration_since(UNIX_EPOCH).expect("a time").as_nanos() as u64;
             let target = Target { pid, wall_ns, ..Target::default() };
             chunk::put(&mut bytes, kind::TARGET, &target.encode());
-            std::fs::write(folder.join(format!("w.{pid}.prof")), bytes).expect("written");
+            let path = folder.join(format!("w.{pid}.prof"));
+            std::fs::write(&path, bytes).expect("written");
+            let file = std::fs::File::options().write(true).open(path).expect("a file");
+            file.set_modified(written).expect("a time");
         };
         write(6, 100);
-        write(8, 100);
+        write(8, 10);
         std::fs::write(folder.join("w.7.prof"), "").expect("written");
         let others = || {
             let all = workers(&seen, &folder.join("w.6.prof"));
             all.iter().map(|w| w.pid).collect::<Vec<_>>()
         };
         assert_eq!(others(), [Pid::from_raw(7)]);
-        // One from before the master's is of another process.
-        write(8, 99);
+        // One that had ended before the master's is of another process.
+        write(8, 200);
         assert_eq!(others(), [8, 7].map(Pid::from_raw));
         std::fs::remove_dir_all(folder).expect("removed");
     }

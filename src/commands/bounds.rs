@@ -171,6 +171,11 @@ mod tests {
     struct Bounded {
         #[command(flatten)]
         bounds: BoundArgs,
+        /// Options of other groups that bounds do not go with.
+        #[arg(long)]
+        sample: bool,
+        #[arg(long)]
+        sample_rate: bool,
     }
 
     #[test]

@@ -51,13 +51,21 @@ pub(crate) fn processes(
     }
 }
 
-/// Returns whether a family has lost recordings or processes, given the name of its folder, and of which processes something
-/// is asked: of these nothing is lost that is not an error.
+/// Returns the options for one of the recordings, which has no folder.
 ///
 /// # Errors
-/// If the recording is not known.
-pub(crate) fn has_losses(name: Option<&str>, pids: &[Pid], locate: Locate<'_>) -> Result<bool> {
-    Ok(pids.is_empty() && journal::losses(&resolve(name, locate)?).has_any())
+/// If they are about what a process has from its parents.
+pub(crate) fn of_one(index: &IndexArgs) -> Result<IndexArgs> {
+    match index.inherited {
+        true => Err(usage("--inherited is about one process, so it does not go with --by-process")),
+        false => Ok(IndexArgs { pid: Vec::new(), ..index.clone() }),
+    }
+}
+
+/// Returns whether a family has lost recordings or processes, given its folder, and of which processes something is asked: of
+/// these nothing is lost that is not an error.
+pub(crate) fn has_losses(folder: &Path, pids: &[Pid]) -> bool {
+    pids.is_empty() && journal::losses(folder).has_any()
 }
 
 /// Does the same for the recording of each process: in text below a line with its name, in JSON one document after the
@@ -86,7 +94,7 @@ pub(crate) fn each_of_these(
     let mut code = ExitCode::SUCCESS;
     for (i, m) in all.iter().enumerate() {
         let line = if i == 0 { "" } else { "\n" };
-        let comm = crate::term::one_line(&m.target.comm);
+        let comm = one_line(&m.target.comm);
         if format == Format::Text {
             print(&format!("{line}##### {comm}, pid {} #####\n", m.target.pid))?;
         }
@@ -109,10 +117,8 @@ pub(crate) fn each_of(
     mut work: impl FnMut(InputArgs) -> Result<ExitCode>,
 ) -> Result<ExitCode> {
     each((input.input.as_deref(), &input.index.pid), format, locate, |path| {
-        let mut one = input.clone();
-        one.input = Some(path);
-        one.index.pid.clear();
-        work(one)
+        let index = of_one(&input.index)?;
+        work(InputArgs { input: Some(path), index, ..input.clone() })
     })
 }
 
@@ -157,7 +163,7 @@ pub(crate) fn report(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> 
     let mut heads = Vec::new();
     let (input, figure) = (&args.input, figure(args.sort())?);
     for m in processes(input.input.as_deref(), &input.index.pid, locate)? {
-        let index = IndexArgs { pid: Vec::new(), ..input.index.clone() }.open(&m.path)?;
+        let index = of_one(&input.index)?.open(&m.path)?;
         let query = args.input.query(&index)?;
         let at = match args.peak {
             true => Some(index.analysis().totals().peak_ticks),
@@ -231,6 +237,7 @@ fn below(heads: &[Head], left_out: usize) -> String {
         for note in &h.recording.notes {
             let pid = h.target.pid.to_string();
             match notes.iter_mut().find(|n| n.0 == note) {
+                Some(known) if known.1.contains(&pid) => {}
                 Some(known) => known.1.push(pid),
                 None => notes.push((note, vec![pid])),
             }
@@ -246,7 +253,7 @@ fn below(heads: &[Head], left_out: usize) -> String {
     }
     if unsaid > 0 {
         let n = count(unsaid as u64, "note more", "notes more");
-        text += &format!("        and {n}, which --format json lists\n");
+        text += &format!("        and {n}\n");
     }
     text
 }

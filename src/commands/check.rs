@@ -1,9 +1,10 @@
 //! `prof check`: compares figures with limits, for automatic checks.
 
 use super::by_process::{ByProcess, each_of, has_losses};
-use super::input::{InputArgs, Locate, say_losses};
+use super::input::{InputArgs, Locate, resolve, say_losses};
 use super::report::{Format, print};
 use crate::failure::{FAILED, usage};
+use crate::term::say;
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::Analysis;
@@ -139,13 +140,18 @@ struct Outcomes {
 pub(crate) fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.by.by_process {
         let by = ByProcess::default();
-        let code = each_of(&args.input, args.format, locate, |input| {
+        // The newest recording may be another one later.
+        let path = resolve(args.input.input.as_deref(), locate)?;
+        let folder = InputArgs { input: Some(path.to_string_lossy().into()), ..args.input.clone() };
+        let code = each_of(&folder, args.format, locate, |input| {
             run(&CheckArgs { input, by, ..args.clone() }, locate)
         })?;
-        let of_family = (args.input.input.as_deref(), &args.input.index.pid[..]);
         // What no process has is in none of their outcomes.
-        let lacks = args.strict && has_losses(of_family.0, of_family.1, locate)?;
-        return Ok(if lacks { ExitCode::from(FAILED) } else { code });
+        if !args.strict || !has_losses(&path, &args.input.index.pid) {
+            return Ok(code);
+        }
+        say("FAILED: the family has lost what was said in front of the outcomes (--strict)");
+        return Ok(ExitCode::from(FAILED));
     }
     let limits = [
         args.max_leaked,

@@ -41,8 +41,8 @@ pub(crate) struct DiffArgs {
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
-    /// Compare the figures of each process of two families, a line each: a process with itself, or with the one of the same
-    /// name that began as early among these
+    /// Compare the figures of each process of two families, a line each: a process with itself (of the same id and name), or
+    /// with the next of the same name
     #[arg(long, help_heading = "Families")]
     pub by_process: bool,
 

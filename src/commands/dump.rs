@@ -25,8 +25,8 @@ use std::process::ExitCode;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DumpArgs {
     /// The process, which must be being recorded
-    #[arg(value_parser = pid)]
-    pub pid: Pid,
+    #[arg(value_name = "PID", value_parser = pid)]
+    pub process: Pid,
     /// The file; {pid} stands for the process, {comm} for its name, {time} for the date and the time, and the letter n in
     /// braces for the first number from 1 on for which there is no file [default: ./prof.{comm}.{pid}.{time}.txt, with
     /// the ending of the format]
@@ -54,12 +54,12 @@ pub(crate) struct DumpArgs {
 /// # Errors
 /// If the process is not recorded, its recording can't be read, or the file can't be written.
 pub(crate) fn run(args: &DumpArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    let recording = session::attached(args.pid)?.path;
-    let comm = prof_os::process::comm(args.pid);
+    let recording = session::attached(args.process)?.path;
+    let comm = prof_os::process::comm(args.process);
     let default = format!("./prof.{{comm}}.{{pid}}.{{time}}.{}", args.format.ending());
     let text = args.report_file.clone().unwrap_or(default);
     let template = Template { folder: PathBuf::new(), text };
-    let path = template.path(args.pid, &comm).ok_or_else(|| usage(NO_NUMBER))?;
+    let path = template.path(args.process, &comm).ok_or_else(|| usage(NO_NUMBER))?;
     let what = What {
         format: args.format,
         top: args.top,

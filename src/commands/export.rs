@@ -1,6 +1,6 @@
 //! `prof export`: writes a recording in the formats of other tools.
 
-use super::by_process::each_file;
+use super::by_process::{each_file, of_one};
 use super::input::{InputArgs, Locate, say_losses};
 use super::report::{Of, given, moment};
 use crate::failure::usage;
@@ -140,8 +140,7 @@ fn each_process(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let input = (args.input.input.as_deref(), &args.input.index.pid[..]);
     each_file(input, args.output.as_deref(), locate, |path, output| {
         let mut one = ExportArgs { by_process: false, output: Some(output), ..args.clone() };
-        one.input.input = Some(path);
-        one.input.index.pid.clear();
+        (one.input.input, one.input.index) = (Some(path), of_one(&args.input.index)?);
         run(&one, locate).map(|_| ())
     })
 }

@@ -158,9 +158,7 @@ impl IndexArgs {
         let (path, losses) = self.of_family(path, &symbols)?;
         let mut index = Index::open(&path, &self.options()).map_err(|e| usage(e.to_string()))?;
         index.set_symbol_options(symbols);
-        if losses.has_any() && index.analysis().joined().is_none() {
-            index.set_losses(losses.recordings, losses.processes, losses.more);
-        }
+        losses.note_in(index.analysis_mut());
         if let (Some(at), true) = (index.path(), index.was_made()) {
             log::info!("made the index {}", at.display());
         }

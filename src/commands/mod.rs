@@ -154,7 +154,7 @@ fn target(command: &Command) -> Option<Pid> {
         Command::Pause(a) | Command::Resume(a) => a.who.one(),
         Command::Status(a) => a.one(),
         Command::Trace(a) => a.pid,
-        Command::Dump(a) => Some(a.pid),
+        Command::Dump(a) => Some(a.process),
         Command::Mark(a) => a.who.one(),
         Command::Reach(a) => Some(a.pid),
         Command::Holds(a) => a.pid(),

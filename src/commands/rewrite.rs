@@ -1,6 +1,6 @@
 //! `prof strip`, `prof pack` and `prof extract`: make recordings from recordings, and extract files.
 
-use super::by_process::{ByProcess, each_file};
+use super::by_process::{ByProcess, each_file, of_one};
 use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::report::print;
 use crate::failure::usage;
@@ -133,9 +133,8 @@ pub(crate) fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode
     if args.by.by_process {
         let input = (args.input.as_deref(), &args.index.pid[..]);
         return each_file(input, Some(&args.output), locate, |path, output| {
-            let by = ByProcess::default();
-            let mut one = StripArgs { input: Some(path), output, by, ..args.clone() };
-            one.index.pid.clear();
+            let (by, index) = (ByProcess::default(), of_one(&args.index)?);
+            let one = StripArgs { input: Some(path), output, index, by, ..args.clone() };
             run_strip(&one, locate).map(|_| ())
         });
     }
@@ -182,9 +181,7 @@ pub(crate) fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> 
     let options = PackOptions { anonymize, files: args.files };
     let mut analysis =
         Analysis::from_file(&path, &LoadOptions::default()).map_err(|e| wrong(e.into()))?;
-    if losses.has_any() && analysis.joined().is_none() {
-        analysis.set_losses(losses.recordings, losses.processes, losses.more);
-    }
+    losses.note_in(&mut analysis);
     say_losses(&analysis);
     write(
         &args.output,

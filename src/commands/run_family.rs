@@ -93,7 +93,7 @@ impl Family {
         let missed = count(number("missed"), "process", "processes");
         say(&format!(
             "{recorded} in {path}; {missed} ended before they could be recorded, {} could not be",
-            number("failed")
+            journal::failed(&lines).len()
         ));
         if matches!(last, Some(Ok(WaitStatus::Signaled(..)))) {
             say(

@@ -1,6 +1,6 @@
 //! `prof script`: runs programs that ask questions about recordings.
 
-use super::by_process::{ByProcess, each};
+use super::by_process::{ByProcess, each, of_one};
 use super::input::{IndexArgs, Locate, resolve, say_losses};
 use super::interrupt::{self, OnInterrupt, Otherwise};
 use super::prompt;
@@ -112,9 +112,8 @@ fn each_process(args: &ScriptArgs, locate: Locate<'_>) -> Result<ExitCode> {
         ));
     }
     each((Some(folder), &args.index.pid), Format::Text, locate, |path| {
-        let mut one = ScriptArgs { by: ByProcess::default(), data: vec![path], ..args.clone() };
-        one.index.pid.clear();
-        run(&one, locate)
+        let (by, index) = (ByProcess::default(), of_one(&args.index)?);
+        run(&ScriptArgs { by, index, data: vec![path], ..args.clone() }, locate)
     })
 }
 

@@ -2,13 +2,14 @@
 
 use super::find::Seen;
 use anyhow::{Context, Result};
+use prof_analyze::Analysis;
 use prof_analyze::rewrite::target;
 use prof_os::Pid;
 use prof_trace::values::text::{count, duration};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -110,11 +111,27 @@ impl Losses {
     pub(crate) fn has_any(&self) -> bool {
         *self != Self::default()
     }
+
+    /// Notes them in the only recording of a family. One that was joined from several has them already.
+    pub(crate) fn note_in(&self, analysis: &mut Analysis) {
+        if self.has_any() && analysis.joined().is_none() {
+            analysis.set_losses(self.recordings, self.processes, self.more);
+        }
+    }
 }
 
 /// Returns what the recordings of a folder lack. A folder without a journal tells of nothing.
 pub(crate) fn losses(folder: &Path) -> Losses {
-    let bytes = bytes(&folder.join(NAME));
+    let bytes = match prof_os::files::read_at_most(&folder.join(NAME), LONGEST) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Losses::default(),
+        Err(e) => {
+            let text = format!(
+                "{NAME} can't be read ({e}), so it is not known which processes are missing"
+            );
+            return Losses { sentences: vec![text], more: true, ..Losses::default() };
+        }
+    };
     let lines = lines(&bytes);
     let mut all = losses_in(&lines);
     let gone = unreadable(folder, &lines);
@@ -128,12 +145,13 @@ pub(crate) fn losses(folder: &Path) -> Losses {
     let whole = &bytes[..bytes.iter().rposition(|b| *b == b'\n').unwrap_or(0)];
     let all_lines = whole.split(|b| *b == b'\n').filter(|l| !l.is_empty());
     let damaged = all_lines.filter(|l| object(l).is_none()).count() as u64;
-    if damaged > 0 {
+    if damaged > 0 || bytes.len() as u64 == LONGEST {
         all.more = true;
-        let n = count(damaged, "line", "lines");
-        all.sentences.push(format!(
-            "{n} of {NAME} can't be read: what they said, of missing processes perhaps, is not known"
-        ));
+        let what = match damaged {
+            0 => format!("{NAME} is longer than prof reads: what its end says"),
+            n => format!("{} of {NAME} can't be read: what they said", count(n, "line", "lines")),
+        };
+        all.sentences.push(format!("{what}, of missing processes perhaps, is not known"));
     }
     all
 }
@@ -159,8 +177,8 @@ fn unreadable<'a>(folder: &Path, lines: &'a [Value]) -> Vec<&'a str> {
     names
 }
 
-/// Returns the lines of the processes that could not be recorded, though they lived: the last of each.
-fn failed(lines: &[Value]) -> Vec<&Value> {
+/// Returns the lines of the processes that could not be recorded, though they lived, or what they ran by exec: the last of each.
+pub(crate) fn failed(lines: &[Value]) -> Vec<&Value> {
     let mut open: BTreeMap<(i64, u64), &Value> = BTreeMap::new();
     for line in lines {
         let (Some(pid), start) = (line["pid"].as_i64(), line["start"].as_u64().unwrap_or(0)) else {
@@ -168,7 +186,8 @@ fn failed(lines: &[Value]) -> Vec<&Value> {
         };
         match line["event"].as_str() {
             Some("failed") => _ = open.insert((pid, start), line),
-            Some("attached" | "goes_on") => _ = open.remove(&(pid, start)),
+            // Missed processes have a count of their own.
+            Some("attached" | "goes_on" | MISSED) => _ = open.remove(&(pid, start)),
             _ => {}
         }
     }
@@ -180,22 +199,30 @@ fn losses_in(lines: &[Value]) -> Losses {
     let processes = missed.saturating_add(failed.len() as u64);
     let (mut sentences, mut more) = (Vec::new(), false);
     if missed > 0 {
-        let missed = count(missed, "process", "processes");
+        let (n, its) =
+            (count(missed, "process", "processes"), if missed == 1 { "it" } else { "they" });
         sentences.push(format!(
-            "{missed} of the family ended before they could be recorded: no figure has what they did"
+            "{n} of the family ended before {its} could be recorded: no figure has what {its} did"
         ));
     }
     if let Some(first) = failed.first() {
         let n = count(failed.len() as u64, "process", "processes");
         let reason = first["reason"].as_str().unwrap_or_default();
         sentences.push(format!(
-            "{n} of the family could not be recorded, and no figure has what they did: {reason}"
+            "{n} of the family, or what was run by exec, could not be recorded, and is in no figure; the first: {reason}"
         ));
     }
     if number(lines, "overrun") > 0 {
         more = true;
         sentences.push(
-            "there may be more of them: the kernel had more to tell than prof could take"
+            "there may be processes that are not counted here: the kernel had more to tell than prof could take"
+                .to_owned(),
+        );
+    }
+    if was_left(lines) {
+        more = true;
+        sentences.push(
+            "nobody attached to new processes any more, as prof was killed: those that came later are not known"
                 .to_owned(),
         );
     }
@@ -223,11 +250,7 @@ pub(crate) fn number(lines: &[Value], event: &str) -> u64 {
 
 /// Reads the lines of a journal. Lines that are no JSON objects are left out.
 pub(crate) fn read(path: &Path) -> Vec<Value> {
-    lines(&bytes(path))
-}
-
-fn bytes(path: &Path) -> Vec<u8> {
-    prof_os::files::read_at_most(path, LONGEST).unwrap_or_default()
+    lines(&prof_os::files::read_at_most(path, LONGEST).unwrap_or_default())
 }
 
 fn lines(bytes: &[u8]) -> Vec<Value> {
@@ -257,6 +280,29 @@ pub(crate) fn has_ended(lines: &[Value]) -> Option<bool> {
     let last = lines.iter().rposition(|l| l["event"] == "follows")?;
     Some(lines[last..].iter().any(|l| l["event"] == "ended"))
 }
+
+/// Returns the supervisor that the last line about one names, if it runs: process id and start time.
+pub(crate) fn supervisor(lines: &[Value]) -> Option<(Pid, u64)> {
+    let line = lines.iter().rev().find(|l| l["event"] == "follows")?;
+    let pid = line["supervisor"][0].as_i64().and_then(|p| i32::try_from(p).ok())?;
+    let (pid, start) = (Pid::from_raw(pid), line["supervisor"][1].as_u64()?);
+    // The journal may have been written by others.
+    (prof_os::process::is_running(pid, start) && super::find::is_ours(pid)).then_some((pid, start))
+}
+
+/// Returns whether the supervisor was killed, and none has come after it.
+fn was_left(lines: &[Value]) -> bool {
+    let Some(last) = lines.iter().rposition(|l| l["event"] == "follows") else { return false };
+    let by_detach = |l: &Value| l["event"] == "ended" && l["by"] == BY_DETACH;
+    match has_ended(lines) {
+        Some(true) => lines[last..].iter().any(by_detach),
+        Some(false) => supervisor(lines).is_none(),
+        None => false,
+    }
+}
+
+/// Says in the line of a family's end that it was ended in place of a supervisor that had been killed.
+pub(crate) const BY_DETACH: &str = "detach";
 
 /// The last that is known of a process of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -385,9 +431,16 @@ mod tests {
         // Of two that could not be recorded, one was later.
         let failed = |pid| json!({ "event": "failed", "pid": pid, "start": 9, "reason": "no" });
         let later = json!({ "event": "attached", "pid": 7, "start": 9, "recording": "a.7.prof" });
-        let losses = losses_in(&[failed(7), failed(8), later]);
-        assert_eq!((losses.processes, losses.more), (1, false));
-        assert!(losses.sentences[0].starts_with("1 process of the family could not"), "{losses:?}");
+        let missed = json!({ "event": MISSED, "pid": 9, "start": 9 });
+        let losses = losses_in(&[failed(7), failed(9), failed(8), later, missed]);
+        assert_eq!((losses.processes, losses.more), (2, false));
+        assert!(losses.sentences[1].ends_with("the first: no"), "{losses:?}");
+        // A supervisor that does not run any more, and was not ended.
+        let follows = json!({ "event": "follows", "supervisor": [0, 9] });
+        let ended = |by: &str| json!({ "event": "ended", "by": by });
+        assert!(losses_in(std::slice::from_ref(&follows)).more);
+        assert!(losses_in(&[follows.clone(), ended(BY_DETACH)]).more);
+        assert!(!losses_in(&[follows, ended("")]).has_any());
     }
 
     #[test]

@@ -559,12 +559,7 @@ pub(crate) fn was_killed(folder: &Path) -> bool {
 /// Returns the supervisor of a folder, if it runs.
 pub(crate) fn running(folder: &Path) -> Option<Pid> {
     let lines = journal::read(&folder.join(journal::NAME));
-    let line = lines.iter().rev().find(|l| l["event"] == "follows")?;
-    let pid =
-        line["supervisor"][0].as_i64().and_then(|p| i32::try_from(p).ok()).map(Pid::from_raw)?;
-    let start = line["supervisor"][1].as_u64()?;
-    // The journal may have been written by others.
-    (process::is_running(pid, start) && super::find::is_ours(pid)).then_some(pid)
+    journal::supervisor(&lines).map(|(pid, _)| pid)
 }
 
 /// Ends the supervisor of a folder; returns whether there was one. Of one that was killed it notes that it is not to be
@@ -575,7 +570,7 @@ pub(crate) fn end(folder: &Path) -> bool {
         if journal::has_ended(&lines) == Some(false)
             && let Ok(mut journal) = Journal::open(&folder.join(journal::NAME))
         {
-            journal.note("ended", None, json!({ "by": "detach" }));
+            journal.note("ended", None, json!({ "by": journal::BY_DETACH }));
         }
         return false;
     };

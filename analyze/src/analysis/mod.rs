@@ -193,10 +193,18 @@ impl Analysis {
         self.joined.as_ref()
     }
 
+    /// Returns those of a recording that was not joined itself, for a copy of it.
+    pub(crate) fn unrecorded_losses(&self) -> Option<&Joined> {
+        self.joined.as_ref().filter(|_| self.meta().joined.is_none())
+    }
+
     /// Notes what there is not of the family whose only recording this is: `lost` recordings, and `missed` processes, of which
     /// there may have been `more`.
     pub fn set_losses(&mut self, lost: u64, missed: u64, more: bool) {
-        let joined = Joined { recordings: 1, lost, missed, more: more.into(), ..Joined::default() };
+        let grows = self.meta().end.is_none() && crate::symbols::is_target(&self.meta().target);
+        let (growing, incomplete) = (u64::from(grows), u64::from(!grows && !self.complete()));
+        let more = more.into();
+        let joined = Joined { recordings: 1, growing, incomplete, lost, missed, more };
         if joined.lacks_any() {
             self.notes.push(Note::Joined(joined.clone()));
         }

@@ -16,6 +16,8 @@ pub enum Note {
     Growing,
     /// The recording has no end, and its target is gone.
     NoEnd,
+    /// The recording could not be written to its end, for this reason.
+    Stopped(String),
     /// The recording ends within a chunk.
     CutOff {
         /// File offset of the end of the last whole chunk.
@@ -116,6 +118,11 @@ impl fmt::Display for Note {
                 f,
                 "the recording has no end: prof is finishing it at this moment, or was killed before it did; \
                  events of its last moments may be missing"
+            ),
+            Note::Stopped(why) => write!(
+                f,
+                "the recording lacks what came last: {}",
+                printable(why.strip_prefix("stopped: ").unwrap_or(why))
             ),
             Note::CutOff { at, unread } => write!(
                 f,
@@ -220,19 +227,15 @@ fn joined(f: &mut fmt::Formatter<'_>, j: &Joined) -> fmt::Result {
     let of = count(j.recordings, "recording", "recordings");
     let some =
         |n: u64, one, more| format!("{} of {of} {}", number(n), if n == 1 { one } else { more });
-    let incomplete = [
-        "has no end, is damaged, or lacks figures of its last moments",
-        "have no end, are damaged, or lack figures of their last moments",
-    ];
     let all = [
         (j.growing, some(j.growing, "is still being recorded", "are still being recorded")),
-        (j.incomplete, some(j.incomplete, incomplete[0], incomplete[1])),
+        (j.incomplete, some(j.incomplete, "is not complete", "are not complete")),
         (j.lost, count(j.lost, "recording is gone", "recordings are gone") + " or can't be read"),
         (j.missed, count(j.missed, "process was", "processes were") + " not recorded"),
         (j.more, "there may have been more processes".to_owned()),
     ];
     let lacks: Vec<String> = all.into_iter().filter(|l| l.0 > 0).map(|l| l.1).collect();
-    write!(f, "not all that the processes did is in these figures: {}", lacks.join("; "))
+    write!(f, "these figures may lack some of what the family did: {}", lacks.join("; "))
 }
 
 /// Says that the machine's counter went back, and what that means for the times.
@@ -350,6 +353,9 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     if meta.end.is_none() && source.tail == Tail::Whole {
         let alive = crate::symbols::is_target(&meta.target);
         notes.push(if alive { Note::Growing } else { Note::NoEnd });
+    }
+    if let Some(end) = meta.end.as_ref().filter(|e| e.is_cut()) {
+        notes.push(Note::Stopped(end.reason.clone()));
     }
     if let Some(first) = meta.epochs.first() {
         let back = u128::from(first.back) * 1_000_000_000;

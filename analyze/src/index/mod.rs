@@ -208,9 +208,9 @@ impl Index {
         &self.analysis
     }
 
-    /// Notes what there is not of the family whose only recording this is, see [`Analysis::set_losses`].
-    pub fn set_losses(&mut self, lost: u64, missed: u64, more: bool) {
-        self.analysis.set_losses(lost, missed, more);
+    /// Returns the recording, for what is to be noted of it.
+    pub fn analysis_mut(&mut self) -> &mut Analysis {
+        &mut self.analysis
     }
 
     /// Sets where symbols are looked for, and how they are shown.

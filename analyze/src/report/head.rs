@@ -99,7 +99,7 @@ pub struct JoinedData {
     pub recordings: u64,
     /// Number of those that had no end, and whose processes lived.
     pub growing: u64,
-    /// Number of others that have no end, are damaged, or lack figures of their last moments.
+    /// Number of others that are not complete: they have no end, are damaged or cut off, or lack figures.
     pub incomplete: u64,
     /// Number of recordings that were gone or could not be read.
     pub lost: u64,

@@ -70,6 +70,9 @@ pub fn pack(
         done: Packed::default(),
     };
     packer.copy(analysis)?;
+    if let Some(losses) = analysis.unrecorded_losses() {
+        packer.to.put(kind::JOINED, &losses.encode())?;
+    }
     packer.name(analysis)?;
     if options.files && packer.names.keeps_files() {
         packer.files(analysis)?;
@@ -119,7 +122,8 @@ impl Packer<'_> {
             kind::PACKED => return self.packed(payload),
             // These are generated anew.
             kind::FRAMES => {}
-            kind::FILE if !names.keeps_files() => {}
+            // The names of other recordings are those of programs.
+            kind::FILE | kind::FORKED if !names.keeps_files() => {}
             kind::PASS => match Pass::decode(payload) {
                 Some(p) if !self.passes.keep(&p) => {}
                 _ => self.to.put(kind, payload)?,

@@ -190,6 +190,9 @@ fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), Rewrit
     }
     passes.sort_by_key(|p| p.0);
     last.sort_by_key(|c| c.0);
+    if let Some(losses) = analysis.unrecorded_losses() {
+        last.insert(0, (kind::JOINED, losses.encode()));
+    }
     Ok((passes, last))
 }
 

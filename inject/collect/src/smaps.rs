@@ -535,7 +535,9 @@ impl Sum<'_> {
         let (start, end) = (m.start.0, m.end.0);
         let i = self.stacks.partition_point(|s| s.1 <= start);
         let named = self.stacks[i..].iter().take_while(|s| s.0 < end);
-        let named: Vec<_> = named.map(|s| (s.0.max(start), s.1.min(end), s.2)).collect();
+        // Descriptors may say anything.
+        let named = named.map(|s| (s.0.max(start), s.1.min(end), s.2)).filter(|s| s.0 < s.1);
+        let named: Vec<_> = named.collect();
         if named.is_empty() { self.sleeper_in(m).into_iter().collect() } else { named }
     }
 

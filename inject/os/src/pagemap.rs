@@ -93,8 +93,9 @@ pub fn query(
     let error = io::Error::last_os_error();
     // An older kernel refuses a category that it does not know.
     if knows && (of | told) & IS_GUARD != 0 && error.raw_os_error() == Some(libc::EINVAL) {
+        let done = query(pagemap, range, most, of & !IS_GUARD, told & !IS_GUARD, found)?;
         KNOWS_GUARDS.store(false, Relaxed);
-        return query(pagemap, range, most, of, told, found);
+        return Ok(done);
     }
     Err(error)
 }

@@ -1,15 +1,16 @@
 //! `prof diff --by-process`: compares the figures of each process of two families.
 
 use super::super::diff::DiffArgs;
-use super::super::input::{IndexArgs, Locate};
+use super::super::input::Locate;
 use super::super::report::{Format, Of, given, print};
-use super::{below, columns, processes};
+use super::{below, columns, of_one, processes};
 use crate::failure::usage;
 use crate::family::joined::Member;
 use crate::term::one_line;
 use anyhow::Result;
 use prof_analyze::query::Query;
 use prof_analyze::report::{FilterData, Head};
+use prof_trace::records::Target;
 use prof_trace::values::text::{bytes, number};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -55,18 +56,22 @@ pub(crate) fn diff(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns which processes are compared with which: each with itself if both families have it, else with the next of the
-/// same name that is left. Both lists are in the order in which the processes began.
+/// Returns which processes are compared with which: each with itself if both families have it (its id and name are the same),
+/// else with the next of the same name that is left. Both lists are in the order in which the recordings began.
 fn pairs<'a>(before: &'a [Member], after: &'a [Member]) -> Vec<[Option<&'a Member>; 2]> {
-    let is_same = |a: &Member, b: &Member| {
-        (a.target.pid, a.target.wall_ns) == (b.target.pid, b.target.wall_ns)
-    };
+    let which = |t: &Target| (t.pid, t.pid_namespace, t.comm.clone());
+    let is_same = |a: &Member, b: &Member| which(&a.target) == which(&b.target);
     let mut left: Vec<Option<&Member>> = after.iter().map(Some).collect();
     let mut take = |is_it: &dyn Fn(&Member) -> bool| {
         left.iter_mut().find(|m| m.is_some_and(is_it)).and_then(Option::take)
     };
+    // A process that was attached to twice has two recordings, which are told by their begin.
+    let is_one = |a: &Member, b: &Member| is_same(a, b) && a.target.wall_ns == b.target.wall_ns;
     let mut all: Vec<[Option<&Member>; 2]> =
-        before.iter().map(|m| [Some(m), take(&|o| is_same(m, o))]).collect();
+        before.iter().map(|m| [Some(m), take(&|o| is_one(m, o))]).collect();
+    for pair in all.iter_mut().filter(|p| p[1].is_none()) {
+        pair[1] = pair[0].and_then(|m| take(&|o| is_same(m, o)));
+    }
     for pair in all.iter_mut().filter(|p| p[1].is_none()) {
         pair[1] = pair[0].and_then(|m| take(&|o| o.target.comm == m.target.comm));
     }
@@ -92,7 +97,7 @@ fn change(
     };
     for (i, m) in pair.into_iter().enumerate() {
         let Some(m) = m else { continue };
-        let index = IndexArgs { pid: Vec::new(), ..args.index.clone() }.open(&m.path)?;
+        let index = of_one(&args.index)?.open(&m.path)?;
         let query = Query::new(&index, &args.filter.0).map_err(|e| usage(e.to_string()))?;
         let head = Head::new(&query.analysis(None)?, filter);
         let t = &head.totals;
@@ -142,7 +147,6 @@ fn signed([before, after]: [u64; 2], show: fn(u64) -> String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prof_trace::records::Target;
 
     #[test]
     fn processes_are_compared_with_themselves_or_with_the_next_of_their_name() {
@@ -152,9 +156,9 @@ mod tests {
         };
         let before =
             [member(1, 10, "a"), member(2, 20, "w"), member(3, 30, "w"), member(4, 40, "x")];
-        // The first goes on; of the workers, one is a new process, and the third is the one of before.
+        // The first goes on; of the workers, one is a new process, and the other is one of before, attached to anew.
         let after =
-            [member(1, 10, "a"), member(3, 30, "w"), member(9, 50, "w"), member(8, 60, "y")];
+            [member(1, 10, "a"), member(3, 70, "w"), member(9, 80, "w"), member(8, 90, "y")];
         let all = pairs(&before, &after);
         let pids: Vec<_> = all.iter().map(|p| p.map(|m| m.map(|m| m.target.pid))).collect();
         assert_eq!(

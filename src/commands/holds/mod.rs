@@ -12,6 +12,7 @@ use super::reach::scan::ScanArgs;
 use super::reach::{Snapshot, time_limit};
 use super::report::{Format, print};
 use crate::failure::usage;
+use crate::family::joined::Member;
 use crate::term;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -211,6 +212,9 @@ impl HoldsArgs {
 /// If the process is not recorded, can't be read, or its blocks are not known; if the recording has no such scan.
 pub(crate) fn run(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if let Some(pid) = args.pid() {
+        if args.by_process.by_process {
+            return Err(usage("--by-process is about the folder of a family, and its saved scans"));
+        }
         let live = Live {
             snapshot: args.snapshot.unwrap_or(Snapshot::Auto),
             timeout: args.timeout.unwrap_or(TIMEOUT),
@@ -263,7 +267,10 @@ fn each_process(args: &HoldsArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let mut all = processes(args.input.as_deref(), args.pid.as_slice(), locate)?;
     let before = all.len();
     let index = IndexArgs { symbols: args.symbols.clone(), ..IndexArgs::plain() };
-    all.retain(|m| index.open(&m.path).is_ok_and(|i| !i.analysis().meta().scans.is_empty()));
+    let has_scan = |m: &Member| Ok(!index.open(&m.path)?.analysis().meta().scans.is_empty());
+    let have = all.iter().map(has_scan).collect::<Result<Vec<bool>>>()?;
+    let mut have = have.into_iter();
+    all.retain(|_| have.next() == Some(true));
     if all.is_empty() {
         return Err(usage(
             "no process of the family has a scan; `prof holds PID --save` makes one",

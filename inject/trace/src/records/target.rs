@@ -114,14 +114,14 @@ record! {
         recordings: int,
         /// Number of those that were still being recorded.
         growing: int,
-        /// Number of others that have no end, are damaged, or lack figures of their last moments.
+        /// Number of others that are not complete: they have no end, are damaged or cut off, or lack figures.
         incomplete: int,
         /// Number of recordings that were gone or could not be read, so that they were not joined.
         lost: int,
         /// Number of processes that could not be recorded, most as they had ended before.
         missed: int,
         /// 1: there may have been more of them.
-        more: int,
+        more: later,
     }
 }
 
