@@ -1,7 +1,7 @@
 //! Targets that restrict their own system calls: prof makes no call in them that they do not expect, whenever the
 //! restriction begins.
 
-use common::build::program;
+use common::build::{program, program_with};
 use common::snapshot::Snapshot;
 use common::{Scene, Target, is_refused_by_dlopen, skip};
 use nix::sys::signal::Signal;
@@ -36,6 +36,52 @@ fn a_filter_by_prctl_comes_while_recording() {
 #[test]
 fn a_filter_by_the_seccomp_call_comes_while_recording() {
     filtered_while_recorded("syscall");
+}
+
+/// In seccomp's strict mode the kernel kills for any call but four, and AMD64's counter can't be read.
+fn strict_while_recorded(by: &str) {
+    let scene = Scene::new(&format!("strict_{by}"));
+    let mut target = Target::start(&program_with("strict.c", &["-pthread"]), &[]);
+    let recording = scene.attach(&target);
+    target.ask(by);
+    target.ask("work");
+    // A detach would need calls, so prof's memory stays, without effect.
+    let out = scene.prof(&["detach", &target.pid.to_string()]);
+    assert!(out.code != 0 && out.stderr.contains("strict mode"), "{out:#?}");
+    target.ask("work");
+    assert!(target.alive(), "the process was killed");
+    target.kill();
+    let r = scene.ended(&recording);
+    let all: u64 = r.asked_by("strictly").iter().map(|g| g.number("allocations")).sum();
+    assert!(all >= 2000, "{}", r.askers());
+}
+
+#[test]
+fn strict_mode_by_prctl_comes_while_recording() {
+    strict_while_recorded("prctl");
+}
+
+#[test]
+fn strict_mode_by_the_seccomp_call_comes_while_recording() {
+    strict_while_recorded("syscall");
+}
+
+#[test]
+fn a_process_with_a_thread_in_strict_mode_is_left_alone() {
+    let scene = Scene::new("strict_worker");
+    let strict = program_with("strict.c", &["-pthread"]);
+    let mut worker = Target::start(&strict, &["worker"]);
+    let out = scene.prof(&["attach", &worker.pid.to_string()]);
+    assert!(out.code == 3 && out.stderr.contains("strict mode"), "{out:#?}");
+    assert!(worker.alive(), "the process was killed");
+    worker.kill();
+    // No copy is made by a thread that may make no call.
+    let mut alone = Target::start(&strict, &[]);
+    alone.ask("prctl");
+    let out = scene.prof(&["heap", &alone.pid.to_string(), "--snapshot", "fork"]);
+    assert!(out.code != 0 && out.stderr.contains("strict mode"), "{out:#?}");
+    alone.ask("work");
+    alone.kill();
 }
 
 #[test]

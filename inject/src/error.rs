@@ -166,7 +166,7 @@ pub enum Refusal {
     },
     /// The process is in seccomp strict mode.
     #[error(
-        "pid {0} ({1}) runs in seccomp strict mode, where the kernel kills it for any system call but read, write, exit and sigreturn; it can't be recorded"
+        "pid {0} ({1}) has a thread in seccomp strict mode, where the kernel kills it for any system call but read, write, exit and sigreturn; it can't be recorded"
     )]
     StrictSeccomp(Pid, String),
     /// The processor checks the process's return addresses against a shadow stack.

@@ -98,7 +98,7 @@ fn put_in_by(target: &Target, options: &Options, by_linker: bool) -> Result<Inst
     let copied = tables.iter().map(Tables::copied).sum();
     let more = MOST_TABLES.1;
     let geometry = fit(target, options, (copied, copied + more), &mut notes)?;
-    let geometry = geometry.with_more_threads(room::more_threads(pid, geometry.states()));
+    let geometry = geometry.with_more_threads(room::more_threads(pid, geometry));
     let mut site = Site::new(pid, &mem, gadgets, options.timeout, &mut stops);
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let guard = options.guard.map(|guard| guard(pid));

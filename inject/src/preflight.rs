@@ -4,6 +4,7 @@ use crate::permission::may_attach;
 use crate::process::rings::ring_in;
 use crate::process::translated::{self, Translator};
 use crate::recorded::Recorded;
+use crate::sandbox;
 use crate::stopped::tracee::Tracee;
 use crate::target::Target;
 use crate::{Error, Refusal, Result};
@@ -33,9 +34,9 @@ const OURS: (&str, u16) = if cfg!(target_endian = "big") {
 /// # Errors
 /// A [`Refusal`] with the reason.
 pub fn preflight(pid: Pid) -> Result<Target> {
-    let (status, comm) = may_attach(pid)?;
+    let (_, comm) = may_attach(pid)?;
     architecture(pid, &comm)?;
-    if status.number("Seccomp") == Some(1) {
+    if sandbox::is_strict(pid) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
     if has_shadow_stack(pid) || has_guarded_stack(pid)? {

@@ -17,6 +17,10 @@ use prof_trace::shared::{MEMFD_CNAME, MEMFD_NAME};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
+/// Modes of seccomp in `/proc/PID/status` (proc(5)): strict, where the kernel kills for all calls but four, and filters.
+pub(crate) const STRICT: i64 = 1;
+pub(crate) const FILTERED: i64 = 2;
+
 /// Maximum number of threads that are examined.
 const MOST: usize = 4096;
 /// A bit of `Control::flags` that the hook ignores: the user has vouched for the filters, of which there were as many
@@ -30,12 +34,19 @@ const RESTORER_LEN: u64 = 8;
 /// Returns whether a thread that runs the process's code has a seccomp filter. The threads of processes that share
 /// its memory count, too.
 pub(crate) fn is_filtered(pid: Pid) -> bool {
-    let filtered = |s: Status| s.number("Seccomp") == Some(2);
+    let filtered = |s: Status| s.number("Seccomp").is_some_and(|mode| mode != 0);
     let has_filter = |pid: Pid| {
         let tids = process::threads(pid).unwrap_or_default();
         tids.into_iter().take(MOST).any(|tid| Status::of_thread(pid, tid).is_ok_and(filtered))
     };
     has_filter(pid) || Sharers::of(pid, MEMFD_NAME).others().iter().copied().any(has_filter)
+}
+
+/// Returns whether a thread of the process is in seccomp's strict mode.
+pub(crate) fn is_strict(pid: Pid) -> bool {
+    let strict = |s: Status| s.number("Seccomp") == Some(STRICT);
+    let tids = process::threads(pid).unwrap_or_default();
+    tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(strict))
 }
 
 /// The evidence that a thread's filters pass the calls that prof has it make. Suspending the filters is not enough:
@@ -100,7 +111,14 @@ pub(crate) fn look_ahead(pid: Pid, thread: &Status) -> bool {
 impl Pass {
     /// Determines the evidence for a stopped thread. `filtered` is the status of a thread that has filters.
     pub(crate) fn of(t: &Tracee, filtered: Option<&Status>) -> Result<Self> {
-        let Some(status) = filtered else { return Ok(Self::Unfiltered) };
+        // A thread may have got a filter, or have entered the strict mode, before it was stopped.
+        let now = Status::of_thread(t.pid, t.tid).unwrap_or_default();
+        let mode = now.number("Seccomp");
+        if mode == Some(STRICT) {
+            return Err(Refusal::StrictSeccomp(t.pid, process::comm(t.pid)).into());
+        }
+        let status = filtered.or_else(|| Some(&now).filter(|_| mode == Some(FILTERED)));
+        let Some(status) = status else { return Ok(Self::Unfiltered) };
         // With the filter suspended, the kernel also makes the calls that the filter would answer with an error.
         let suspended = t.suspend_seccomp();
         if has_word(status) {
@@ -235,9 +253,11 @@ fn may_make(threads: &[Tracee], at: u64, calls: &[(u64, [u64; 6])], word: bool) 
                 return calls.iter().all(|(n, args)| filters.fate(*n, *args, at) == Fate::Made);
             }
             let Ok(status) = Status::of_thread(t.pid, t.tid) else { return false };
-            status.number("Seccomp") != Some(2)
-                || (word && has_word(&status))
-                || (has_the_same(t.pid, &status) && trial().is_ok())
+            let mode = status.number("Seccomp").unwrap_or(0);
+            mode == 0
+                || mode == FILTERED
+                    && ((word && has_word(&status))
+                        || (has_the_same(t.pid, &status) && trial().is_ok()))
         })
 }
 

@@ -95,7 +95,7 @@ impl Watched {
         const MOST: usize = 64;
         let of = |tid: Pid| {
             let status = Status::of_thread(pid, tid).unwrap_or_default();
-            let is_filtered = status.number("Seccomp") == Some(2);
+            let is_filtered = status.number("Seccomp").is_some_and(|mode| mode != 0);
             let count = || status.number("Seccomp_filters").and_then(|n| u32::try_from(n).ok());
             if is_filtered { count().unwrap_or(1) } else { 0 }
         };

@@ -72,11 +72,20 @@ fn is_open(shared: &Shared) -> bool {
 /// the threads that it creates (`PR_SET_TSC`). Times read before are in order with later ones.
 #[cold]
 pub fn close(shared: &Shared) {
+    if is_open(shared) {
+        stop(shared);
+    }
+}
+
+/// Stops all use of any clock, as [`close`] does of the counter: in seccomp's strict mode the kernel forbids the counter, too,
+/// and each call that a clock may need.
+#[cold]
+pub fn stop(shared: &Shared) {
     let c = shared.control();
     if is_open(shared) {
         c.heartbeat.fetch_max(capture::counter_after_loads(), Relaxed);
-        c.clock.store(clock::COARSE, Release);
     }
+    c.clock.store(clock::COARSE, Release);
 }
 
 /// Longest time of an event that counts as the hook's work, in ticks. A longer event has waited for a processor, a

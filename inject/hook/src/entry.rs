@@ -538,6 +538,10 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
 /// Option of prctl: from then on reading the processor's counter raises SIGSEGV.
 const PR_SET_TSC: u32 = 26;
 const PR_TSC_SIGSEGV: u32 = 2;
+/// Option of prctl, and the mode in which only four system calls are left; the operation of seccomp(2) for it.
+const PR_SET_SECCOMP: u32 = 22;
+const SECCOMP_MODE_STRICT: u32 = 1;
+const SECCOMP_SET_MODE_STRICT: u32 = 0;
 
 /// Restricts the hook before the target restricts itself: from here on unexpected system calls, or readings
 /// of the processor's counter, may kill the target. This comes before the call, since a filter may be for
@@ -554,6 +558,14 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let is_prctl = f.size_arg != 0 || number == nr::PRCTL;
     if is_prctl && (asked.0 as u32, asked.1 as u32) == (PR_SET_TSC, PR_TSC_SIGSEGV) {
         clock::close(header::shared());
+    }
+    let is_strict = match is_prctl {
+        true => (asked.0 as u32, asked.1 as u32) == (PR_SET_SECCOMP, SECCOMP_MODE_STRICT),
+        // `syscall` with seccomp's number.
+        false => number == f.asks && option as u32 == SECCOMP_SET_MODE_STRICT,
+    };
+    if is_strict {
+        clock::stop(header::shared());
     }
     if is_prctl && asked.0 as u32 == calls::PR_SET_VMA {
         let first = if f.size_arg != 0 { 1 } else { 2 };

@@ -31,7 +31,7 @@ fn stoppable(pid: Pid) -> Result<()> {
     let comm = process::comm(pid);
     untraced(&status, &comm)?;
     may_trace(pid)?;
-    if status.number("Seccomp") == Some(1) {
+    if crate::sandbox::is_strict(pid) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
     Ok(())
