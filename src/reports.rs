@@ -48,6 +48,21 @@ impl Template {
     }
 }
 
+/// Parses the template of a file's name.
+///
+/// # Errors
+/// A message that names a word in braces that stands for nothing.
+pub(crate) fn template(text: &str) -> Result<String, String> {
+    let words = text.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|w| w.0);
+    let is_name = |w: &&str| !w.is_empty() && w.bytes().all(|b| b.is_ascii_lowercase());
+    match words.filter(is_name).find(|w| !["pid", "comm", "n", "time"].contains(w)) {
+        Some(word) => Err(format!(
+            "{{{word}}} stands for nothing; there are {{pid}}, {{comm}}, {{n}} and {{time}}"
+        )),
+        None => Ok(text.to_owned()),
+    }
+}
+
 /// Returns whether there is a file, or a link of that name.
 pub(crate) fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
@@ -132,6 +147,8 @@ mod tests {
 
     #[test]
     fn templates_have_words_in_braces() {
+        assert!(template("{pid}-{n}{}{A}{.txt").is_ok());
+        assert!(template("a{bogus}").is_err_and(|e| e.starts_with("{bogus} stands for nothing")));
         let text = expand(
             "/x/{comm}.{pid}.{n}.{time}.{other}{",
             Pid::from_raw(7),

@@ -6,7 +6,7 @@ use super::record::pid;
 use super::report::{Of, given};
 use crate::failure::usage;
 use crate::part::Part;
-use crate::reports::{DumpFormat, Template, is_there};
+use crate::reports::{DumpFormat, Template, is_there, template};
 use crate::session;
 use crate::term;
 use anyhow::{Context, Result};
@@ -30,7 +30,7 @@ pub(crate) struct DumpArgs {
     /// The file; {pid} stands for the process, {comm} for its name, {time} for the date and the time, and the letter n in
     /// braces for the first number from 1 on for which there is no file [default: ./prof.{comm}.{pid}.{time}.txt, with
     /// the ending of the format]
-    #[arg(short, long, value_name = "TEMPLATE")]
+    #[arg(short, long, value_name = "TEMPLATE", value_parser = template)]
     pub report_file: Option<String>,
     /// The format of the file
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DumpFormat::Text)]

@@ -3,7 +3,7 @@
 use super::dump::{NO_NUMBER, What};
 use super::input::{FilterArgs, IndexArgs};
 use crate::failure::usage;
-use crate::reports::{DumpFormat, Reports, Template, is_there};
+use crate::reports::{DumpFormat, Reports, Template, is_there, template};
 use crate::signals::{parse_signal, signal_name};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -30,6 +30,7 @@ pub(crate) struct SignalReportArgs {
         long,
         help_heading = "Reports at a signal",
         value_name = "TEMPLATE",
+        value_parser = template,
         requires = "dump_signal"
     )]
     pub report_file: Option<String>,

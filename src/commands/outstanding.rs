@@ -82,6 +82,9 @@ fn times(live: &LiveArgs) -> Result<(Duration, Option<u64>)> {
     }
     let count = given.get(1).map(|text| prof_trace::values::parse::number(text));
     let count = count.transpose().map_err(|e| usage(format!("--live: {e}")))?;
+    if count == Some(0) {
+        return Err(usage("--live: a count of 0 asks for no look"));
+    }
     Ok((interval, count))
 }
 

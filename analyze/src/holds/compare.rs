@@ -1,6 +1,6 @@
 //! Compares two scans of a recording: what came to be held by whom.
 
-use super::report::{SavedData, SumData};
+use super::report::{SavedData, SumData, number_of};
 use super::roots::{RootData, RootKind};
 use super::{Holders, Memory};
 use crate::Analysis;
@@ -224,7 +224,7 @@ impl Comparison {
             writeln!(out, "  retained {}, retains {}", r.retained.before, r.retained.after)?;
             for s in &r.stacks {
                 let (text, after) = (s.own.text(), s.own.after);
-                writeln!(out, "  {text}: {} [now {after}] [stack {}]", s.from, s.stack)?;
+                writeln!(out, "  {text}: {} [now {after}]{}", s.from, number_of(s.stack))?;
             }
         }
         let more = self.changed_roots - self.roots.len();

@@ -7,6 +7,7 @@ use super::{Holders, Memory, page};
 use crate::Analysis;
 use crate::job::Job;
 use crate::live::{NamedStack, Names};
+use crate::load::BEFORE;
 use crate::report::{AskedData, FrameData};
 use crate::style::Style;
 use prof_graph::{Heap, Holder, Sum};
@@ -364,7 +365,7 @@ impl HoldsData {
             if let Some(class) = &s.class {
                 write!(out, " [class: {class}]")?;
             }
-            writeln!(out, " [stack {}]", s.stack)?;
+            writeln!(out, "{}", number_of(s.stack))?;
             out.write_str(&s.text)?;
         }
         Ok(())
@@ -383,6 +384,11 @@ impl SavedData {
     }
 }
 
+/// Returns the number by which a stack is asked for. Blocks from before the attach have none.
+pub(super) fn number_of(stack: u32) -> String {
+    if stack == BEFORE { String::new() } else { format!(" [stack {stack}]") }
+}
+
 /// Writes what a holder holds, a line for each node, indented by its level.
 fn lines(nodes: &[NodeData], more: Option<SumData>, level: usize, out: &mut String) -> fmt::Result {
     let indent = "  ".repeat(level);
@@ -398,7 +404,7 @@ fn lines(nodes: &[NodeData], more: Option<SumData>, level: usize, out: &mut Stri
             lines(&n.holds, n.more, level + 1, out)?;
             continue;
         };
-        write!(out, " [stack {stack}]")?;
+        out.push_str(&number_of(stack));
         if n.own != n.retained {
             write!(out, " [own: {}]", n.own)?;
         }

@@ -103,6 +103,10 @@ impl ScanData {
                 "the passes did not come to agree: what is shown may still change".into()
             }
             (.., Some(ns)) => format!("the last with all threads stopped, for {}", duration(ns)),
+            _ if self.passes == 1 => {
+                "it reached all blocks, so that no other was needed; the process ran meanwhile"
+                    .into()
+            }
             _ => "the last of them agree; the process ran meanwhile".into(),
         };
         writeln!(out, "  {passes}: {how}")?;

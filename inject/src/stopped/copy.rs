@@ -165,10 +165,17 @@ impl Caller<'_> {
             return Err(not_copied(pid, why.into()));
         }
         self.trace_clones(true)?;
-        let made = self.call_seen("copy the memory of", nr::CLONE, args);
+        let made = self.call_seen("clone", nr::CLONE, args);
         let (copy, inner) = match made {
             Ok((inner, Some(child))) => (MemoryCopy::hold(pid, child, inner), inner),
             Ok((_, None)) => (Err(Error::NoThread(pid)), 0),
+            Err(Error::Remote { errno, .. }) => {
+                let why = format!(
+                    "the kernel refused another process: {errno} (clone; EAGAIN: a limit of processes is reached, `ulimit -u` or \
+                     pids.max)"
+                );
+                (Err(not_copied(pid, why)), 0)
+            }
             Err(e) => (Err(e), 0),
         };
         log::debug!("copy of process {pid}: {inner}");

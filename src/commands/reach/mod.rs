@@ -23,6 +23,7 @@ use prof_analyze::report::Style;
 use prof_os::Pid;
 use prof_scan::{Limits, Stop, prove};
 use prof_trace::values::parse::{self, size};
+use prof_trace::values::text::{bytes, count};
 use report::{ReachData, ReportOptions};
 use scan::{ScanArgs, failed};
 use std::process::ExitCode;
@@ -103,7 +104,7 @@ pub(crate) struct ReachArgs {
 
     /// Look again and again, with this much time in between, until the process ends, Ctrl-C, or a limit of --fail-if is
     /// exceeded; says between which two looks the last pointer to a block went
-    #[arg(long, value_name = "TIME", value_parser = time_limit)]
+    #[arg(long, value_name = "TIME", value_parser = pause)]
     pub watch: Option<Duration>,
 
     /// Judge blocks from before the attach, too: all threads are stopped while the heap of glibc's allocator is walked
@@ -122,7 +123,8 @@ pub(crate) struct ReachArgs {
     #[allow(missing_docs)]
     pub scan: ScanArgs,
 
-    /// Exit with 1 if this is exceeded, or was not decided: 'unreachable > 0' (blocks), 'unreachable > 10MiB' (bytes)
+    /// Exit with 1 if this many bytes are exceeded, or if it was not decided: 'unreachable > 10MiB'; 'unreachable > 0' if there
+    /// is any such block, of 0 bytes, too
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
     pub fail_if: Vec<Limit>,
 
@@ -145,6 +147,15 @@ pub(crate) struct ReachArgs {
 /// A message that says what is wrong with the text.
 pub(crate) fn time_limit(text: &str) -> Result<Duration, String> {
     parse::duration(text).map(Duration::from_nanos)
+}
+
+/// Parses a time between looks.
+///
+/// # Errors
+/// A message that says what is wrong with the text.
+fn pause(text: &str) -> Result<Duration, String> {
+    let time = time_limit(text)?;
+    if time.is_zero() { Err("there must be some time between looks".into()) } else { Ok(time) }
 }
 
 /// The most bytes that may be unreachable.
@@ -266,9 +277,8 @@ fn exceeded(command: &str, limits: &[Limit], report: &ReachData) -> bool {
     let over = |limit: &&Limit| all.bytes > limit.0 || limit.0 == 0 && all.blocks > 0;
     let mut is_any = false;
     for Limit(most) in limits.iter().filter(over) {
-        let has = prof_trace::values::text::bytes(all.bytes);
-        let most = prof_trace::values::text::bytes(*most);
-        term::line(&format!("{command}: unreachable: {has}, more than {most}"));
+        let has = format!("{} in {}", bytes(all.bytes), count(all.blocks, "block", "blocks"));
+        term::line(&format!("{command}: unreachable: {has}, more than {}", bytes(*most)));
         is_any = true;
     }
     is_any
