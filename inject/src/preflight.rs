@@ -10,7 +10,7 @@ use crate::target::Target;
 use crate::{Error, Refusal, Result};
 use prof_arch::registers::HWCAP_GUARDED_STACK;
 use prof_os::process::folder;
-use prof_os::status::Status;
+use prof_os::status::{Status, any_thread};
 use prof_os::{Pid, maps, process};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -36,10 +36,12 @@ const OURS: (&str, u16) = if cfg!(target_endian = "big") {
 pub fn preflight(pid: Pid) -> Result<Target> {
     let (_, comm) = may_attach(pid)?;
     architecture(pid, &comm)?;
-    if sandbox::is_strict(pid) {
+    // There may be ten thousands of threads, so each is read once.
+    let [is_strict, has_shadow_stack] = any_thread(pid, [sandbox::is_strict, has_shadow_stack]);
+    if is_strict {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
-    if has_shadow_stack(pid) || has_guarded_stack(pid)? {
+    if has_shadow_stack || has_guarded_stack(pid)? {
         return Err(Refusal::ShadowStack(pid, comm).into());
     }
     crate::process::sharing::can_be_stopped(pid, &comm)?;
@@ -60,14 +62,11 @@ pub fn preflight(pid: Pid) -> Result<Target> {
     Ok(Target { pid, name: comm, exe: process::exe(pid), cmdline: process::cmdline(pid) })
 }
 
-/// Returns whether a thread of the process has a shadow stack. Such a thread would be killed by any return that does
-/// not belong to a call, as from prof's signal frame.
-fn has_shadow_stack(pid: Pid) -> bool {
-    let enabled = |s: &Status| {
-        s.field("x86_Thread_features").is_some_and(|f| f.split_whitespace().any(|w| w == "shstk"))
-    };
-    let tids = process::threads(pid).unwrap_or_default();
-    tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(|s| enabled(&s)))
+/// Returns whether a thread has a shadow stack. Such a thread would be killed by any return that does not belong to a call, as
+/// from prof's signal frame.
+fn has_shadow_stack(status: &Status) -> bool {
+    let features = status.field("x86_Thread_features");
+    features.is_some_and(|f| f.split_whitespace().any(|w| w == "shstk"))
 }
 
 /// Returns whether a thread of the process has a guarded control stack, the shadow stack of AArch64. Only a stopped

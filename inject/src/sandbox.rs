@@ -42,11 +42,9 @@ pub(crate) fn is_filtered(pid: Pid) -> bool {
     has_filter(pid) || Sharers::of(pid, MEMFD_NAME).others().iter().copied().any(has_filter)
 }
 
-/// Returns whether a thread of the process is in seccomp's strict mode.
-pub(crate) fn is_strict(pid: Pid) -> bool {
-    let strict = |s: Status| s.number("Seccomp") == Some(STRICT);
-    let tids = process::threads(pid).unwrap_or_default();
-    tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(strict))
+/// Returns whether a thread is in seccomp's strict mode.
+pub(crate) fn is_strict(status: &Status) -> bool {
+    status.number("Seccomp") == Some(STRICT)
 }
 
 /// The evidence that a thread's filters pass the calls that prof has it make. Suspending the filters is not enough:
@@ -114,7 +112,7 @@ impl Pass {
         // A thread may have got a filter, or have entered the strict mode, before it was stopped.
         let now = Status::of_thread(t.pid, t.tid).unwrap_or_default();
         let mode = now.number("Seccomp");
-        if mode == Some(STRICT) {
+        if is_strict(&now) {
             return Err(Refusal::StrictSeccomp(t.pid, process::comm(t.pid)).into());
         }
         let status = filtered.or_else(|| Some(&now).filter(|_| mode == Some(FILTERED)));

@@ -1,6 +1,6 @@
 //! Reads `/proc/PID/status`, the named fields of a process or thread.
 
-use crate::process::{folder, read};
+use crate::process::{folder, read, threads};
 use crate::{Error, Pid, Result};
 use std::fs;
 use std::path::Path;
@@ -111,6 +111,17 @@ impl Status {
     pub fn ns_pid(&self) -> Option<Pid> {
         self.field("NSpid").or(self.field("Pid"))?.split_whitespace().last()?.parse().ok()
     }
+}
+
+/// Returns whether any thread of the process is what each of these says of its status.
+#[must_use]
+pub fn any_thread<const N: usize>(pid: Pid, of: [fn(&Status) -> bool; N]) -> [bool; N] {
+    let mut any = [false; N];
+    for tid in threads(pid).unwrap_or_default() {
+        let Ok(status) = Status::of_thread(pid, tid) else { continue };
+        any.iter_mut().zip(of).for_each(|(any, of)| *any |= of(&status));
+    }
+    any
 }
 
 #[cfg(test)]

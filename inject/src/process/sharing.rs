@@ -3,9 +3,10 @@
 //! patched code, and are stopped together with the target's own threads.
 
 use crate::permission::{may_trace, untraced};
+use crate::sandbox::is_strict;
 use crate::{Error, Refusal, Result};
 use prof_os::sharers::Sharers;
-use prof_os::status::Status;
+use prof_os::status::{Status, any_thread};
 use prof_os::{Pid, process};
 use prof_trace::shared::MEMFD_NAME;
 
@@ -31,7 +32,7 @@ fn stoppable(pid: Pid) -> Result<()> {
     let comm = process::comm(pid);
     untraced(&status, &comm)?;
     may_trace(pid)?;
-    if crate::sandbox::is_strict(pid) {
+    if any_thread(pid, [is_strict]) == [true] {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
     Ok(())
