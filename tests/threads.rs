@@ -166,6 +166,41 @@ fn thirty_thousand_threads_have_room() {
     assert_eq!(sum("live_count"), 0, "{}", r.askers());
 }
 
+/// Returns the bytes of prof's ring in a process that have pages.
+fn resident_ring(target: &Target) -> u64 {
+    let smaps = target.proc("smaps");
+    let ring = smaps.split_once("prof-ring").expect("the ring is mapped").1;
+    let rss = ring.lines().find_map(|l| l.strip_prefix("Rss:")).expect("its pages");
+    1024 * rss.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+}
+
+#[test]
+fn a_process_that_locks_its_memory_gets_no_pages_for_threads_to_come() {
+    // Other architectures run in machines that have less memory than the first part of the ring.
+    let most = if cfg!(target_arch = "x86_64") { 3000 } else { 100 };
+    let wanted = room_for_threads().min(most);
+    let scene = Scene::new("locked_crowd");
+    let mut target = Target::start(&program("crowd.c"), &[]);
+    let recording = scene.attach(&target);
+    if target.ask("lock") == "done refused" {
+        return common::skip("a locked crowd", "this user may not lock memory");
+    }
+    let locked = resident_ring(&target);
+    assert!(locked < 1200 << 20, "{locked} bytes");
+    let answer = target.ask(&format!("go {wanted}"));
+    let threads: u64 = answer.rsplit('=').next().unwrap().parse().unwrap();
+    target.ask("free");
+    target.ask("end");
+    let used = resident_ring(&target);
+    assert!(used < locked + (threads << 20), "{used} bytes, {locked} before");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_eq!(r.number("/recording/lost_events"), 0);
+    let allocations = r.asked_by("crowd_block").into_iter().map(|g| g.number("allocations"));
+    assert_eq!(allocations.sum::<u64>(), threads);
+}
+
 /// Returns how often each thread of a process has gone to sleep.
 fn sleeps(pid: i32) -> std::collections::HashMap<i32, u64> {
     let one = |tid: i32| {

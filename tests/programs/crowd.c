@@ -1,5 +1,5 @@
 /* As many threads at a time as are asked for. "go N" starts them, and each allocates a block; "free" makes each free
- * its own; "end" joins them. They wait without using a processor. */
+ * its own; "end" joins them. They wait without using a processor. "lock" locks all that is mapped. */
 #include "common.h"
 #include <limits.h>
 #include <linux/futex.h>
@@ -64,6 +64,8 @@ int main(void) {
             }
             while (atomic_load(&arrived) < threads) usleep(1000);
             say("done threads=%d\n", threads);
+        } else if (is(line, "lock")) {
+            say(mlockall(MCL_CURRENT) ? "done refused\n" : "done locked\n");
         } else if (is(line, "free")) {
             all_in_phase(1);
             say("done\n");

@@ -1,11 +1,12 @@
-//! The heartbeat that tells the hook that somebody collects.
+//! The heartbeat that tells the hook that somebody collects. Its thread also serves threads of the target that wait for a slot.
 
 use crate::clock::Clock;
+use crate::ring_growth::{self, Growth};
 use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Time between two heartbeats.
@@ -16,6 +17,7 @@ pub(crate) const BEAT: Duration = Duration::from_millis(500);
 pub(crate) struct Heart {
     shared: Shared<'static>,
     stop: Arc<AtomicBool>,
+    growth: Arc<Mutex<Option<Growth>>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -23,15 +25,33 @@ impl Heart {
     /// Starts a thread that updates the heartbeat until the value is dropped.
     pub(crate) fn start(shared: Shared<'static>, clock: Clock) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let growth = Arc::<Mutex<Option<Growth>>>::default();
+        let (stopped, grows) = (stop.clone(), growth.clone());
         let beat = move || {
-            while !stopped.load(Relaxed) {
+            loop {
                 set(&shared.control().heartbeat, clock.now());
-                std::thread::park_timeout(BEAT);
+                let wish = shared.control().more_asked.load(Acquire);
+                if stopped.load(Relaxed) {
+                    break;
+                }
+                let mut growth = grows.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(growth) = growth.take_if(|_| ring_growth::is_wanted(wish))
+                    && let Err(e) = growth.make(&shared)
+                {
+                    log::warn!("there is no room for more threads, whose events are lost: {e}");
+                }
+                drop(growth);
+                ring_growth::await_change(&shared, wish, BEAT);
             }
         };
         let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();
-        Self { shared, stop, thread }
+        Self { shared, stop, growth, thread }
+    }
+
+    /// Has the thread lengthen the ring's file when that is wanted.
+    pub(crate) fn lengthen(&self, growth: Growth) {
+        *self.growth.lock().unwrap_or_else(PoisonError::into_inner) = Some(growth);
+        ring_growth::nudge(&self.shared);
     }
 
     /// Sets the heartbeat to the time `ticks`.
@@ -48,7 +68,7 @@ impl Drop for Heart {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(t) = self.thread.take() {
-            t.thread().unpark();
+            ring_growth::nudge(&self.shared);
             let _ = t.join();
         }
     }

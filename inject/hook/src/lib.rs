@@ -53,3 +53,4 @@ pub mod sys;
 pub mod table;
 pub mod thread;
 pub mod toggle;
+pub mod wait;

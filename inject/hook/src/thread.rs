@@ -3,10 +3,11 @@
 use crate::left;
 use crate::mapping::{Shared, add};
 use crate::state::Thread;
-use crate::sys;
-use core::sync::atomic::Ordering::Relaxed;
+use crate::wait::{Round, Wait};
+use crate::{clock, sys};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::{Slot, TURNED_AWAY};
+use prof_trace::shared::{MORE_WANTED, Slot, TURNED_AWAY};
 use prof_trace::slots::{self, Claim, ProbeSequence};
 
 /// Returns the calling thread's slot and state; `None` if there is no room for it.
@@ -36,9 +37,9 @@ pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
 pub fn place_of_own(shared: &Shared) -> Option<usize> {
     let tp = thread_pointer();
     let (start, mask) = place(shared, tp);
-    let probes =
-        ProbeSequence::new(start, mask.wrapping_add(1), shared.control().more_count as usize);
-    slots::find(shared, tp, probes, || libc_tid(shared, tp).filter(|t| *t != 0))
+    slots::find(shared, tp, probes(shared, start, mask), || {
+        libc_tid(shared, tp).filter(|t| *t != 0)
+    })
 }
 
 /// Returns where the search for a thread's slot begins, and the mask of the table's indices.
@@ -46,6 +47,34 @@ pub fn place_of_own(shared: &Shared) -> Option<usize> {
 fn place(shared: &Shared, tp: u64) -> (usize, usize) {
     let mask = (shared.control().states_count as usize).wrapping_sub(1);
     (((tp >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize, mask)
+}
+
+/// Returns the slots that a thread looks at, in order.
+fn probes(shared: &Shared, start: usize, mask: usize) -> ProbeSequence {
+    // The states of the second part exist from the moment on at which this number is set.
+    let more = shared.control().more_count.load(Acquire) as usize;
+    ProbeSequence::new(start, mask.wrapping_add(1), more)
+}
+
+/// Waits until there are more slots. Returns false if there will be none.
+fn wait_for_more(shared: &Shared) -> bool {
+    let c = shared.control();
+    let there = || c.more_count.load(Acquire) != 0;
+    if c.more_offered.load(Relaxed) == 0 {
+        return false;
+    }
+    if c.more_asked.fetch_or(MORE_WANTED, Release) & MORE_WANTED == 0 && sys::allowed(shared) {
+        sys::wake(&c.more_asked);
+    }
+    let mut wait = Wait::since(shared, clock::before(shared));
+    while !there() {
+        if wait.round(shared) != Round::Waited {
+            // No thread after this one waits.
+            c.more_offered.store(0, Relaxed);
+            return there();
+        }
+    }
+    true
 }
 
 /// Returns the thread id that libc keeps beside the thread pointer; `None` if the offset is unknown.
@@ -92,8 +121,12 @@ fn find(
     // libc does not know a thread that was made without it; the thread pointer decides.
     let tid = || libc_tid(shared, tp).filter(|t| *t != 0);
     if away.key.load(Relaxed) != key {
-        let probes = ProbeSequence::new(start, mask.wrapping_add(1), c.more_count as usize);
-        match slots::claim(shared, tp, probes, tid) {
+        let all = probes(shared, start, mask);
+        let mut claim = slots::claim(shared, tp, all, tid);
+        if claim == Claim::None && !all.has_more() && wait_for_more(shared) {
+            claim = slots::claim(shared, tp, probes(shared, start, mask), tid);
+        }
+        match claim {
             Claim::Own(index) => return Some((shared.slot(index)?, state(shared, index))),
             Claim::New(index) => {
                 let s = shared.slot(index)?;

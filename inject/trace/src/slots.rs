@@ -72,6 +72,12 @@ impl ProbeSequence {
         self.start & self.mask
     }
 
+    /// Returns whether there is a second part.
+    #[inline(always)]
+    pub fn has_more(&self) -> bool {
+        self.more != 0
+    }
+
     /// Returns the probes in the second part, in order.
     fn further(self) -> impl Iterator<Item = usize> {
         let first = self.mask.wrapping_add(1);

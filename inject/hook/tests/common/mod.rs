@@ -103,7 +103,8 @@ pub(crate) fn install(extra_flags: u32) -> Hook {
         c.ring_addr.store(shared.base() as u64, Relaxed);
         let tables = geometry.tables();
         (c.tables_at, c.tables_len) = (tables.start as u64, tables.len() as u64);
-        c.states_addr = map(states * prof_hook::state::SIZE) as u64;
+        // Those of the second part exist, too, for tests that let threads take them.
+        c.states_addr = map(2 * states * prof_hook::state::SIZE) as u64;
         c.states_stride = prof_hook::state::SIZE as u64;
         c.states_count = states as u64;
         c.flags.store(flags::SYSCALLS | extra_flags, Relaxed);
@@ -129,7 +130,7 @@ pub(crate) fn install(extra_flags: u32) -> Hook {
         d.index = i as u32;
         d.headers = if cfg!(target_env = "gnu") && *kind == Kind::Malloc { 2 } else { 0 };
     }
-    Hook { shared, nodes: RefCell::default() }
+    Hook::of(shared)
 }
 
 extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
@@ -151,6 +152,11 @@ extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
 }
 
 impl Hook {
+    /// Returns the hook for another thread, which has this memory.
+    pub(crate) fn of(shared: Shared<'static>) -> Self {
+        Self { shared, nodes: RefCell::default() }
+    }
+
     fn descriptor(&self, index: usize) -> usize {
         assert!(index < FUNCTIONS);
         self.shared.base() as usize + Shared::function_offset(index)

@@ -8,7 +8,10 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 33;
+pub const LAYOUT: u32 = 34;
+
+/// Bit of [`Control::more_asked`]; the others count what else the collector's waiting thread is woken for.
+pub const MORE_WANTED: u32 = 1;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -154,7 +157,7 @@ pub struct Control {
     /// Set by the hook when [`crate::samples`] is full: from then on all frees are recorded.
     pub samples_full: AtomicU32,
     /// Address of the thread states in the target: [`Control::states_count`] of `states_stride` bytes, and
-    /// then [`Control::more_count`] more.
+    /// then [`Control::more_count`] more. Those are mapped behind the end of the file until that number is set.
     pub states_addr: u64,
     /// Bytes from one thread state to the next.
     pub states_stride: u64,
@@ -189,8 +192,13 @@ pub struct Control {
     pub tables_next: AtomicU64,
     /// Ring of the last on/off changes, see [`Toggle`].
     pub toggles: [Toggle; TOGGLES],
-    /// Number of thread states in the second part, for threads that find no room in the first.
-    pub more_count: u64,
+    /// Number of thread states in the second part, for threads that find no room in the first; 0 until the collector has
+    /// lengthened the file.
+    pub more_count: AtomicU64,
+    /// The value that [`Control::more_count`] can get; 0: none, or a thread has waited for it in vain.
+    pub more_offered: AtomicU64,
+    /// Has [`MORE_WANTED`] if [`Control::more_count`] is to be set. The collector waits for a change of this word.
+    pub more_asked: AtomicU32,
     /// [`Geometry::first_segments`](crate::shared::Geometry::first_segments).
     pub first_segments: AtomicU64,
     /// 1 if prof was in the target's own cgroup at the attach, so that the ring counts there; else 0.

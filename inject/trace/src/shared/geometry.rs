@@ -83,6 +83,14 @@ impl Geometry {
         Self { more_segments: self.segments - first.min(self.segments), ..self }
     }
 
+    /// Sets the numbers of thread states of both parts, as a control page has them; `None` if prof makes no such ring.
+    pub fn with_states(self, first: u64, more: u64) -> Option<Self> {
+        let (states, more) = (usize::try_from(first).ok()?, usize::try_from(more).ok()?);
+        let is_made = states.is_power_of_two() && (MIN_STATES..=FIRST_SLOTS).contains(&states);
+        let has_more = more.is_power_of_two() && more <= MORE_SLOTS;
+        (is_made && (has_more || more == 0)).then_some(Self { states, more, ..self })
+    }
+
     /// Sets the room for unwind tables, in bytes.
     #[must_use]
     pub fn with_tables(self, bytes: usize) -> Self {
@@ -138,6 +146,13 @@ impl Geometry {
     /// segments.
     pub fn size(self) -> usize {
         up(self.states_at() + (self.states + self.more) * STATE_SIZE)
+    }
+
+    /// Returns the size of the memory's file at first, in bytes: it ends before the second part of the thread states. What is
+    /// mapped behind a file's end can't have pages, also where a process locks all that it has mapped (`mlockall`). The
+    /// collector lengthens the file before threads take the second part.
+    pub fn first_size(self) -> usize {
+        up(self.states_at() + self.states * STATE_SIZE)
     }
 
     /// Returns the parts: name and offsets.
@@ -201,7 +216,16 @@ mod tests {
         let states = (4096 + more.more_states()) * STATE_SIZE;
         assert_eq!(more.size(), up(more.states_at() + states));
         assert_eq!(more.states_at(), more.tables().end);
+        assert_eq!(more.first_size(), up(more.states_at() + 4096 * STATE_SIZE));
+        assert_eq!(more.with_more_threads(0).first_size(), more.with_more_threads(0).size());
         assert_eq!(more.hot_ranges(), g.with_threads(4096).hot_ranges());
+        let segments = more.segments() as u32;
+        let again = Geometry::from_segments(segments).expect("as many").with_tables(1);
+        let again = again.with_states(4096, more.more_states() as u64).expect("as many");
+        assert_eq!((again.size(), again.first_size()), (more.size(), more.first_size()));
+        for (first, more) in [(0, 0), (1025, 0), (1024, 3), (1 << 40, 0), (1024, 1 << 40)] {
+            assert_eq!(g.with_states(first, more), None);
+        }
         assert_eq!(Geometry::from_segments(u32::MAX), None);
         assert_eq!(core::mem::offset_of!(Slot, events), 64);
     }

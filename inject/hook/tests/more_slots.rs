@@ -1,0 +1,70 @@
+//! Threads that find no slot wait for the second part of the slots, all together once.
+
+#[allow(dead_code)]
+mod common;
+
+use common::Hook;
+use prof_trace::shared::{MORE_WANTED, Shared};
+use std::sync::Barrier;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::thread;
+
+/// Number of slots of either part.
+const PART: u64 = 64;
+/// Number of threads at a time: more than the first part has slots for.
+const THREADS: usize = 100;
+
+/// Has that many threads, which are there at the same time, allocate and free a block.
+fn crowd(shared: Shared<'static>) {
+    let all = Barrier::new(THREADS);
+    thread::scope(|s| {
+        for _ in 0..THREADS {
+            s.spawn(|| {
+                let hook = Hook::of(shared);
+                hook.free(hook.malloc(24));
+                all.wait();
+            });
+        }
+    });
+}
+
+fn recorded(shared: &Shared<'_>) -> u64 {
+    shared.used_slots().map(|s| s.events.load(Relaxed)).sum()
+}
+
+#[test]
+fn threads_without_a_slot_wait_once_for_the_second_part() {
+    let hook = common::install(0);
+    let shared = hook.shared;
+    let c = shared.control();
+    // The collector is alive for as long as this test lasts.
+    c.heartbeat.store(u64::MAX / 2, Relaxed);
+    c.wait_ns.store(50_000_000, Relaxed);
+
+    // Nobody makes room: what has no slot is lost, and counted.
+    c.more_offered.store(PART, Relaxed);
+    crowd(shared);
+    assert_ne!(c.more_asked.load(Relaxed) & MORE_WANTED, 0);
+    assert_eq!(c.more_offered.load(Relaxed), 0, "a thread would wait in vain again");
+    let lost = shared.lost_without_slot();
+    assert_eq!(lost, 2 * (THREADS as u64 - PART));
+    assert_eq!(recorded(&shared), 2 * PART);
+
+    // Somebody does, when a thread asks: nothing is lost.
+    c.wait_ns.store(60_000_000_000, Relaxed);
+    c.more_asked.store(0, Relaxed);
+    c.more_offered.store(PART, Relaxed);
+    // Threads that were turned away look again.
+    c.slots_freed.fetch_add(1, AcqRel);
+    thread::scope(|s| {
+        s.spawn(|| {
+            while c.more_asked.load(Acquire) & MORE_WANTED == 0 {
+                thread::yield_now();
+            }
+            c.more_count.store(PART, Release);
+        });
+        crowd(shared);
+    });
+    assert_eq!(shared.lost_without_slot(), lost);
+    assert_eq!(recorded(&shared), 2 * PART + 2 * THREADS as u64);
+}
