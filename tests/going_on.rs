@@ -233,8 +233,8 @@ fn what_was_cut_off_a_recording_is_said_and_counted() {
         kill_collector(&file);
         target.ask("alloc 100");
         let has = || scene.report(&file).marked("toggle.c", "toggled_block").number("allocations");
-        // What the collector writes of a process that waits may be more than a tenth.
-        while has() > 23_000 {
+        // What the collector wrote last may be in the memory, too, and of a process that waits it writes more than a tenth.
+        while has() > 12_000 {
             cut(&file);
         }
         let mut all = 24_100;

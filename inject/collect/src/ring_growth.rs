@@ -3,7 +3,7 @@
 
 #[allow(unused_imports)] // for the documentation
 use prof_trace::shared::Control;
-use prof_trace::shared::{MORE_WANTED, Shared};
+use prof_trace::shared::{MORE_NUDGE, MORE_WANTED, Shared};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -34,7 +34,7 @@ pub(crate) fn is_wanted(word: u32) -> bool {
 /// Has a thread of this process return from [`await_change`].
 pub(crate) fn nudge(shared: &Shared<'_>) {
     let word = &shared.control().more_asked;
-    word.fetch_add(MORE_WANTED << 1, Release);
+    word.fetch_add(MORE_NUDGE, Release);
     wake(word);
 }
 

@@ -7,7 +7,7 @@ use crate::wait::{Round, Wait};
 use crate::{clock, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::{MORE_WANTED, Slot, TURNED_AWAY};
+use prof_trace::shared::{MORE_IN_VAIN, MORE_WANTED, Slot, TURNED_AWAY};
 use prof_trace::slots::{self, Claim, ProbeSequence};
 
 /// Returns the calling thread's slot and state; `None` if there is no room for it.
@@ -60,7 +60,7 @@ fn probes(shared: &Shared, start: usize, mask: usize) -> ProbeSequence {
 fn wait_for_more(shared: &Shared) -> bool {
     let c = shared.control();
     let there = || c.more_count.load(Acquire) != 0;
-    if c.more_offered.load(Relaxed) == 0 {
+    if c.more_offered.load(Relaxed) == 0 || c.more_asked.load(Relaxed) & MORE_IN_VAIN != 0 {
         return false;
     }
     if c.more_asked.fetch_or(MORE_WANTED, Release) & MORE_WANTED == 0 && sys::allowed(shared) {
@@ -69,8 +69,7 @@ fn wait_for_more(shared: &Shared) -> bool {
     let mut wait = Wait::since(shared, clock::before(shared));
     while !there() {
         if wait.round(shared) != Round::Waited {
-            // No thread after this one waits.
-            c.more_offered.store(0, Relaxed);
+            c.more_asked.fetch_or(MORE_IN_VAIN, Relaxed);
             return there();
         }
     }

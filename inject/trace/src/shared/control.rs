@@ -10,8 +10,12 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// number.
 pub const LAYOUT: u32 = 34;
 
-/// Bit of [`Control::more_asked`]; the others count what else the collector's waiting thread is woken for.
+/// Bit of [`Control::more_asked`]: [`Control::more_count`] is to be set.
 pub const MORE_WANTED: u32 = 1;
+/// Bit of [`Control::more_asked`]: a thread has waited for that in vain, so no other thread waits.
+pub const MORE_IN_VAIN: u32 = 2;
+/// Unit of the other bits of [`Control::more_asked`]: they count what else the collector's waiting thread is woken for.
+pub const MORE_NUDGE: u32 = 4;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -195,9 +199,9 @@ pub struct Control {
     /// Number of thread states in the second part, for threads that find no room in the first; 0 until the collector has
     /// lengthened the file.
     pub more_count: AtomicU64,
-    /// The value that [`Control::more_count`] can get; 0: none, or a thread has waited for it in vain.
+    /// The value that [`Control::more_count`] can get; 0: none.
     pub more_offered: AtomicU64,
-    /// Has [`MORE_WANTED`] if [`Control::more_count`] is to be set. The collector waits for a change of this word.
+    /// Bits [`MORE_WANTED`], [`MORE_IN_VAIN`] and more. The collector waits for a change of this word.
     pub more_asked: AtomicU32,
     /// [`Geometry::first_segments`](crate::shared::Geometry::first_segments).
     pub first_segments: AtomicU64,
