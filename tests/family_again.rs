@@ -1,7 +1,7 @@
 //! Families whose supervisor or collectors were killed: the same command goes on in the same folder.
 
 use common::build::program;
-use common::killer::kill_collector;
+use common::killer::{kill_collector, may_open_mappings};
 use common::{Output, Scene, Target, skip, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -111,12 +111,6 @@ impl Family {
         let [a, live] = ["allocations", "live_count"].map(|name| own.number(name));
         [a, a - live]
     }
-}
-
-/// Returns whether this process may open what other processes have mapped.
-fn may_open_mappings() -> bool {
-    let all = std::fs::read_dir("/proc/self/map_files").into_iter().flatten().flatten();
-    all.map(|entry| entry.path()).any(|path| std::fs::File::open(path).is_ok())
 }
 
 fn less(a: [u64; 2], b: [u64; 2]) -> [u64; 2] {

@@ -3,7 +3,7 @@
 
 use common::build::program;
 use common::disk::{small_disk, unmount};
-use common::killer::{kill_collector, killed_at};
+use common::killer::{kill_collector, killed_at, may_open_mappings};
 use common::{Scene, Target, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -34,12 +34,6 @@ fn calm(recording: &Path) {
         std::thread::sleep(Duration::from_millis(20));
         !fold.exists() && before == length()
     });
-}
-
-/// Returns whether this process may open what other processes have mapped.
-fn may_open_mappings() -> bool {
-    let all = std::fs::read_dir("/proc/self/map_files").into_iter().flatten().flatten();
-    all.map(|entry| entry.path()).any(|path| std::fs::File::open(path).is_ok())
 }
 
 /// Returns what the program says: allocations, frees and reallocations, and its long-lived blocks.

@@ -5,7 +5,7 @@ use crate::process::rings::ring_in;
 use crate::recorded::Recorded;
 use prof_os::pid_namespace::Place;
 use prof_os::process::folder;
-use prof_os::{Pid, maps, process};
+use prof_os::{Pid, maps};
 use prof_trace::shared::{Control, STATE_SIZE, SharedArea};
 use prof_trace::values::text::bytes;
 use std::fs::{self, File};
@@ -48,9 +48,8 @@ impl Added {
         let private = private.map(|a| a.addr..a.addr.saturating_add(a.len.min(MOST_PRIVATE)));
         // The unwind tables, between segments and thread states, are left out: prof has written them.
         let first = r.ring.0..at(geometry.tables().start).min(states);
-        // The states of many more threads are reserved address space, which takes long to look through: only where
-        // there are many threads may it be in use.
-        let crowded = process::threads(pid).is_ok_and(|t| t.len() > geometry.states() / 4);
+        // The states of many more threads are reserved address space, which takes long to look through.
+        let crowded = field(offset_of!(Control, more_count))? != 0;
         let some = states.saturating_add((geometry.states() * STATE_SIZE) as u64).min(end);
         let own = private.map(|p| pages.there(p, &[])).sum::<u64>();
         let in_ring =

@@ -35,23 +35,27 @@ impl Heart {
                     break;
                 }
                 let mut growth = grows.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(growth) = growth.take_if(|_| ring_growth::is_wanted(wish))
-                    && let Err(e) = growth.make(&shared)
-                {
-                    log::warn!("there is no room for more threads, whose events are lost: {e}");
+                if let Some(growth) = growth.take_if(|_| ring_growth::is_wanted(wish)) {
+                    growth.make_or_say(&shared);
                 }
+                let waits_for_wish = growth.is_some();
                 drop(growth);
-                ring_growth::await_change(&shared, wish, BEAT);
+                if waits_for_wish {
+                    ring_growth::await_change(&shared, wish, BEAT);
+                } else {
+                    std::thread::park_timeout(BEAT);
+                }
             }
         };
         let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();
         Self { shared, stop, growth, thread }
     }
 
-    /// Has the thread lengthen the ring's file when that is wanted.
+    /// Has the thread lengthen the ring's file when that is wanted. If there is no thread, it is lengthened at once.
     pub(crate) fn lengthen(&self, growth: Growth) {
+        let Some(thread) = &self.thread else { return growth.make_or_say(&self.shared) };
         *self.growth.lock().unwrap_or_else(PoisonError::into_inner) = Some(growth);
-        ring_growth::nudge(&self.shared);
+        thread.thread().unpark();
     }
 
     /// Sets the heartbeat to the time `ticks`.
@@ -68,6 +72,7 @@ impl Drop for Heart {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(t) = self.thread.take() {
+            t.thread().unpark();
             ring_growth::nudge(&self.shared);
             let _ = t.join();
         }

@@ -91,8 +91,6 @@ fn fill(shared: &Shared, at: u64, len: u64) {
     let control = unsafe { new.control_mut() };
     control.modules.store(modules as u32, Relaxed);
     control.ring_len.store(len, Relaxed);
-    control.more_count.store(0, Relaxed);
-    control.more_offered.store(0, Relaxed);
     // The child makes it an attached process's, once: a child of a handler in the child may come here with the same memory.
     control.state.store(state::SETUP, Relaxed);
     ring::fill(&new);

@@ -4,7 +4,7 @@ use crate::left;
 use crate::mapping::{Shared, add};
 use crate::state::Thread;
 use crate::wait::{Round, Wait};
-use crate::{clock, sys};
+use crate::{clock, header, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use prof_arch::native::capture::thread_pointer;
 use prof_trace::shared::{MORE_IN_VAIN, MORE_WANTED, Slot, TURNED_AWAY};
@@ -56,18 +56,29 @@ fn probes(shared: &Shared, start: usize, mask: usize) -> ProbeSequence {
     ProbeSequence::new(start, mask.wrapping_add(1), more)
 }
 
-/// Waits until there are more slots. Returns false if there will be none.
+/// Least time that a thread waits for more slots, in ns, also where a recording drops events rather than wait.
+const MORE_NS: u64 = 10_000_000;
+
+/// Waits until there are more slots, all threads together once. Returns whether it is worth looking again.
 fn wait_for_more(shared: &Shared) -> bool {
     let c = shared.control();
     let there = || c.more_count.load(Acquire) != 0;
-    if c.more_offered.load(Relaxed) == 0 || c.more_asked.load(Relaxed) & MORE_IN_VAIN != 0 {
+    let in_vain = || c.more_asked.load(Relaxed) & MORE_IN_VAIN != 0;
+    if c.more_offered.load(Relaxed) == 0 || in_vain() {
         return false;
     }
     if c.more_asked.fetch_or(MORE_WANTED, Release) & MORE_WANTED == 0 && sys::allowed(shared) {
         sys::wake(&c.more_asked);
     }
-    let mut wait = Wait::since(shared, clock::before(shared));
+    let mut wait = Wait::since(shared, clock::before(shared)).at_least(shared, MORE_NS);
     while !there() {
+        // A handler has forked, and this child has memory of its own, where nobody has a slot.
+        if c.more_offered.load(Relaxed) == 0 {
+            return header::attached();
+        }
+        if in_vain() {
+            return there();
+        }
         if wait.round(shared) != Round::Waited {
             c.more_asked.fetch_or(MORE_IN_VAIN, Relaxed);
             return there();
@@ -98,7 +109,7 @@ pub fn own_tid(shared: &Shared) -> Option<u32> {
 fn state(shared: &Shared, index: usize) -> &'static mut Thread {
     let c = shared.control();
     let at = c.states_addr as usize + index * c.states_stride as usize;
-    // SAFETY: the state is among those that the injector mapped (`index` < `states_count + more_count`). Only
+    // SAFETY: the state is among those that the injector mapped and that exist (`index` < `states_count + more_count`). Only
     // the thread that owns this slot comes here, and only one call at a time uses the state: the others see
     // `busy_sp` or `inner_sp` set.
     unsafe { &mut *(at as *mut Thread) }
@@ -114,7 +125,7 @@ fn find(
 ) -> Option<(&'static Slot, &'static mut Thread)> {
     let c = shared.control();
     // Read before the search: a slot that is freed meanwhile then invalidates the note.
-    let freed = c.slots_freed.load(Relaxed);
+    let freed = c.slots_freed.load(Acquire);
     let key = (tp ^ freed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
     let away = c.turned_away.get(start % TURNED_AWAY)?;
     // libc does not know a thread that was made without it; the thread pointer decides.

@@ -44,6 +44,11 @@ impl Wait {
         Self { since, patience, rounds: 0 }
     }
 
+    /// Makes it last `ns` nanoseconds at least.
+    pub fn at_least(self, shared: &Shared, ns: u64) -> Self {
+        Self { patience: self.patience.max(per_ns(shared, ns)), ..self }
+    }
+
     /// Waits for a moment; turns recording off if the collector is dead.
     pub fn round(&mut self, shared: &Shared) -> Round {
         let c = shared.control();

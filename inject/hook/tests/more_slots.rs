@@ -4,7 +4,7 @@
 mod common;
 
 use common::Hook;
-use prof_trace::shared::{MORE_IN_VAIN, MORE_WANTED, Shared};
+use prof_trace::shared::{Control, MORE_IN_VAIN, MORE_WANTED, Shared};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::thread;
@@ -32,6 +32,13 @@ fn recorded(shared: &Shared<'_>) -> u64 {
     shared.used_slots().map(|s| s.events.load(Relaxed)).sum()
 }
 
+/// Waits until a thread asks for the second part.
+fn when_asked(c: &Control) {
+    while c.more_asked.load(Acquire) & MORE_WANTED == 0 {
+        thread::yield_now();
+    }
+}
+
 #[test]
 fn threads_without_a_slot_wait_once_for_the_second_part() {
     let hook = common::install(0);
@@ -50,20 +57,32 @@ fn threads_without_a_slot_wait_once_for_the_second_part() {
     assert_eq!(lost, 2 * (THREADS as u64 - PART));
     assert_eq!(recorded(&shared), 2 * PART);
 
-    // Somebody does, when a thread asks: nothing is lost.
+    // The wait is not over, but there will be no second part: nobody waits for it any more.
     c.wait_ns.store(60_000_000_000, Relaxed);
+    c.more_asked.store(0, Relaxed);
+    c.slots_freed.fetch_add(1, AcqRel);
+    thread::scope(|s| {
+        s.spawn(|| {
+            when_asked(c);
+            c.more_asked.fetch_or(MORE_IN_VAIN, Release);
+        });
+        crowd(shared);
+    });
+    let more_lost = shared.lost_without_slot() - lost;
+    assert!(more_lost > 0, "there was room");
+
+    // Somebody makes one, when a thread asks: nothing is lost.
+    let (lost, before) = (shared.lost_without_slot(), recorded(&shared));
     c.more_asked.store(0, Relaxed);
     // Threads that were turned away look again.
     c.slots_freed.fetch_add(1, AcqRel);
     thread::scope(|s| {
         s.spawn(|| {
-            while c.more_asked.load(Acquire) & MORE_WANTED == 0 {
-                thread::yield_now();
-            }
+            when_asked(c);
             c.more_count.store(PART, Release);
         });
         crowd(shared);
     });
     assert_eq!(shared.lost_without_slot(), lost);
-    assert_eq!(recorded(&shared), 2 * PART + 2 * THREADS as u64);
+    assert_eq!(recorded(&shared), before + 2 * THREADS as u64);
 }

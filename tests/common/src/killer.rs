@@ -40,6 +40,12 @@ pub fn kill_collector(recording: &Path) {
     until("the collector has ended", || collector.iter().all(has_ended));
 }
 
+/// Returns whether this process may open what other processes have mapped: a collector can follow a killed one then.
+pub fn may_open_mappings() -> bool {
+    let all = std::fs::read_dir("/proc/self/map_files").into_iter().flatten().flatten();
+    all.map(|entry| entry.path()).any(|path| std::fs::File::open(path).is_ok())
+}
+
 /// Runs a command and kills it when its threads have made this many system calls that may change something (`None`:
 /// never). Returns their number, and whether it was killed.
 pub fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {

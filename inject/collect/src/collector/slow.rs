@@ -7,7 +7,7 @@ use crate::target::Watched;
 use prof_trace::protocol::publish_stacks;
 use prof_trace::ring::View;
 use prof_trace::shared::{Shared, SharedArea, flags, state};
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Instant;
 
 /// Returns address and length of prof's mappings in the target.
@@ -32,12 +32,13 @@ impl Collector<'_> {
         let page = prof_os::page_size();
         let (mut ours, mut there) = (0u64, 0u64);
         let geometry = self.shared.geometry();
-        let more = self.shared.has_more_threads();
+        let more = c.more_count.load(Relaxed);
+        let geometry = geometry.with_states(c.states_count, more).unwrap_or(geometry);
         for (addr, len) in areas(&self.shared) {
             ours = ours.saturating_add(len / page);
             // The lengths in the control page are untrusted: look at no more pages than prof can have there.
             let parts = match addr == c.ring_addr.load(Relaxed) {
-                true => geometry.in_use(more, self.drain.reached()),
+                true => geometry.in_use(self.drain.reached()),
                 false => [0..geometry.size(), 0..0],
             };
             for part in parts {
@@ -91,7 +92,7 @@ impl Collector<'_> {
         let any = self.drain.mark_dead(&self.shared, gone);
         let freed = census.free_slots(&self.shared);
         if freed > 0 {
-            self.shared.control().slots_freed.fetch_add(1, Relaxed);
+            self.shared.control().slots_freed.fetch_add(1, Release);
         }
         self.pace.note_buried(began, freed, census.asked());
         any || freed > 0

@@ -148,7 +148,7 @@ pub struct Control {
     pub vdso_clock: u64,
     /// Address of the dynamic linker's `r_debug`, 0 if there is none.
     pub r_debug: AtomicU64,
-    /// Longest time that threads wait for a free segment before they drop events, in ns from when none was free.
+    /// Longest time that threads wait for a free segment, or a slot, before they drop events, in ns from when none was free.
     pub wait_ns: AtomicU64,
     /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off. With [`flags::ADAPTS`] the collector changes it.
     pub sample_bytes: AtomicU64,
@@ -221,7 +221,7 @@ pub struct Control {
     pub no_heirs_until: AtomicU64,
     /// Number of forks since the process whose recording [`Control::path`] is; 0: that is this process.
     pub forks: AtomicU32,
-    /// Number of times that the collector has freed slots.
+    /// Number of times that the collector has freed slots or made new ones.
     pub slots_freed: AtomicU64,
     /// Number of looks at the target's memory that a detach has asked for, while events are still recorded.
     pub looks_asked: AtomicU64,

@@ -172,12 +172,11 @@ impl Geometry {
         ]
     }
 
-    /// Returns the ranges that may have pages if `segments` segments at most are ever used; `more`: threads
-    /// use the second part, too.
-    pub fn in_use(self, more: bool, segments: usize) -> [Range<usize>; 2] {
-        let states = self.states + if more { self.more } else { 0 };
+    /// Returns the ranges that may have pages if `segments` segments at most are ever used.
+    pub fn in_use(self, segments: usize) -> [Range<usize>; 2] {
         let events = DATA_AT + segments.min(self.segments) * SEGMENT_SIZE;
-        [0..events, self.tables().start..self.states_at() + states * STATE_SIZE]
+        let states = (self.states + self.more) * STATE_SIZE;
+        [0..events, self.tables().start..self.states_at() + states]
     }
 
     /// Returns the ranges (offset, length) that are written from the first event on. prof allocates their

@@ -60,7 +60,7 @@ impl<'a> Shared<'a> {
     ///
     /// # Safety
     /// `base` must point to a mapping of `geometry.size()` bytes, aligned to a page, that stays
-    /// mapped for `'a`.
+    /// mapped for `'a`. Only thread states, which this type does not lead to, may lie behind the end of the mapped file.
     pub const unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
         Self { base, geometry, mapping: PhantomData }
     }
@@ -199,13 +199,6 @@ impl<'a> Shared<'a> {
     pub fn is_noted(&self, index: usize) -> bool {
         let word = self.control().slots_used.get(index / 64);
         word.is_some_and(|w| w.load(Relaxed) >> (index % 64) & 1 == 1)
-    }
-
-    /// Returns whether a slot of the second part was ever taken.
-    pub fn has_more_threads(&self) -> bool {
-        let first = self.geometry.states;
-        let mut words = self.control().slots_used.iter().enumerate().skip(first / 64);
-        words.any(|(i, w)| w.load(Relaxed) >> first.saturating_sub(i * 64).min(63) != 0)
     }
 
     /// Returns the number of calls that were not recorded because their thread had no slot.
