@@ -189,6 +189,29 @@ fn each_by_itself(scene: &Scene, folder: &str, pids: &[i32], live: u64) {
 }
 
 #[test]
+fn copies_of_memory_are_no_members_of_the_family() {
+    let scene = Scene::new("copies");
+    let (mut target, _children) = prefork();
+    let pid = target.pid.to_string();
+    scene.prof(&["attach", "--children", &pid, "-o", "all"]).ok("attach");
+    let folder = scene.path("all");
+    for _ in 0..5 {
+        scene.prof(&["heap", "--snapshot", "fork", &pid]).ok("heap");
+        scene.prof(&["reach", "--snapshot", "fork", &pid]).ok("reach");
+    }
+    // One that is to come is recorded none the less.
+    let late: i64 = target.ask("fork")["done ".len()..].trim().parse().expect("a pid");
+    common::until("the new child is recorded", || {
+        journal(&folder).iter().any(|l| l.0 == "attached" && l.1 == late)
+    });
+    scene.prof(&["detach", "all"]).ok("detach");
+    target.quit();
+    let of_others: Vec<_> =
+        journal(&folder).into_iter().filter(|l| ["missed", "failed"].contains(&&*l.0)).collect();
+    assert!(of_others.is_empty(), "{of_others:#?}");
+}
+
+#[test]
 fn a_family_without_processes_is_none() {
     let scene = Scene::new("nobody");
     let none = scene.prof(&["attach", "--name", "no-such-name"]);

@@ -33,8 +33,8 @@ pub(crate) enum Event {
     Fork { parent: Pid, child: Pid },
     /// A process runs another program.
     Exec { pid: Pid },
-    /// A process has ended, with this status of waitpid(2).
-    Exit { pid: Pid, status: i32 },
+    /// A process has ended, with this status of waitpid(2). Its parent gets this signal; 0: none.
+    Exit { pid: Pid, status: i32, signal: i32 },
     /// Something may have happened that no event tells of: a look at all processes is due.
     Look,
     /// Events were lost: there were more than fit into memory.
@@ -198,7 +198,8 @@ fn event(bytes: &[u8]) -> Option<Event> {
         1 if data(2) == data(3) => Some(Event::Fork { parent: id(1), child: id(3) }),
         2 => Some(Event::Exec { pid: id(1) }),
         0x8000_0000 if data(0) == data(1) => {
-            Some(Event::Exit { pid: id(1), status: data(2).cast_signed() })
+            let [status, signal] = [2, 3].map(|i| data(i).cast_signed());
+            Some(Event::Exit { pid: id(1), status, signal })
         }
         _ => None,
     }
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(event(&message(1, [6, 5, 9, 9])), Some(fork));
         assert_eq!(event(&message(1, [6, 5, 10, 9])), None, "a thread");
         assert_eq!(event(&message(2, [6, 5, 0, 0])), Some(Event::Exec { pid: parent }));
-        let exit = Event::Exit { pid: parent, status: 256 };
+        let exit = Event::Exit { pid: parent, status: 256, signal: 17 };
         assert_eq!(event(&message(0x8000_0000, [5, 5, 256, 17])), Some(exit));
         assert_eq!(event(&message(0x8000_0000, [6, 5, 256, 17])), None, "a thread");
         assert_eq!(event(&message(4, [5, 5, 0, 0])), None);

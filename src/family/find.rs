@@ -1,6 +1,7 @@
 //! Finds the processes that belong to a family.
 
 use prof_os::stat::Stat;
+use prof_os::status::Status;
 use prof_os::{Pid, process};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -90,7 +91,7 @@ impl Which {
             Self::Name(_) | Self::Cgroup(_) => everyone().filter(|s| self.has(s.pid)).collect(),
             Self::Container(id) => in_container(id)?,
         };
-        all.retain(|s| !is_ours(s.pid));
+        all.retain(|s| !is_ours(s.pid) && !is_copy(s.pid));
         all.sort_by_key(|s| (s.start, s.pid));
         Ok(all)
     }
@@ -124,6 +125,13 @@ pub(crate) fn is_ours(pid: Pid) -> bool {
         && !process::cmdline(pid).iter().any(|a| a == "demo-target")
 }
 
+/// Returns whether a process is a copy of another's memory that prof has made (`--snapshot fork`): prof traces it, and its
+/// parent gets no signal at its end.
+pub(crate) fn is_copy(pid: Pid) -> bool {
+    Stat::of(pid).is_some_and(|s| s.exit_signal() == Some(0))
+        && Status::of(pid).ok().and_then(|s| s.pid("TracerPid")).is_some_and(is_ours)
+}
+
 /// Returns a process and all of its descendants.
 fn tree(root: Pid) -> Vec<Seen> {
     let mut by_parent: HashMap<Pid, Vec<Seen>> = HashMap::new();
@@ -150,7 +158,11 @@ pub(crate) fn descendants(roots: impl Iterator<Item = Pid>) -> Vec<Seen> {
     loop {
         let before = found.len();
         for seen in &all {
-            if known.contains(&seen.parent) && !known.contains(&seen.pid) && !is_ours(seen.pid) {
+            if known.contains(&seen.parent)
+                && !known.contains(&seen.pid)
+                && !is_ours(seen.pid)
+                && !is_copy(seen.pid)
+            {
                 known.insert(seen.pid);
                 found.push(seen.clone());
             }

@@ -4,7 +4,7 @@
 use super::collectors::Collectors;
 use super::events::{Event, Source};
 use super::fates::Fates;
-use super::find::{Seen, Which};
+use super::find::{Seen, Which, is_copy};
 use super::folder::{Folder, FolderLock};
 use super::heir::Kept;
 use super::journal::{self, Journal};
@@ -17,7 +17,7 @@ use prof_inject::process::program::Program;
 use prof_os::sharers::same_memory;
 use prof_os::{Pid, process};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -160,7 +160,8 @@ struct Supervisor<'a> {
     members: BTreeMap<Pid, Member>,
     known: HashSet<(Pid, u64)>,
     /// Processes that are known to have ended before the event that says so: there may be events of their children.
-    gone: HashSet<Pid>,
+    /// With each, what is to be noted when that event comes: that the process was missed.
+    gone: HashMap<Pid, Option<Seen>>,
     collectors: Collectors,
     fates: Fates,
     /// When the members were looked at last.
@@ -182,7 +183,7 @@ impl<'a> Supervisor<'a> {
             source: Source::open(),
             members: BTreeMap::new(),
             known: HashSet::new(),
-            gone: HashSet::new(),
+            gone: HashMap::new(),
             collectors: Collectors::of(folder, follow.except),
             fates: Fates::default(),
             checked: Instant::now(),
@@ -269,6 +270,7 @@ impl<'a> Supervisor<'a> {
                 break;
             }
         }
+        self.none_is_gone();
         // Workers finish what they have begun, and save what processes have left.
         let deadline = Instant::now() + ENDS;
         loop {
@@ -302,7 +304,7 @@ impl<'a> Supervisor<'a> {
         match event {
             Event::Fork { parent, child } if is_tree => {
                 let member = self.members.get(&parent);
-                if member.is_none() && !self.gone.contains(&parent) {
+                if (member.is_none() && !self.gone.contains_key(&parent)) || is_copy(child) {
                     return;
                 }
                 let comm = member.map_or(String::new(), |m| m.seen.comm.clone());
@@ -318,21 +320,21 @@ impl<'a> Supervisor<'a> {
                     // A process that has ended already is counted.
                     None => {
                         let ended = Seen { pid: child, start: 0, parent, comm };
-                        self.journal.note("missed", Some(&ended), json!({}));
-                        self.gone.insert(child);
-                        self.short(parent);
+                        self.gone.insert(child, Some(ended));
                     }
                 }
             }
             Event::Fork { child, .. } => self.appeared(child),
             Event::Exec { pid } => self.changed(pid),
-            Event::Exit { pid, status } => {
-                self.gone.remove(&pid);
+            Event::Exit { pid, status, signal } => {
+                if let Some(Some(ended)) = self.gone.remove(&pid) {
+                    self.unseen(&ended, status, signal);
+                }
                 self.ended(pid, Some(status));
             }
             Event::Lost => {
                 self.journal.note("overrun", None, json!({}));
-                self.gone.clear();
+                self.none_is_gone();
                 self.look();
             }
             Event::Look => self.look(),
@@ -537,7 +539,7 @@ impl<'a> Supervisor<'a> {
     /// Notes that a process has ended, of whose end an event is to come.
     fn goes(&mut self, pid: Pid) {
         if matches!(self.source, Source::Connector(_)) {
-            self.gone.insert(pid);
+            self.gone.insert(pid, None);
         }
     }
 }

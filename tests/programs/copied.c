@@ -7,6 +7,7 @@
 #include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -142,6 +143,12 @@ int main(void) {
             done = watch();
         } else if (is(word, "forbid")) {
             forbid();
+        } else if (is(word, "unshare")) {
+            done = !unshare(CLONE_NEWPID);
+        } else if (is(word, "fork")) {
+            pid_t child = fork();
+            if (child == 0) _exit(0);
+            done = child > 0;
         }
         say(done ? "done\n" : "none\n");
     }

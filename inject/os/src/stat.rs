@@ -121,6 +121,12 @@ impl Stat {
         self.field(28).filter(|at| *at != 0)
     }
 
+    /// Returns the signal that its parent gets when it ends; 0: none.
+    #[must_use]
+    pub fn exit_signal(&self) -> Option<i32> {
+        self.field(38)
+    }
+
     /// Returns the processor that it ran on last.
     #[must_use]
     pub fn processor(&self) -> Option<usize> {

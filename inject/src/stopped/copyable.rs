@@ -7,12 +7,13 @@
 use crate::process::cgroup::levels;
 use crate::{Error, Refusal, Result};
 use prof_os::maps::{self, Map};
-use prof_os::process::{comm, folder};
+use prof_os::process::{self, comm, folder};
 use prof_os::status::Status;
 use prof_os::{Pid, memory};
 use prof_trace::values::text::bytes;
 use std::fs;
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// Memory that a child does not have as it was.
 #[derive(Debug, Default)]
@@ -83,7 +84,7 @@ pub fn may_copy(pid: Pid) -> Result<Vec<Range<u64>>> {
                 .into(),
         )
     } else {
-        room(pid)
+        awaited_namespace(pid).or_else(|| room(pid))
     };
     why.map_or(Ok(has.ranges), |why| Err(not_copied(pid, why)))
 }
@@ -95,6 +96,24 @@ fn has_requests(pid: Pid, maps: &[Map]) -> bool {
     let mut links = links.filter_map(|entry| fs::read_link(entry.path()).ok());
     maps.iter().any(|m| m.name.starts_with(b"/[aio]"))
         || links.any(|link| link.as_os_str() == "anon_inode:[io_uring]")
+}
+
+/// Returns why a copy would be the first process of a namespace that the process has made for its children: unshare(2) with
+/// CLONE_NEWPID or CLONE_NEWTIME. When the first process of a PID namespace ends, there can be no other in it, and the process
+/// could not fork any more. The clocks of a time namespace can be set until it has a process.
+fn awaited_namespace(pid: Pid) -> Option<String> {
+    let threads = process::threads(pid).unwrap_or_default();
+    let of = |tid: &Pid, name: &str| PathBuf::from(format!("{}/task/{tid}/ns/{name}", folder(pid)));
+    let awaits = |name: &str, tid: &Pid| {
+        let [own, next] = [of(tid, name), of(tid, &format!("{name}_for_children"))];
+        // A PID namespace that has no process yet can't be read, and old kernels have no such files.
+        next.symlink_metadata().is_ok() && fs::read_link(own).ok() != fs::read_link(next).ok()
+    };
+    let kind = [("pid", "PID"), ("time", "time")];
+    let (_, kind) = kind.into_iter().find(|(name, _)| threads.iter().any(|t| awaits(name, t)))?;
+    Some(format!(
+        "its children get another {kind} namespace than it has (unshare), and the copy would be the first of them"
+    ))
 }
 
 /// Returns why there is no room for a second copy of all memory that the process can write to.

@@ -116,6 +116,23 @@ impl Supervisor<'_> {
         }
     }
 
+    /// Takes notice of the end of a process that had ended before anybody could look at it: it was missed, unless it was a copy
+    /// of a process's memory, which prof makes and kills.
+    pub(super) fn unseen(&mut self, seen: &Seen, status: i32, signal: i32) {
+        if (status, signal) != (libc::SIGKILL, 0) {
+            self.journal.note(journal::MISSED, Some(seen), json!({}));
+            self.short(seen.parent);
+        }
+    }
+
+    /// Notes all processes as missed whose ends no event has told of.
+    pub(super) fn none_is_gone(&mut self) {
+        for seen in std::mem::take(&mut self.gone).into_values().flatten() {
+            self.journal.note(journal::MISSED, Some(&seen), json!({}));
+            self.short(seen.parent);
+        }
+    }
+
     /// Takes notice that a process had ended before it had a collector. What it has recorded since its fork is saved; of one that has
     /// run another program since, that is of no interest.
     fn missed(&mut self, seen: &Seen, reason: Value) {
