@@ -24,7 +24,7 @@ pub(crate) struct BoundArgs {
     /// Count blocks that lived shorter than this, but do not write them
     #[arg(long, help_heading = "Bounds", value_name = "TIME", value_parser = duration)]
     pub cull: Option<u64>,
-    /// Memory of the collector for blocks of which it is not known yet; if it is full, the oldest are written
+    /// Memory of the collector for events that wait beside the live blocks; if it is full, the oldest are written
     #[arg(long, help_heading = "Bounds", value_name = "SIZE", value_parser = size, requires = "cull", default_value = "64MiB")]
     pub cull_pending: u64,
     /// Let the collector and the hook take at most this much of a processor: record a sample as soon as all blocks would

@@ -75,30 +75,13 @@ pub(crate) trait Value: Copy + Default {
     type Align: Copy + Default;
 }
 
-/// With this alignment a slot of a block without a handle never crosses a cache line.
+/// With this alignment a slot of a block never crosses a cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
-pub struct HalfLine;
+pub(crate) struct HalfLine;
 
-/// The type of what an observer keeps with each live block (see [`Watch::Handle`](super::Watch::Handle)).
-pub trait Handle: Copy + Default {
-    /// A type with the alignment that a slot of the table is to have.
-    type Align: Copy + Default;
-}
-
-impl Handle for () {
+impl Value for Block {
     type Align = HalfLine;
-}
-
-/// A live block with its observer's handle.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Handled<H> {
-    pub block: Block,
-    pub handle: H,
-}
-
-impl<H: Handle> Value for Handled<H> {
-    type Align = H::Align;
 }
 
 /// A slot of the table; it is free if the address is 0.
@@ -110,7 +93,7 @@ struct TableSlot<V: Value> {
     value: V,
 }
 
-const _: () = assert!(size_of::<TableSlot<Handled<()>>>() == 32);
+const _: () = assert!(size_of::<TableSlot<Block>>() == 32);
 
 /// The table consists of this many shards, each of which grows separately: a copy while one grows needs little
 /// additional memory.
@@ -157,6 +140,11 @@ impl<V: Value> Live<V> {
     /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Returns the number of places for entries.
+    pub(super) fn places(&self) -> usize {
+        self.shards.iter().map(|s| s.places.len()).sum()
     }
 
     /// Returns all entries, in no particular order.
@@ -236,13 +224,13 @@ impl<V: Value> Live<V> {
     }
 }
 
-impl<H: Handle> Live<Handled<H>> {
+impl Live<Block> {
     /// Returns all blocks, shard by shard, each shard sorted by time.
     pub(crate) fn by_time(&self) -> impl Iterator<Item = (u64, Block)> {
         self.shards.iter().flat_map(|s| {
             let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
-            all.sort_unstable_by_key(|p| (p.value.block.time, p.addr));
-            all.into_iter().map(|p| (p.addr, p.value.block))
+            all.sort_unstable_by_key(|p| (p.value.time, p.addr));
+            all.into_iter().map(|p| (p.addr, p.value))
         })
     }
 
@@ -251,8 +239,8 @@ impl<H: Handle> Live<Handled<H>> {
         self.shards.into_iter().flat_map(|s| {
             let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
             drop(s);
-            all.sort_unstable_by_key(|p| (p.value.block.time, p.addr));
-            all.into_iter().map(|p| (p.addr, p.value.block))
+            all.sort_unstable_by_key(|p| (p.value.time, p.addr));
+            all.into_iter().map(|p| (p.addr, p.value))
         })
     }
 }
@@ -354,8 +342,7 @@ mod tests {
 
     #[test]
     fn does_what_a_hash_map_does() {
-        let mut live: Live<Handled<()>> = Live::default();
-        let block = |v: Handled<()>| v.block;
+        let mut live: Live<Block> = Live::default();
         let mut plain: HashMap<u64, Block> = HashMap::new();
         let mut x = 88172645463325252u64;
         for i in 0..300_000u64 {
@@ -365,16 +352,15 @@ mod tests {
             // The table grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
             let b = Block::plain(i, 0, Ticks(i), i as u32, 0);
-            let value = Handled { block: b, handle: () };
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
-                assert_eq!(live.insert(addr, value).map(block), plain.insert(addr, b));
+                assert_eq!(live.insert(addr, b), plain.insert(addr, b));
             } else {
-                assert_eq!(live.get(addr).map(block), plain.get(&addr).copied());
-                assert_eq!(live.remove(addr).map(block), plain.remove(&addr));
+                assert_eq!(live.get(addr), plain.get(&addr).copied());
+                assert_eq!(live.remove(addr), plain.remove(&addr));
             }
             assert_eq!(live.len(), plain.len());
         }
-        let all: HashMap<u64, Block> = live.iter().map(|(addr, v)| (addr, v.block)).collect();
+        let all: HashMap<u64, Block> = live.iter().collect();
         assert_eq!(all, plain);
         assert!(live.remove(0).is_none());
         let drained: HashMap<u64, Block> = live.drain().collect();

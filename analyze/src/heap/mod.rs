@@ -1,5 +1,6 @@
 //! Replays the operations of a recording: live blocks, totals, groups.
 
+mod alive;
 mod course;
 mod early;
 mod estimate;
@@ -10,12 +11,12 @@ mod stats;
 mod stripped;
 mod watch;
 
+pub(crate) use alive::Alive;
 pub(crate) use course::MOST as BUCKETS;
 pub use course::{Bucket, Counts, Course, Extent};
 pub use estimate::{Errors, probability, weight};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
-pub(crate) use huge::{HUGE, Huge};
-pub use live::{Block, Handle};
+pub use live::Block;
 pub(crate) use live::{Live, Value};
 pub(crate) use replay::NOWHERE;
 pub use replay::{Group, Replay, Totals};

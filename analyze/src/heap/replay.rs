@@ -1,9 +1,10 @@
 //! Replays operations.
 
+use super::alive::Alive;
 use super::course::{Counts, Course};
 use super::early::Early;
 use super::estimate::{Errors, Estimates};
-use super::live::{Block, Handled, Live};
+use super::live::{Block, Live};
 use super::stats::BlockStats;
 use super::watch::{End, Fate, Watch};
 use crate::load::{IdMap, Op, OpKind, Sink};
@@ -86,7 +87,7 @@ struct Times {
 pub struct Replay<W: Watch = ()> {
     /// The observer of single blocks.
     pub(crate) watch: W,
-    live: Live<Handled<W::Handle>>,
+    live: Live<Block>,
     totals: Totals,
     figures: Vec<BlockStats>,
     times: Vec<Times>,
@@ -117,8 +118,6 @@ const IMPLIED: usize = 1 << 16;
 
 /// Number of operations in advance that their blocks' slots are prefetched: about the latency of memory.
 const AHEAD: usize = 24;
-/// Number of operations in advance that the observer prefetches its data: the slots are there by then.
-const FORESEEN: usize = 12;
 
 impl<W: Watch> Replay<W> {
     /// Creates an empty replay, observed by `watch`.
@@ -172,13 +171,13 @@ impl<W: Watch> Replay<W> {
 
     /// Returns the live block at an address, and the node of its stack.
     pub(crate) fn block_at(&self, addr: u64) -> Option<(Block, u32)> {
-        let block = self.live.get(addr)?.block;
+        let block = self.live.get(addr)?;
         Some((block, self.nodes.get(block.group as usize).copied().unwrap_or_default()))
     }
 
     /// Returns the live blocks, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
-        self.live.iter().map(|(addr, b)| (addr, b.block))
+        self.live.iter()
     }
 
     /// Returns the observer of single blocks.
@@ -189,6 +188,11 @@ impl<W: Watch> Replay<W> {
     /// Returns the observer of single blocks, to be told something.
     pub fn watch_mut(&mut self) -> &mut W {
         &mut self.watch
+    }
+
+    /// Returns the observer and the live blocks.
+    pub(crate) fn watch_and_alive(&mut self) -> (&mut W, Alive<'_>) {
+        (&mut self.watch, Alive::new(&self.live, &self.nodes))
     }
 
     /// Returns the stack nodes of the groups, in their order.
@@ -282,6 +286,24 @@ impl<W: Watch> Replay<W> {
         }
     }
 
+    /// Notes in the course that there is more live.
+    #[inline(always)]
+    fn rise(&mut self) {
+        if W::HAS_COURSE {
+            let (bytes, blocks) = self.now();
+            self.course.rise(bytes, blocks);
+        }
+    }
+
+    /// Notes in the course that there is less live.
+    #[inline(always)]
+    fn fall(&mut self) {
+        if W::HAS_COURSE {
+            let (bytes, blocks) = self.now();
+            self.course.fall(bytes, blocks);
+        }
+    }
+
     #[inline(always)]
     fn group(&mut self, node: u32, time: Ticks) -> u32 {
         match self.by_node.get(node) {
@@ -313,7 +335,7 @@ impl<W: Watch> Replay<W> {
     /// and one that frees as a free.
     #[inline(always)]
     fn apply(&mut self, op: &Op) {
-        if self.course.is_over(op.time) {
+        if W::HAS_COURSE && self.course.is_over(op.time) {
             self.course.advance(op.time, self.counts(), self.now());
         }
         match op.kind {
@@ -334,12 +356,11 @@ impl<W: Watch> Replay<W> {
     fn begin(&mut self, op: &Op, again: bool) {
         let group = self.group(op.node, op.time);
         let block = Block::new(op, group, self.watch.notes(op));
-        let handle = self.watch.handle(op);
-        if let Some(b) = self.live.insert(op.addr, Handled { block, handle }) {
+        if let Some(b) = self.live.insert(op.addr, block) {
             self.imply(op, b);
         }
         if block.is_noted() {
-            self.watch.begin(op, handle);
+            self.watch.begin(op);
         }
         self.watch.starts(group, op);
         let f = &mut self.figures[group as usize];
@@ -362,8 +383,7 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.begin(&block, again);
         }
-        let (bytes, blocks) = self.now();
-        self.course.rise(bytes, blocks);
+        self.rise();
         *self.newest(op.thread_index) = op.addr;
         if let Some(free) = self.early.of(op) {
             self.end_at_once(op, free);
@@ -373,12 +393,11 @@ impl<W: Watch> Replay<W> {
     #[inline(always)]
     fn end(&mut self, op: &Op) {
         let newest = std::mem::take(self.newest(op.thread_index));
-        let Some(handled) = self.live.remove(op.addr) else {
+        let Some(b) = self.live.remove(op.addr) else {
             return self.end_inside(op);
         };
-        let Handled { block: b, handle } = handled;
         if b.thread_index != op.thread_index && self.is_of_another(op, &b) {
-            self.live.insert(op.addr, handled);
+            self.live.insert(op.addr, b);
             return;
         }
         let freed = op.kind == OpKind::Free;
@@ -392,8 +411,7 @@ impl<W: Watch> Replay<W> {
             e.end(&b);
         }
         self.freed += u64::from(freed);
-        let (bytes, blocks) = self.now();
-        self.course.fall(bytes, blocks);
+        self.fall();
         let fate = match op.kind {
             OpKind::ReallocOld => Fate::Reallocated,
             _ => Fate::Freed,
@@ -406,7 +424,7 @@ impl<W: Watch> Replay<W> {
             fate,
             temporary: temporary != 0,
         };
-        self.watch.end(op.addr, &b, handle, end);
+        self.watch.end(op.addr, &b, end);
     }
 }
 
@@ -470,7 +488,7 @@ impl<W: Watch> Replay<W> {
     }
 
     #[cold]
-    fn imply(&mut self, op: &Op, Handled { block: b, handle }: Handled<W::Handle>) {
+    fn imply(&mut self, op: &Op, b: Block) {
         let (addr, time) = (op.addr, op.time);
         self.totals.implied_frees += 1;
         self.totals.figures.lose(b.size());
@@ -478,8 +496,7 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.end(&b);
         }
-        let (bytes, blocks) = self.now();
-        self.course.fall(bytes, blocks);
+        self.fall();
         if self.implied.len() >= IMPLIED {
             self.implied.clear();
         }
@@ -491,7 +508,7 @@ impl<W: Watch> Replay<W> {
             fate: Fate::Implied,
             temporary: false,
         };
-        self.watch.end(addr, &b, handle, end);
+        self.watch.end(addr, &b, end);
     }
 }
 
@@ -520,13 +537,6 @@ impl<W: Watch> Sink for Replay<W> {
         for (i, op) in ops.iter().enumerate() {
             if let Some(later) = ops.get(i + AHEAD) {
                 self.live.prefetch(later.addr);
-            }
-            if W::FORESEES
-                && let Some(soon) = ops.get(i + FORESEEN)
-                && matches!(soon.kind, OpKind::Free | OpKind::ReallocOld)
-                && let Some(Handled { handle, .. }) = self.live.get(soon.addr)
-            {
-                self.watch.foresee(handle);
             }
             self.apply(op);
         }

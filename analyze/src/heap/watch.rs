@@ -1,6 +1,6 @@
 //! Observes the single blocks of a replay.
 
-use super::live::{Block, Handle};
+use super::live::Block;
 use crate::load::Op;
 use prof_trace::capture::Capture;
 use prof_trace::ticks::Ticks;
@@ -33,11 +33,8 @@ pub struct End {
 
 /// Observes the single blocks of a replay.
 pub trait Watch {
-    /// The value that the observer keeps with each live block, by which it finds its own data about the block.
-    type Handle: Handle;
-
-    /// Whether [`Watch::foresee`] does something.
-    const FORESEES: bool = false;
+    /// Whether the replay keeps the figures over time.
+    const HAS_COURSE: bool = true;
 
     /// Called before the first block, with the blocks that are recorded.
     fn start(&mut self, _capture: &Capture) {}
@@ -45,19 +42,8 @@ pub trait Watch {
     /// Returns whether the observer keeps data about the block that begins: then the block [is noted](Block::is_noted).
     fn notes(&self, op: &Op) -> bool;
 
-    /// Returns what is kept with the block that begins, noted or not. An earlier block at its address has not ended yet.
-    /// A block that is [found](Watch::found) has the default.
-    #[inline(always)]
-    fn handle(&mut self, _op: &Op) -> Self::Handle {
-        Self::Handle::default()
-    }
-
-    /// Called some operations before a block probably ends, to prefetch what is known of it.
-    #[inline(always)]
-    fn foresee(&self, _handle: Self::Handle) {}
-
     /// Called when a noted block begins; an earlier block at its address has ended.
-    fn begin(&mut self, op: &Op, handle: Self::Handle);
+    fn begin(&mut self, op: &Op);
 
     /// Called when any block begins, with the index of its group.
     #[inline(always)]
@@ -67,7 +53,7 @@ pub trait Watch {
     fn found(&mut self, group: u32, op: &Op);
 
     /// Called when a block ends.
-    fn end(&mut self, addr: u64, block: &Block, handle: Self::Handle, end: End);
+    fn end(&mut self, addr: u64, block: &Block, end: End);
 
     /// Called when a thread frees a block that is not known to be live.
     fn unknown(&mut self, op: &Op);
@@ -78,20 +64,18 @@ pub trait Watch {
 
 /// Observes nothing.
 impl Watch for () {
-    type Handle = ();
-
     #[inline(always)]
     fn notes(&self, _: &Op) -> bool {
         false
     }
 
     #[inline(always)]
-    fn begin(&mut self, _: &Op, (): ()) {}
+    fn begin(&mut self, _: &Op) {}
 
     fn found(&mut self, _: u32, _: &Op) {}
 
     #[inline(always)]
-    fn end(&mut self, _: u64, _: &Block, (): (), _: End) {}
+    fn end(&mut self, _: u64, _: &Block, _: End) {}
 
     #[inline(always)]
     fn unknown(&mut self, _: &Op) {}

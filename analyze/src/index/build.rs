@@ -108,14 +108,12 @@ impl Rows {
 }
 
 impl Watch for Rows {
-    type Handle = ();
-
     #[inline(always)]
     fn notes(&self, op: &Op) -> bool {
         op.kind == OpKind::ReallocNew
     }
 
-    fn begin(&mut self, op: &Op, (): ()) {
+    fn begin(&mut self, op: &Op) {
         let link = std::mem::take(self.old_link(op.thread_index));
         // A block that `realloc` returned is never the first of its chain, even if the old block is not known.
         let link = Link { chain: link.chain, position: link.position.saturating_add(1) };
@@ -127,7 +125,7 @@ impl Watch for Rows {
     }
 
     #[inline(always)]
-    fn end(&mut self, addr: u64, b: &Block, (): (), end: End) {
+    fn end(&mut self, addr: u64, b: &Block, end: End) {
         if b.thread_index == self.finder {
             // Growth that replaces blocks from before is no leak: this list has the frees of these blocks, with a census, too.
             self.before.push(end.time, addr);

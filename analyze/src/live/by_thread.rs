@@ -43,8 +43,6 @@ impl StatsByThread {
 }
 
 impl Watch for StatsByThread {
-    type Handle = ();
-
     fn start(&mut self, capture: &Capture) {
         self.capture = *capture;
     }
@@ -53,7 +51,7 @@ impl Watch for StatsByThread {
         true
     }
 
-    fn begin(&mut self, op: &Op, (): ()) {
+    fn begin(&mut self, op: &Op) {
         let weight = weight(&self.capture, op.size, op.rate);
         let (f, blocks) = self.of(op.thread_index);
         *blocks += 1;
@@ -72,7 +70,7 @@ impl Watch for StatsByThread {
         f.peak_bytes = f.peak_bytes.max(f.live_bytes);
     }
 
-    fn end(&mut self, _: u64, block: &Block, (): (), _: End) {
+    fn end(&mut self, _: u64, block: &Block, _: End) {
         let weight = weight(&self.capture, block.size(), block.rate());
         let (f, blocks) = self.of(block.thread_index);
         *blocks = blocks.saturating_sub(1);
@@ -109,11 +107,11 @@ mod tests {
             header: 0,
             rate: 0,
         };
-        all.begin(&op(1, 100), ());
-        all.begin(&op(1, 50), ());
+        all.begin(&op(1, 100));
+        all.begin(&op(1, 50));
         let end =
             End { time: Ticks(2), thread_index: 0, node: 0, fate: Fate::Freed, temporary: false };
-        all.end(16, &Block::plain(100, 0, Ticks(1), 0, 1), (), end);
+        all.end(16, &Block::plain(100, 0, Ticks(1), 0, 1), end);
         let f = all.stats();
         assert_eq!(f.len(), 2);
         assert_eq!(f[0], ThreadStats::default());

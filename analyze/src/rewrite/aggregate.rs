@@ -344,14 +344,12 @@ impl Classes {
 }
 
 impl Watch for Histograms {
-    type Handle = ();
-
     #[inline(always)]
     fn notes(&self, _: &Op) -> bool {
         false
     }
 
-    fn begin(&mut self, _: &Op, (): ()) {}
+    fn begin(&mut self, _: &Op) {}
 
     #[inline(always)]
     fn starts(&mut self, group: u32, op: &Op) {
@@ -384,7 +382,7 @@ impl Watch for Histograms {
     }
 
     #[inline(always)]
-    fn end(&mut self, _: u64, b: &Block, (): (), end: End) {
+    fn end(&mut self, _: u64, b: &Block, end: End) {
         let (size, class) = (b.size(), size_class(b.size()));
         let ticks = end.time.since(b.time);
         let lifetime = self.lifetimes.partition_point(|limit| *limit <= ticks);

@@ -1,14 +1,14 @@
 //! Leaves short-lived blocks out of a recording while it is made, but keeps the figures of all stacks.
 //!
 //! The events are merged and replayed as a reader does it, so the figures are those that a reader of all events would
-//! get. Blocks that may yet turn out to be short-lived wait in a queue in the order of time. A chain of reallocations
-//! that ends too soon leaves the queue; what is still there when it is as old as the threshold is written. So the
-//! recording lags behind by the threshold, and is in the order of time, with the passes of the collector in between.
+//! get. What ends too soon is counted, and no more. What is as old as the threshold is found by a look through the live
+//! blocks now and then, and written. So the recording lags behind by the threshold and the time between two looks, and is
+//! in the order of time, with the passes of the collector in between.
 
-use self::queue::{Held, Queue, What};
+use self::undecided::{Held, Undecided, What};
 use super::kept::Kept;
 use super::out::Passes;
-use crate::heap::{Group, Replay, to_records};
+use crate::heap::{Alive, Group, Replay, to_records};
 use crate::load::{Merge, Op, Sink};
 use prof_trace::event::{Codec, Event};
 use prof_trace::records::{self, Pass, Target};
@@ -17,11 +17,17 @@ use prof_trace::ticks::Ticks;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 
-mod queue;
-mod slab;
+mod undecided;
 
 /// Number of operations that are replayed at a time.
 const BATCH: usize = 4096;
+
+/// The live blocks are looked through after this part of the threshold, or later.
+const PARTS: u64 = 8;
+/// Time between two looks for each place in the table of live blocks, in nanoseconds: many times of what a look takes.
+const A_PLACE: u128 = 128;
+/// A look through so many places takes less time than a pass of the collector.
+const FEW_PLACES: usize = 4096;
 
 /// Selects the blocks that are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +41,10 @@ pub struct CullOptions {
 /// Leaves short-lived blocks out of a recording that is made.
 pub struct Cull {
     options: CullOptions,
+    ticks_per_sec: u64,
     merge: Merge,
     batch: Vec<Op>,
-    replay: Replay<Queue>,
+    replay: Replay<Undecided>,
     keep: Passes,
     /// The passes that are to be written, which wait for the events before them.
     passes: VecDeque<Pass>,
@@ -60,13 +67,13 @@ impl std::fmt::Debug for Cull {
 impl Cull {
     /// Creates one for a recording of `target`.
     pub fn new(target: &Target, options: CullOptions) -> Self {
-        let per_sec = u128::from(target.ticks_per_sec.max(1));
-        let ticks = (u128::from(options.threshold_ns) * per_sec).div_ceil(1_000_000_000);
-        let threshold = u64::try_from(ticks).unwrap_or(u64::MAX);
-        let mut replay = Replay::new(Queue::new(threshold));
+        let ticks_per_sec = target.ticks_per_sec.max(1);
+        let threshold = ticks(u128::from(options.threshold_ns), ticks_per_sec);
+        let mut replay = Replay::new(Undecided::new(threshold, options.pending));
         replay.begin(&target.capture(), target.early);
         Self {
             options,
+            ticks_per_sec,
             merge: Merge::default(),
             batch: Vec::with_capacity(BATCH),
             replay,
@@ -85,23 +92,35 @@ impl Cull {
         let Self { merge, batch, replay, kept, passes, thread_numbers, .. } = self;
         thread_numbers
             .extend_from_slice(merge.numbers().get(thread_numbers.len()..).unwrap_or_default());
-        let most = self.options.pending;
         let mut gate = Gate { kept, passes, thread_numbers, to };
+        let mut take = |batch: &mut Vec<Op>| {
+            replay.take(batch);
+            batch.clear();
+            let (undecided, alive) = replay.watch_and_alive();
+            undecided.shorten(&alive, &mut gate);
+        };
         merge.drain(limit, &mut |_, _| None, &mut |op| {
             batch.push(op);
             if batch.len() == BATCH {
-                replay.take(batch);
-                batch.clear();
-                replay.watch.shorten(most, &mut gate);
+                take(batch);
             }
         });
-        replay.take(batch);
-        batch.clear();
-        replay.watch.shorten(most, &mut gate);
-        let queue = &mut replay.watch;
-        let line = limit.map_or(Ticks::MAX, |l| l.saturating_sub(queue.threshold));
-        queue.release(line, &mut gate);
+        take(batch);
+        let (undecided, alive) = replay.watch_and_alive();
+        let line = limit.map_or(Ticks::MAX, |l| l.saturating_sub(undecided.threshold));
+        let places = alive.places().saturating_sub(FEW_PLACES) as u128;
+        let a_look = ticks(places * A_PLACE, self.ticks_per_sec);
+        let step = a_look.max(undecided.threshold / PARTS);
+        if limit.is_none() || line.since(undecided.line()) >= step {
+            undecided.release(line, &alive, &mut gate);
+        }
     }
+}
+
+/// Returns the ticks of a time in nanoseconds, rounded up.
+fn ticks(ns: u128, per_sec: u64) -> u64 {
+    let ticks = (ns * u128::from(per_sec)).div_ceil(1_000_000_000);
+    u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
 impl Sieve for Cull {
@@ -140,7 +159,7 @@ impl Sieve for Cull {
     }
 
     fn figures(&mut self) -> Vec<Figures> {
-        let (queue, told) = (&self.replay.watch, &mut self.told);
+        let (undecided, told) = (&self.replay.watch, &mut self.told);
         let mut groups = self.replay.ageless_groups();
         groups.retain(|g| told.insert(g.node, *g) != Some(*g));
         let how = match self.finished {
@@ -149,10 +168,10 @@ impl Sieve for Cull {
         };
         let about = records::Stripped {
             threshold_ns: self.options.threshold_ns,
-            blocks: queue.culled.0,
-            bytes: queue.culled.1,
+            blocks: undecided.culled.0,
+            bytes: undecided.culled.1,
             how,
-            early: queue.early,
+            early: undecided.early,
             ..records::Stripped::default()
         };
         let records = to_records(&about, &self.replay.totals(), &groups);
@@ -187,21 +206,21 @@ impl Gate<'_> {
         }
     }
 
-    /// Passes on an event; for [`What::Realloc`], `old` is the block that was passed to `realloc`, and when.
-    fn add(&mut self, h: &Held, (old, before): (u64, Ticks)) {
+    /// Passes on an event.
+    fn add(&mut self, h: &Held, alive: &Alive<'_>) {
         self.passes(h.order);
-        let Held { time, addr, thread_index, node, .. } = *h;
-        let size = match h.what {
-            What::Alloc | What::Realloc => self.kept.sized(thread_index, h.size, h.header, h.rate),
-            What::Free | What::Implied => 0.into(),
+        let Held { time, addr, thread_index, stack, .. } = *h;
+        let size = match h.what.begins() {
+            true => self.kept.sized(thread_index, h.size, h.header, h.rate),
+            false => 0.into(),
         };
         let (event, old) = match h.what {
-            What::Alloc => (Event::Alloc { time, addr, size, node }, addr),
+            What::Alloc => (Event::Alloc { time, addr, size, node: alive.node(stack) }, addr),
             What::Realloc => {
-                let time_before = before;
+                let ((old, time_before), node) = (h.old, alive.node(stack));
                 (Event::Realloc { time_before, time, old, addr, size, node }, old)
             }
-            What::Free | What::Implied => (Event::Free { time, addr, node }, addr),
+            What::Free | What::Implied => (Event::Free { time, addr, node: stack }, addr),
         };
         if self.kept.add(thread_index, event, old, h.temporary) {
             self.write();

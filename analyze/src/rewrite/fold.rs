@@ -123,21 +123,19 @@ impl Halves {
 }
 
 impl Watch for Halves {
-    type Handle = ();
-
     #[inline(always)]
     fn notes(&self, op: &Op) -> bool {
         op.kind == OpKind::ReallocNew
     }
 
-    fn begin(&mut self, op: &Op, (): ()) {
+    fn begin(&mut self, op: &Op) {
         self.set(op.thread_index, None);
     }
 
     fn found(&mut self, _: u32, _: &Op) {}
 
     #[inline(always)]
-    fn end(&mut self, addr: u64, block: &Block, (): (), end: End) {
+    fn end(&mut self, addr: u64, block: &Block, end: End) {
         if end.fate == Fate::Reallocated {
             self.set(end.thread_index, Some((end.time, addr, Some(*block))));
         }

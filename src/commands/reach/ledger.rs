@@ -58,13 +58,11 @@ impl Noted {
 }
 
 impl Watch for Noted {
-    type Handle = ();
-
     fn notes(&self, _: &Op) -> bool {
         true
     }
 
-    fn begin(&mut self, op: &Op, (): ()) {
+    fn begin(&mut self, op: &Op) {
         self.free_before(op.addr);
         self.freed.remove(op.addr, op.size);
         self.change(op.addr, op.size);
@@ -74,7 +72,7 @@ impl Watch for Noted {
         self.change(op.addr, op.size);
     }
 
-    fn end(&mut self, addr: u64, block: &prof_analyze::heap::Block, (): (), _: End) {
+    fn end(&mut self, addr: u64, block: &prof_analyze::heap::Block, _: End) {
         self.freed.add(addr, block.size());
         self.change(addr, block.size());
     }

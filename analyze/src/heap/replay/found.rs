@@ -1,6 +1,6 @@
 //! Blocks from before the recording, as a census has found them.
 
-use super::{Block, Handled, Replay, Watch};
+use super::{Block, Replay, Watch};
 use crate::load::{Op, is_before};
 
 /// The places of blocks that may begin later than their place does.
@@ -45,7 +45,7 @@ impl<W: Watch> Replay<W> {
         }
         let group = self.group(op.node, op.time);
         let block = Block::new(op, group, self.watch.notes(op));
-        self.live.insert(op.addr, Handled { block, handle: W::Handle::default() });
+        self.live.insert(op.addr, block);
         self.watch.found(group, op);
         if self.figures[group as usize].find(op.size) {
             self.times[group as usize].peak = op.time;
@@ -53,8 +53,7 @@ impl<W: Watch> Replay<W> {
         if self.totals.figures.find(op.size) {
             self.totals.peak_ticks = op.time;
         }
-        let (bytes, blocks) = self.now();
-        self.course.rise(bytes, blocks);
+        self.rise();
     }
 
     /// Handles the end of a block at an address at which none begins: it may be one that a census has found, and that
@@ -70,7 +69,7 @@ impl<W: Watch> Replay<W> {
     /// Returns where the live place from before the recording begins in which an operation's address lies.
     fn place_around(&mut self, op: &Op) -> Option<u64> {
         let start = self.places.before(op.addr)?;
-        let block = self.live.get(start)?.block;
+        let block = self.live.get(start)?;
         let is_found = self.nodes.get(block.group as usize).is_some_and(|n| is_before(*n));
         (is_found && block.time <= op.time && op.addr - start < block.size()).then_some(start)
     }
