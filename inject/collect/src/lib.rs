@@ -34,6 +34,7 @@ mod foreign;
 mod heaps;
 mod heart;
 mod heir;
+mod known;
 mod limits;
 mod mappings;
 mod maps;

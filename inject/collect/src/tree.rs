@@ -4,6 +4,7 @@
 //! recording. Only the IDs of the latest nodes are remembered: a program with millions of stacks must cost neither
 //! unbounded memory nor a cache miss for each node. So a node may have several IDs, which readers treat as one.
 
+use crate::known::Known;
 use crate::output::Output;
 use prof_arch::native::Rule;
 use prof_trace::event::DEFINE_NODES;
@@ -11,7 +12,6 @@ use prof_trace::ids::{PcId, SegmentNode};
 use prof_trace::pcs::{pc_parts, rule};
 use prof_trace::records::{NodeRun, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
-use std::collections::HashMap;
 
 /// Greatest depth of a stack; the hook cuts stacks long before.
 const MAX_DEPTH: u16 = 4096;
@@ -138,7 +138,7 @@ pub(crate) struct Tree {
     /// Address ranges of prof's own mappings in the target.
     ours: Vec<(u64, u64)>,
     /// The IDs of all nodes, by parent and code address, if each is to have only one.
-    all: Option<HashMap<u64, u32>>,
+    all: Option<Known>,
     /// Greatest number of these.
     most: usize,
 }
@@ -182,6 +182,14 @@ impl Tree {
         pcs: [PcId; DEFINE_NODES],
     ) {
         let mut at = names.get(parent);
+        if let Some(all) = self.all.as_ref().filter(|all| all.len() > 2 * SETS) {
+            // They are not in the cache, and each is wanted as soon as the one before it is found.
+            pcs.iter().fold(at.hash, |of_parent, pc| {
+                let hash = path(of_parent, *pc);
+                all.prefetch(hash);
+                hash
+            });
+        }
         for pc in pcs.into_iter().filter(|pc| *pc != PcId::NONE) {
             at = self.child(shared, at, pc);
             names.0.push(at);
@@ -195,14 +203,14 @@ impl Tree {
         }
         // It is 0 when all IDs are used up.
         let new = self.last.wrapping_add(1);
-        let hash = (parent.hash.rotate_left(7) ^ pc.0).wrapping_mul(0x9e37_79b1);
+        let hash = path(parent.hash, pc);
         let id = self.nodes.get(hash, key(parent.id, pc), new);
         if id == 0 {
             return Node { is_cut: true, ..parent };
         }
         if id == new {
-            let known = self.all.as_ref().and_then(|all| all.get(&key(parent.id, pc)));
-            if let Some(id) = known.copied() {
+            let known = self.all.as_ref().and_then(|all| all.get(hash, key(parent.id, pc)));
+            if let Some(id) = known {
                 self.nodes.rename(hash, id);
                 return Node { id, hash, depth: parent.depth + 1, is_cut: parent.is_cut };
             }
@@ -217,7 +225,7 @@ impl Tree {
             }
             self.last = new;
             if let Some(all) = &mut self.all {
-                all.insert(key(parent.id, pc), new);
+                all.add(hash, key(parent.id, pc), new);
             }
             self.announce(shared, new, parent.id, pc);
         }
@@ -278,6 +286,12 @@ impl Tree {
         }
         self.pc_triples.clear();
     }
+}
+
+/// Returns the hash of a node's path, given that of its parent.
+#[inline(always)]
+fn path(of_parent: u32, pc: PcId) -> u32 {
+    (of_parent.rotate_left(7) ^ pc.0).wrapping_mul(0x9e37_79b1)
 }
 
 fn key(parent: u32, pc: PcId) -> u64 {

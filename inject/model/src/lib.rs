@@ -20,6 +20,9 @@ mod decoded;
 #[path = "../../collect/src/drain.rs"]
 mod drain;
 #[allow(dead_code)]
+#[path = "../../collect/src/known.rs"]
+mod known;
+#[allow(dead_code)]
 #[path = "../../collect/src/missing.rs"]
 mod missing;
 #[allow(dead_code)] // the models read each look in one part
