@@ -96,7 +96,7 @@ pub(super) fn how_it_ended(status: Option<i32>) -> Value {
 /// Losses of a family: what its recordings do not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Losses {
-    /// All of them, a sentence each.
+    /// All of them, a sentence each, and one of the processes that were recorded late: their recordings are whole.
     pub sentences: Vec<String>,
     /// Number of recordings that are gone or can't be read.
     pub recordings: u64,
@@ -109,7 +109,7 @@ pub(crate) struct Losses {
 impl Losses {
     /// Returns whether anything is lost.
     pub(crate) fn has_any(&self) -> bool {
-        *self != Self::default()
+        self.more || self.recordings > 0 || self.processes > 0
     }
 
     /// Notes them in the only recording of a family. One that was joined from several has them already.
@@ -212,6 +212,13 @@ fn losses_in(lines: &[Value]) -> Losses {
             "{n} of the family, or what was run by exec, could not be recorded, and is in no figure; the first: {reason}"
         ));
     }
+    let late = late(lines);
+    if late > 0 {
+        let (n, it) = (count(late, "process", "processes"), if late == 1 { "it" } else { "they" });
+        sentences.push(format!(
+            "{n} of the family had already run when prof attached: no figure has what {it} did before that"
+        ));
+    }
     if number(lines, "overrun") > 0 {
         more = true;
         sentences.push(
@@ -240,6 +247,14 @@ fn losses_in(lines: &[Value]) -> Losses {
         ));
     }
     Losses { sentences, recordings: 0, processes, more }
+}
+
+/// Returns how often prof attached to a process some time after it had begun, or had begun another program.
+fn late(lines: &[Value]) -> u64 {
+    let is_late = |l: &&Value| {
+        l["event"] == "attached" && l["age_ns"].is_u64() && l["from_fork"] != Value::Bool(true)
+    };
+    lines.iter().filter(is_late).count() as u64
 }
 
 /// Returns how often something happened, as the lines of a journal say.
@@ -435,6 +450,13 @@ mod tests {
         let losses = losses_in(&[failed(7), failed(9), failed(8), later, missed]);
         assert_eq!((losses.processes, losses.more), (2, false));
         assert!(losses.sentences[1].ends_with("the first: no"), "{losses:?}");
+        // Children that run another program are attached to; others are recorded from their fork on.
+        let first = json!({ "event": "attached", "pid": 5, "start": 9 });
+        let child = |pid: i32, from_fork: bool| json!({ "event": "attached", "pid": pid, "start": 9, "age_ns": 7, "from_fork": from_fork });
+        assert!(late(&[first.clone(), child(6, true)]) == 0);
+        let losses = losses_in(&[first, child(6, true), child(6, false), child(7, false)]);
+        assert!(losses.sentences[0].starts_with("2 processes of the family had already run"));
+        assert!(!losses.has_any(), "the recordings are whole: {losses:?}");
         // A supervisor that does not run any more, and was not ended.
         let follows = json!({ "event": "follows", "supervisor": [0, 9] });
         let ended = |by: &str| json!({ "event": "ended", "by": by });
