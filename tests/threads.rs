@@ -204,10 +204,13 @@ fn a_process_that_locks_its_memory_gets_no_pages_for_threads_to_come() {
 
 #[test]
 fn threads_that_came_while_nobody_collected_are_recorded_under_the_next_collector() {
-    // The first part has room for 1,024, and with 32-bit pointers there is no other.
+    // The first part has room for 1,024. Other architectures run in emulated machines, where so many threads take long.
     const FIRST: u64 = 1024;
+    if cfg!(not(target_arch = "x86_64")) {
+        return eprintln!("skipped: too many threads for an emulated machine");
+    }
     let wanted = room_for_threads().min(1500);
-    if cfg!(target_pointer_width = "32") || wanted < 1200 || !may_open_mappings() {
+    if wanted < 1200 || !may_open_mappings() {
         return common::skip("a crowd under two collectors", "no 1,200 threads, or no root");
     }
     let scene = Scene::new("crowd-again");
