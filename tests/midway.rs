@@ -94,7 +94,7 @@ fn another_tracer_in_the_midst_of_a_detach_leaves_nothing_unsaid() {
             let names_it = out.stderr.contains("left in the process: ")
                 && out.stderr.contains("`prof detach` again removes it");
             let is_off = out.stderr.contains("recording is off")
-                && out.stderr.contains(&format!("`prof detach {pid}` takes it out later"));
+                && out.stderr.contains(&format!("until `prof detach {pid}` succeeds"));
             let state = || scene.prof(&["status", &pid]).ok("status").stdout;
             let untouched = || out.stderr.contains("traced by") && state().contains(": recording");
             assert!(names_it || is_off || untouched(), "{out:?}");

@@ -545,7 +545,7 @@ pub enum Error {
     },
     /// A detach failed after it had switched recording off.
     #[error(
-        "{why}; recording is off, and prof's code stays in pid {pid} without effect: `prof detach {pid}` takes it out later", why = why.without_claim()
+        "{why}; recording is off, and prof's code stays in pid {pid} without effect until `prof detach {pid}` succeeds", why = why.without_claim()
     )]
     Unfinished {
         /// Process id.

@@ -96,6 +96,9 @@ impl ScanData {
             (true, ..) => {
                 "the process ended meanwhile: this is what is known, and not confirmed".into()
             }
+            _ if self.late && self.passes == 0 => {
+                "time was up when the recording had been read; --timeout gives more time".into()
+            }
             _ if self.late => {
                 "time was up: what is not decided may be held; --timeout gives more time".into()
             }
