@@ -286,7 +286,6 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     // SAFETY: as above.
     let lock = args.goes_on.or(args.begins).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let is_hooked = lock.is_some();
-    let again = ring.try_clone();
     let shared = prof_collect::map_ring(ring)?;
     // It is removed at the end, as nobody detaches from a process that ends by itself.
     let _library = prof_inject::kept_library(args.pid, shared.control().library.load(Relaxed));
@@ -295,7 +294,6 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let out = File::from(out);
     let makes_figures = args.going_over(&out)?;
     let mut collector = args.collector(shared, out)?;
-    collector.set_ring(again.context("cannot keep the ring open (`ulimit -n`)")?);
     if let Some(about) = args.folds() {
         let kept = kept.as_ref().ok().map(Kept::descriptor);
         let folds = Box::new(Folds::of(about, kept));

@@ -23,7 +23,9 @@ static void find(void) {
         char *end = strchr(line, '\n');
         if (end) *end = 0;
         unsigned long from, to;
-        if (strstr(line, "/memfd:prof-ring") && sscanf(line, "%lx-%lx", &from, &to) == 2) {
+        char access[5];
+        /* It can't write to what has no access. */
+        if (strstr(line, "/memfd:prof-ring") && sscanf(line, "%lx-%lx %4s", &from, &to, access) == 3 && access[1] == 'w') {
             if (!ring) ring = (char *)from;
             if (ring + length == (char *)from) length += to - from;
         }

@@ -1,12 +1,11 @@
-//! The heartbeat that tells the hook that somebody collects. Its thread also serves threads of the target that wait for a slot.
+//! The heartbeat that tells the hook that somebody collects.
 
 use crate::clock::Clock;
-use crate::ring_growth::{self, Growth};
 use prof_trace::shared::Shared;
 use prof_trace::ticks::Ticks;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Time between two heartbeats.
@@ -17,7 +16,6 @@ pub(crate) const BEAT: Duration = Duration::from_millis(500);
 pub(crate) struct Heart {
     shared: Shared<'static>,
     stop: Arc<AtomicBool>,
-    growth: Arc<Mutex<Option<Growth>>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -25,37 +23,15 @@ impl Heart {
     /// Starts a thread that updates the heartbeat until the value is dropped.
     pub(crate) fn start(shared: Shared<'static>, clock: Clock) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let growth = Arc::<Mutex<Option<Growth>>>::default();
-        let (stopped, grows) = (stop.clone(), growth.clone());
+        let stopped = stop.clone();
         let beat = move || {
-            loop {
+            while !stopped.load(Relaxed) {
                 set(&shared.control().heartbeat, clock.now());
-                let wish = shared.control().more_asked.load(Acquire);
-                if stopped.load(Relaxed) {
-                    break;
-                }
-                let mut growth = grows.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(growth) = growth.take_if(|_| ring_growth::is_wanted(wish)) {
-                    growth.make_or_say(&shared);
-                }
-                let waits_for_wish = growth.is_some();
-                drop(growth);
-                if waits_for_wish {
-                    ring_growth::await_change(&shared, wish, BEAT);
-                } else {
-                    std::thread::park_timeout(BEAT);
-                }
+                std::thread::park_timeout(BEAT);
             }
         };
         let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();
-        Self { shared, stop, growth, thread }
-    }
-
-    /// Has the thread lengthen the ring's file when that is wanted. If there is no thread, it is lengthened at once.
-    pub(crate) fn lengthen(&self, growth: Growth) {
-        let Some(thread) = &self.thread else { return growth.make_or_say(&self.shared) };
-        *self.growth.lock().unwrap_or_else(PoisonError::into_inner) = Some(growth);
-        thread.thread().unpark();
+        Self { shared, stop, thread }
     }
 
     /// Sets the heartbeat to the time `ticks`.
@@ -73,7 +49,6 @@ impl Drop for Heart {
         self.stop.store(true, Relaxed);
         if let Some(t) = self.thread.take() {
             t.thread().unpark();
-            ring_growth::nudge(&self.shared);
             let _ = t.join();
         }
     }

@@ -48,7 +48,6 @@ mod parts;
 mod peek;
 mod plain;
 mod ring_copy;
-mod ring_growth;
 mod ring_map;
 mod smaps;
 mod stacks;

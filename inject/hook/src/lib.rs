@@ -53,4 +53,3 @@ pub mod sys;
 pub mod table;
 pub mod thread;
 pub mod toggle;
-pub mod wait;

@@ -3,13 +3,19 @@
 use crate::mapping::{Shared, add};
 use crate::node_ids::EPOCHS;
 use crate::state::{SAY, SeenName, Thread, UNKNOWN};
-use crate::wait::{Round, Wait};
-use crate::{clock, sample};
-use core::sync::atomic::Ordering::Relaxed;
+use crate::{clock, header, sample, sys, toggle};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::Slot;
 use prof_trace::ticks::Ticks;
+
+/// Time without a sign of life after which the collector counts as dead, in ns.
+const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;
+
+/// Maximum number of rounds waited without a clock: each is 1,000 pause instructions of some 30 ns, so about
+/// a tenth of a second in all.
+const ROUNDS: u32 = 4000;
 
 /// Writes one event with `put`. It gets the encoding state and a place with `MAX_EVENT` bytes, and returns
 /// the encoded length, 0 if the event can't be encoded. Returns whether the event was written.
@@ -100,21 +106,46 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
 /// Waits for a free segment; turns recording off if the collector is dead. All threads together wait once,
 /// and then run at full speed, without recording, until a segment is free again.
 fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
-    let full = &shared.control().full_since;
+    let c = shared.control();
+    let per_ns =
+        |ns: u64| (ns as u128 * c.ticks_per_sec.load(Relaxed) as u128 / 1_000_000_000) as u64;
     let began = clock::before(shared);
-    let seen = Ticks(full.load(Relaxed));
+    let patience = per_ns(c.wait_ns.load(Relaxed));
+    let full = Ticks(c.full_since.load(Relaxed));
     // If the counter has gone back since, that time means nothing.
-    let since = if seen == Ticks::ZERO || seen > began { began } else { seen };
-    full.store(since.0, Relaxed);
-    let mut wait = Wait::since(shared, since);
+    let since = if full == Ticks::ZERO || full > began { began } else { full };
+    c.full_since.store(since.0, Relaxed);
+    let mut rounds = 0u32;
     loop {
-        match wait.round(shared) {
-            Round::Waited => {}
-            Round::Over => return None,
-            // Time stands still while nobody collects: no thread after this one waits.
-            Round::Timeless(over) => {
-                full.store(over.0, Relaxed);
-                return None;
+        // A child that was forked meanwhile has nobody to wait for.
+        if !header::attached() {
+            return None;
+        }
+        rounds = rounds.saturating_add(1);
+        // Without a clock that advances by itself, this thread waits for a number of rounds, and no thread
+        // after it waits: time stands still while nobody collects.
+        if rounds > ROUNDS && !clock::goes_on(shared) {
+            c.full_since
+                .store(clock::before(shared).wrapping_sub(patience).max(Ticks(1)).0, Relaxed);
+            return None;
+        }
+        let now = clock::before(shared);
+        let seen = Ticks(c.heartbeat.load(Relaxed));
+        if now.wrapping_since(seen) as i64 > per_ns(COLLECTOR_DEAD_NS) as i64 {
+            if header::flag()[0].swap(0, AcqRel) == 1 {
+                c.orphaned.store(1, Relaxed);
+                toggle::note(shared, 0);
+            }
+            return None;
+        }
+        if now.wrapping_since(since) as i64 >= patience as i64 {
+            return None;
+        }
+        if sys::allowed(shared) {
+            sys::sleep(50_000);
+        } else {
+            for _ in 0..1000 {
+                core::hint::spin_loop();
             }
         }
         if let Some(index) = take(shared, start) {

@@ -5,7 +5,6 @@
 //! knows that the filter permits them ([`flags::MASKS`], [`flags::MAPS`]).
 
 use crate::mapping::Shared;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
 use prof_trace::shared::flags;
@@ -158,6 +157,12 @@ pub fn map_shared(cut: u64, len: u64) -> u64 {
     rest
 }
 
+/// Lets this process read and write shared memory that had no access. Returns whether that was possible.
+pub fn open(addr: u64, len: u64) -> bool {
+    // SAFETY: nobody uses the memory yet, and more access harms nobody.
+    unsafe { syscall6(nr::MPROTECT, addr, len, READ_WRITE, 0, 0, 0) == 0 }
+}
+
 /// Moves memory of this process to an address where nothing is mapped, and keeps it from children and core files.
 /// Returns whether that was possible; if not, it is where it was.
 pub fn move_free(from: u64, len: u64, to: u64) -> bool {
@@ -186,15 +191,6 @@ pub fn move_free(from: u64, len: u64, to: u64) -> bool {
 pub fn unmap(addr: u64, len: u64) {
     // SAFETY: the memory is the caller's own.
     unsafe { syscall2(nr::MUNMAP, addr, len) };
-}
-
-/// Wakes whoever waits for a change of a word of shared memory (futex(2)).
-pub fn wake(word: &AtomicU32) {
-    /// `FUTEX_WAKE`: the futex is shared by processes.
-    const WAKE: u64 = 1;
-    const ALL: u64 = i32::MAX as u64;
-    // SAFETY: the kernel neither reads nor writes the word.
-    unsafe { syscall6(nr::FUTEX, core::ptr::from_ref(word) as u64, WAKE, ALL, 0, 0, 0) };
 }
 
 /// Returns whether no other thread has the memory of this process; false where that may not be asked for.

@@ -3,11 +3,10 @@
 use crate::left;
 use crate::mapping::{Shared, add};
 use crate::state::Thread;
-use crate::wait::{Round, Wait};
-use crate::{clock, header, sys};
+use crate::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::{MORE_IN_VAIN, MORE_WANTED, Slot, TURNED_AWAY};
+use prof_trace::shared::{Slot, TURNED_AWAY};
 use prof_trace::slots::{self, Claim, ProbeSequence};
 
 /// Returns the calling thread's slot and state; `None` if there is no room for it.
@@ -51,39 +50,27 @@ fn place(shared: &Shared, tp: u64) -> (usize, usize) {
 
 /// Returns the slots that a thread looks at, in order.
 fn probes(shared: &Shared, start: usize, mask: usize) -> ProbeSequence {
-    // The states of the second part exist from the moment on at which this number is set.
+    // The states of the second part can be used from the moment on at which this number is set.
     let more = shared.control().more_count.load(Acquire) as usize;
     ProbeSequence::new(start, mask.wrapping_add(1), more)
 }
 
-/// Least time that a thread waits for more slots, in ns, also where a recording drops events rather than wait.
-const MORE_NS: u64 = 10_000_000;
-
-/// Waits until there are more slots, all threads together once. Returns whether it is worth looking again.
-fn wait_for_more(shared: &Shared) -> bool {
+/// Opens the second part of the slots' states, which has no access until a thread finds no slot in the first. Several threads may do
+/// it at a time. Returns whether it is open.
+fn open_more(shared: &Shared) -> bool {
     let c = shared.control();
-    let there = || c.more_count.load(Acquire) != 0;
-    let in_vain = || c.more_asked.load(Relaxed) & MORE_IN_VAIN != 0;
-    if c.more_offered.load(Relaxed) == 0 || in_vain() {
+    let offered = c.more_offered.load(Relaxed);
+    if offered == 0 || !sys::allowed(shared) {
         return false;
     }
-    if c.more_asked.fetch_or(MORE_WANTED, Release) & MORE_WANTED == 0 && sys::allowed(shared) {
-        sys::wake(&c.more_asked);
+    let at = c.states_addr + c.states_count * c.states_stride;
+    if !sys::open(at, offered * c.states_stride) {
+        return false;
     }
-    let mut wait = Wait::since(shared, clock::before(shared)).at_least(shared, MORE_NS);
-    while !there() {
-        // A handler has forked, and this child has memory of its own, where nobody has a slot.
-        if c.more_offered.load(Relaxed) == 0 {
-            return header::attached();
-        }
-        if in_vain() {
-            return there();
-        }
-        if wait.round(shared) != Round::Waited {
-            c.more_asked.fetch_or(MORE_IN_VAIN, Relaxed);
-            return there();
-        }
-    }
+    // A thread that sees this number may use the states.
+    c.more_count.store(offered, Release);
+    // Threads that had found no slot look again.
+    c.slots_freed.fetch_add(1, Release);
     true
 }
 
@@ -109,7 +96,7 @@ pub fn own_tid(shared: &Shared) -> Option<u32> {
 fn state(shared: &Shared, index: usize) -> &'static mut Thread {
     let c = shared.control();
     let at = c.states_addr as usize + index * c.states_stride as usize;
-    // SAFETY: the state is among those that the injector mapped and that exist (`index` < `states_count + more_count`). Only
+    // SAFETY: the state is among those that the injector mapped and that are open (`index` < `states_count + more_count`). Only
     // the thread that owns this slot comes here, and only one call at a time uses the state: the others see
     // `busy_sp` or `inner_sp` set.
     unsafe { &mut *(at as *mut Thread) }
@@ -133,7 +120,7 @@ fn find(
     if away.key.load(Relaxed) != key {
         let all = probes(shared, start, mask);
         let mut claim = slots::claim(shared, tp, all, tid);
-        if claim == Claim::None && !all.has_more() && wait_for_more(shared) {
+        if claim == Claim::None && !all.has_more() && open_more(shared) {
             claim = slots::claim(shared, tp, probes(shared, start, mask), tid);
         }
         match claim {

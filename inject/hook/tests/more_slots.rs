@@ -1,22 +1,22 @@
-//! Threads that find no slot wait for the second part of the slots, all together once.
+//! The first thread that finds no slot opens the second part of the slots.
 
 #[allow(dead_code)]
 mod common;
 
 use common::Hook;
-use prof_trace::shared::{Control, MORE_IN_VAIN, MORE_WANTED, Shared};
+use prof_trace::shared::{Shared, flags};
 use std::sync::Barrier;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::thread;
 
 /// Number of slots of either part.
 const PART: u64 = 64;
 /// Number of threads at a time: more than the first part has slots for.
-const THREADS: usize = 100;
+const THREADS: u64 = 100;
 
 /// Has that many threads, which are there at the same time, allocate and free a block.
 fn crowd(shared: Shared<'static>) {
-    let all = Barrier::new(THREADS);
+    let all = Barrier::new(THREADS as usize);
     thread::scope(|s| {
         for _ in 0..THREADS {
             s.spawn(|| {
@@ -32,57 +32,41 @@ fn recorded(shared: &Shared<'_>) -> u64 {
     shared.used_slots().map(|s| s.events.load(Relaxed)).sum()
 }
 
-/// Waits until a thread asks for the second part.
-fn when_asked(c: &Control) {
-    while c.more_asked.load(Acquire) & MORE_WANTED == 0 {
-        thread::yield_now();
-    }
+/// Sets the access to the second part's states.
+fn protect(shared: &Shared<'_>, access: i32) {
+    let c = shared.control();
+    let at = c.states_addr + c.states_count * c.states_stride;
+    // SAFETY: the memory was mapped for the states, and no thread uses this part.
+    let done = unsafe { libc::mprotect(at as *mut _, (PART * c.states_stride) as usize, access) };
+    assert_eq!(done, 0);
 }
 
 #[test]
-fn threads_without_a_slot_wait_once_for_the_second_part() {
-    let hook = common::install(0);
-    let shared = hook.shared;
+fn threads_without_a_slot_open_the_second_part() {
+    let shared = common::install(0).shared;
     let c = shared.control();
-    // The collector is alive for as long as this test lasts.
-    c.heartbeat.store(u64::MAX / 2, Relaxed);
-    c.wait_ns.store(50_000_000, Relaxed);
+    protect(&shared, libc::PROT_NONE);
 
-    // Nobody makes room: what has no slot is lost, and counted.
-    c.more_offered.store(PART, Relaxed);
+    // There is no second part: what has no slot is lost, and counted.
     crowd(shared);
-    assert_ne!(c.more_asked.load(Relaxed) & MORE_WANTED, 0);
-    assert_ne!(c.more_asked.load(Relaxed) & MORE_IN_VAIN, 0, "a thread would wait in vain again");
     let lost = shared.lost_without_slot();
-    assert_eq!(lost, 2 * (THREADS as u64 - PART));
-    assert_eq!(recorded(&shared), 2 * PART);
+    assert_eq!((lost, recorded(&shared)), (2 * (THREADS - PART), 2 * PART));
 
-    // The wait is not over, but there will be no second part: nobody waits for it any more.
-    c.wait_ns.store(60_000_000_000, Relaxed);
-    c.more_asked.store(0, Relaxed);
-    c.slots_freed.fetch_add(1, AcqRel);
-    thread::scope(|s| {
-        s.spawn(|| {
-            when_asked(c);
-            c.more_asked.fetch_or(MORE_IN_VAIN, Release);
-        });
-        crowd(shared);
-    });
-    let more_lost = shared.lost_without_slot() - lost;
-    assert!(more_lost > 0, "there was room");
-
-    // Somebody makes one, when a thread asks: nothing is lost.
-    let (lost, before) = (shared.lost_without_slot(), recorded(&shared));
-    c.more_asked.store(0, Relaxed);
+    // There is one, but no thread may make system calls.
+    c.more_offered.store(PART, Relaxed);
+    c.flags.fetch_and(!flags::SYSCALLS, AcqRel);
     // Threads that were turned away look again.
     c.slots_freed.fetch_add(1, AcqRel);
-    thread::scope(|s| {
-        s.spawn(|| {
-            when_asked(c);
-            c.more_count.store(PART, Release);
-        });
-        crowd(shared);
-    });
+    crowd(shared);
+    assert!(shared.lost_without_slot() > lost);
+    assert_eq!(c.more_count.load(Relaxed), 0);
+
+    // It is opened: nothing is lost.
+    c.flags.fetch_or(flags::SYSCALLS, AcqRel);
+    c.slots_freed.fetch_add(1, AcqRel);
+    let (lost, before) = (shared.lost_without_slot(), recorded(&shared));
+    crowd(shared);
+    assert_eq!(c.more_count.load(Relaxed), PART);
     assert_eq!(shared.lost_without_slot(), lost);
-    assert_eq!(recorded(&shared), before + 2 * THREADS as u64);
+    assert_eq!(recorded(&shared), before + 2 * THREADS);
 }

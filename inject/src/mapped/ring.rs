@@ -146,11 +146,15 @@ fn complete(
         unsafe { ring_file::unmap_ring(shared) };
         return Err(e);
     }
+    let is_closed = close_second_part(pid, c, geometry, at);
     // SAFETY: no code in the target refers to the ring yet.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
     control.ring_addr.store(at.addr, Relaxed);
     control.ring_len.store(at.len, Relaxed);
+    let more = geometry.more_states() as u64;
+    control.more_offered.store(more, Relaxed);
+    control.more_count.store(if is_closed { 0 } else { more }, Relaxed);
     control.pid = pid.as_u32();
     let exe = std::env::current_exe().unwrap_or_default();
     // The next prof takes a ring that has its magic number for a whole one, so the number comes after the last page.
@@ -160,6 +164,19 @@ fn complete(
         exe.as_os_str().as_encoded_bytes(),
     );
     Ok(shared)
+}
+
+/// Takes the access away from what is reserved for threads to come, so that it gets no pages where the process locks its memory
+/// (`mlockall`), or looks through all that it can read. The first thread that finds no slot opens it. Returns whether that was done:
+/// not where a filter may forbid the call, and so forbid to open it.
+fn close_second_part(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: Area) -> bool {
+    const NO_ACCESS: u64 = 0;
+    let part = geometry.second_part();
+    if part.is_empty() || crate::sandbox::is_filtered(pid) {
+        return false;
+    }
+    let start = at.addr + part.start as u64;
+    c.call("mprotect", nr::MPROTECT, [start, part.len() as u64, NO_ACCESS, 0, 0, 0]).is_ok()
 }
 
 /// Whether the target has the ring at this place: what prof has just written into the file is there. A process that

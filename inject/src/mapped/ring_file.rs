@@ -15,16 +15,14 @@ fn checked(pid: Pid, geometry: Geometry, what: &'static str, r: i32) -> Result<(
     }
 }
 
-/// Gives the memfd its first size and seals it against shrinking, so that nobody who uses it can get SIGBUS. This is quick,
+/// Gives the memfd its size and seals it against shrinking, so that nobody who maps it can get SIGBUS. This is quick,
 /// since all threads of the target are stopped.
 pub(crate) fn size_ring(pid: Pid, f: &File, geometry: Geometry) -> Result<()> {
     let fd = f.as_raw_fd();
-    let len = geometry.first_size();
-    let grows = if len < geometry.size() { 0 } else { libc::F_SEAL_GROW };
-    let seals = libc::F_SEAL_SHRINK | grows;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: the descriptor is ours, and all other arguments are integers.
     unsafe {
-        let sized = libc::ftruncate64(fd, len as i64);
+        let sized = libc::ftruncate64(fd, geometry.size() as i64);
         checked(pid, geometry, "set the size of the ring for", sized)?;
         checked(
             pid,
@@ -47,7 +45,7 @@ pub(crate) fn allocate_ring(pid: Pid, fd: &OwnedFd, geometry: Geometry) -> Resul
 
 /// Maps the ring into this process, until [`unmap_ring`] or for good.
 pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared<'static>> {
-    // SAFETY: the mapping is new, and the file can't shrink. Nothing refers to what may lie behind its end, the thread states.
+    // SAFETY: the mapping is new, and the file has this size and can't shrink.
     unsafe {
         let p = libc::mmap(
             std::ptr::null_mut(),

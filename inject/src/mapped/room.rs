@@ -12,7 +12,7 @@ use std::path::Path;
 /// Returns how many thread slots to add to those of a geometry: twice the number of threads that the kernel lets the process
 /// have, at most [`MORE_SLOTS`], or none if the first ones suffice. Returns 0 also where the whole ring would count, although
 /// few pages are used: against a limit of address space or file size, or if the process locks its memory. A process that locks
-/// its memory (`mlockall`) when the file has been lengthened gets pages for all slots, so there are no more slots than the
+/// its memory (`mlockall`) when these slots are open gets pages for all of them, so there are no more slots than the
 /// machine, or the container, has memory for.
 pub(crate) fn more_threads(pid: Pid, geometry: Geometry) -> usize {
     let locks = Status::of(pid).is_ok_and(|s| s.number("VmLck").is_some_and(|kb| kb > 0));

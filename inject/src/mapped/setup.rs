@@ -64,7 +64,6 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     (c.tables_at, c.tables_len) = (tables.start as u64, tables.len() as u64);
     c.states_addr = mapped.ring.addr + geometry.states_at() as u64;
     c.states_count = geometry.states() as u64;
-    c.more_offered.store(geometry.more_states() as u64, Relaxed);
     let first_segments = geometry.first_segments() as u64;
     c.first_segments.store(first_segments, Relaxed);
     c.ring_beside = beside.first().is_some_and(|l| l.shared).into();

@@ -4,11 +4,9 @@ use super::{Callback, Collector};
 use crate::budget::{Budget, Meter};
 use crate::folding::{Folder, Folding, MakeSieve};
 use crate::limits::{Guard, Limits};
-use crate::ring_growth::Growth;
 use crate::target::switch_off;
 use prof_trace::records::{Toggle, kind};
 use prof_trace::shared::flags;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Greatest number of stack nodes that keep their ids where the oldest events go: what names the nodes stays.
@@ -19,13 +17,6 @@ impl Collector<'_> {
     pub fn set_budget(&mut self, budget: Budget) {
         self.shared.control().flags.fetch_or(flags::COSTS, Relaxed);
         self.fineness.keep_to(Meter::new(budget, self.target.pid()));
-    }
-
-    /// Gives the collector a descriptor of the ring, with which it makes room for more threads when they come.
-    pub fn set_ring(&mut self, ring: OwnedFd) {
-        if let (Some(heart), Some(growth)) = (&self.heart, Growth::of(ring, &self.shared)) {
-            heart.lengthen(growth);
-        }
     }
 
     /// Sets the bounds of the recording. At the first that is reached, recording is switched off.

@@ -3,7 +3,6 @@
 use super::{Collector, STACKS_EVERY, memory_stats};
 use crate::output::Output;
 use crate::pace::Brought;
-use crate::ring_growth;
 use crate::threads::Threads;
 use crate::tree::Tree;
 use prof_trace::records::{Pass, kind};
@@ -175,7 +174,6 @@ impl Collector<'_> {
         let Some(reading) = self.reading.take() else { return false };
         self.late = None;
         self.lend(used);
-        ring_growth::ask_early(&self.shared, self.drain.open);
         let (first, now) = self.shared.segments_now();
         let free = first.saturating_sub(used.saturating_sub(self.drain.open));
         if let Some(distance) =

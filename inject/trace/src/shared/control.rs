@@ -9,13 +9,6 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
 pub const LAYOUT: u32 = 34;
-
-/// Bit of [`Control::more_asked`]: [`Control::more_count`] is to be set.
-pub const MORE_WANTED: u32 = 1;
-/// Bit of [`Control::more_asked`]: a thread has waited for that in vain, so no other thread waits.
-pub const MORE_IN_VAIN: u32 = 2;
-/// Unit of the other bits of [`Control::more_asked`]: they count what else the collector's waiting thread is woken for.
-pub const MORE_NUDGE: u32 = 4;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -148,7 +141,7 @@ pub struct Control {
     pub vdso_clock: u64,
     /// Address of the dynamic linker's `r_debug`, 0 if there is none.
     pub r_debug: AtomicU64,
-    /// Longest time that threads wait for a free segment, or a slot, before they drop events, in ns from when none was free.
+    /// Longest time that threads wait for a free segment before they drop events, in ns from when none was free.
     pub wait_ns: AtomicU64,
     /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off. With [`flags::ADAPTS`] the collector changes it.
     pub sample_bytes: AtomicU64,
@@ -161,7 +154,7 @@ pub struct Control {
     /// Set by the hook when [`crate::samples`] is full: from then on all frees are recorded.
     pub samples_full: AtomicU32,
     /// Address of the thread states in the target: [`Control::states_count`] of `states_stride` bytes, and
-    /// then [`Control::more_count`] more. Those are mapped behind the end of the file until that number is set.
+    /// then [`Control::more_count`] more. Those have no access until that number is set.
     pub states_addr: u64,
     /// Bytes from one thread state to the next.
     pub states_stride: u64,
@@ -196,13 +189,11 @@ pub struct Control {
     pub tables_next: AtomicU64,
     /// Ring of the last on/off changes, see [`Toggle`].
     pub toggles: [Toggle; TOGGLES],
-    /// Number of thread states in the second part, for threads that find no room in the first; 0 until the collector has
-    /// lengthened the file.
+    /// Number of thread states in the second part, for threads that find no room in the first; 0 until one of them has
+    /// opened it.
     pub more_count: AtomicU64,
     /// The value that [`Control::more_count`] can get; 0: none.
     pub more_offered: AtomicU64,
-    /// Bits [`MORE_WANTED`], [`MORE_IN_VAIN`] and more. The collector waits for a change of this word.
-    pub more_asked: AtomicU32,
     /// [`Geometry::first_segments`](crate::shared::Geometry::first_segments).
     pub first_segments: AtomicU64,
     /// 1 if prof was in the target's own cgroup at the attach, so that the ring counts there; else 0.
@@ -221,7 +212,7 @@ pub struct Control {
     pub no_heirs_until: AtomicU64,
     /// Number of forks since the process whose recording [`Control::path`] is; 0: that is this process.
     pub forks: AtomicU32,
-    /// Number of times that the collector has freed slots or made new ones.
+    /// Number of times that slots were freed or opened.
     pub slots_freed: AtomicU64,
     /// Number of looks at the target's memory that a detach has asked for, while events are still recorded.
     pub looks_asked: AtomicU64,

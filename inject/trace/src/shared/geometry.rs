@@ -148,11 +148,10 @@ impl Geometry {
         up(self.states_at() + (self.states + self.more) * STATE_SIZE)
     }
 
-    /// Returns the size of the memory's file at first, in bytes: it ends before the second part of the thread states. What is
-    /// mapped behind a file's end can't have pages, also where a process locks all that it has mapped (`mlockall`). The
-    /// collector lengthens the file before threads take the second part.
-    pub fn first_size(self) -> usize {
-        up(self.states_at() + self.states * STATE_SIZE)
+    /// Returns the offsets of the thread states of the second part.
+    pub fn second_part(self) -> Range<usize> {
+        let at = self.states_at() + self.states * STATE_SIZE;
+        at..at + self.more * STATE_SIZE
     }
 
     /// Returns the parts: name and offsets.
@@ -215,13 +214,16 @@ mod tests {
         let states = (4096 + more.more_states()) * STATE_SIZE;
         assert_eq!(more.size(), up(more.states_at() + states));
         assert_eq!(more.states_at(), more.tables().end);
-        assert_eq!(more.first_size(), up(more.states_at() + 4096 * STATE_SIZE));
-        assert_eq!(more.with_more_threads(0).first_size(), more.with_more_threads(0).size());
+        assert_eq!(more.second_part(), more.states_at() + 4096 * STATE_SIZE..more.size());
+        // It can have another access than the first part, whatever the size of pages.
+        for g in [g, more, g.with_threads(1).with_more_threads(1)] {
+            assert!(g.second_part().start.is_multiple_of(PAGE), "{g:?}");
+        }
         assert_eq!(more.hot_ranges(), g.with_threads(4096).hot_ranges());
         let segments = more.segments() as u32;
         let again = Geometry::from_segments(segments).expect("as many").with_tables(1);
         let again = again.with_states(4096, more.more_states() as u64).expect("as many");
-        assert_eq!((again.size(), again.first_size()), (more.size(), more.first_size()));
+        assert_eq!((again.size(), again.second_part()), (more.size(), more.second_part()));
         for (first, more) in [(0, 0), (1025, 0), (1024, 3), (1 << 40, 0), (1024, 1 << 40)] {
             assert_eq!(g.with_states(first, more), None);
         }

@@ -60,9 +60,7 @@ impl Control {
         for toggle in &self.toggles {
             zero(&toggle.time);
         }
-        [&self.samples_full, &self.stacks, &self.stacks_seq, &self.more_asked]
-            .into_iter()
-            .for_each(none);
+        [&self.samples_full, &self.stacks, &self.stacks_seq].into_iter().for_each(none);
         [&self.more_count, &self.more_offered].into_iter().for_each(zero);
         [&self.full_since, &self.more_segments, &self.slots_freed, &self.dumps_asked]
             .into_iter()

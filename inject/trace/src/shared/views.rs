@@ -60,7 +60,7 @@ impl<'a> Shared<'a> {
     ///
     /// # Safety
     /// `base` must point to a mapping of `geometry.size()` bytes, aligned to a page, that stays
-    /// mapped for `'a`. Only thread states, which this type does not lead to, may lie behind the end of the mapped file.
+    /// mapped for `'a`. Only thread states, which this type does not lead to, may have no access.
     pub const unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
         Self { base, geometry, mapping: PhantomData }
     }
