@@ -217,7 +217,7 @@ impl Tree {
             if parent.id != 0 && self.is_ours(shared, pc) {
                 // Calls that are recorded inside of a hooked function have prof's own code in their stacks.
                 self.nodes.rename(hash, parent.id);
-                return Node { hash, depth: parent.depth + 1, ..parent };
+                return Node { depth: parent.depth + 1, ..parent };
             }
             if self.all.as_ref().is_some_and(|all| all.len() >= self.most) {
                 self.nodes.rename(hash, 0);
@@ -229,6 +229,8 @@ impl Tree {
             }
             self.announce(shared, new, parent.id, pc);
         }
+        // A frame of prof's own code is left out: a node's hash follows from its ID.
+        let hash = if id == parent.id { parent.hash } else { hash };
         Node { id, hash, depth: parent.depth + 1, is_cut: parent.is_cut }
     }
 
@@ -354,6 +356,32 @@ mod tests {
         let cut = (2, true);
         assert_eq!(got, [(1, false), (2, false), (3, false), cut, cut, cut, cut, (3, false)]);
         assert_eq!(announced(&tree).len(), 9);
+    }
+
+    #[test]
+    fn frames_of_our_own_code_give_no_node_a_second_id() {
+        let ring = crate::ring_copy::empty();
+        let (mut tree, mut names) = (Tree::new(), Names::default());
+        tree.remember_all(usize::MAX);
+        tree.set_ours(vec![(0x1000, 0x2000)]);
+        let id = |pc| match prof_trace::pcs::add_pc(&ring, pc, 0) {
+            prof_trace::pcs::Found::Id(id) => id,
+            found => panic!("{found:?}"),
+        };
+        let [outer, inner, first, second] = [0x8000, 0x9000, 0x1100, 0x1200].map(id);
+        // Each stack is defined twice, as the second look-up finds its nodes in the cache.
+        for stack in [[first, inner], [second, inner], [first, second], [inner, PcId::NONE]] {
+            for _ in 0..2 {
+                tree.define(&ring, &mut names, SegmentNode(0), [outer, stack[0], stack[1]]);
+            }
+        }
+        let got: Vec<_> = names.0.iter().map(|n| n.id).collect();
+        let both = [1, 1, 2];
+        let wanted = [both, both, both, both, [1, 1, 1], [1, 1, 1]].concat();
+        assert_eq!(got, [wanted, vec![1, 2, 1, 2]].concat());
+        assert_eq!(announced(&tree).len(), 6);
+        let hashes = |of: u32| names.0.iter().filter(move |n| n.id == of).map(|n| n.hash);
+        assert!([1, 2].iter().all(|id| hashes(*id).all(|h| Some(h) == hashes(*id).next())));
     }
 
     #[test]
