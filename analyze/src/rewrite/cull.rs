@@ -17,6 +17,8 @@ use prof_trace::ticks::Ticks;
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 
+#[cfg(test)]
+mod tests;
 mod undecided;
 
 /// Number of operations that are replayed at a time.

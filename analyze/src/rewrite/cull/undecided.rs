@@ -9,6 +9,11 @@ use crate::heap::{Alive, Block, End, Fate, Live, NOWHERE, Value, Watch};
 use crate::load::{Op, OpKind};
 use prof_trace::ticks::Ticks;
 
+/// Number of bytes for what is held that each place of the table of live blocks brings along: an eighth of its own.
+const A_PLACE: u64 = 4;
+/// A table of a few blocks has so many places, which are looked through in no time.
+const FEW_PLACES: u64 = 2048;
+
 /// No entry.
 const NONE: u32 = u32::MAX;
 
@@ -125,7 +130,8 @@ struct OldBlock {
 /// The blocks of which it is not decided whether they are written, and what is written behind them.
 pub(super) struct Undecided {
     pub threshold: u64,
-    /// Bytes of memory that may be taken by what is held, and as many by a list of what is written next.
+    /// Bytes of memory that may be taken by what is held, and as many by a list of what is written next; see
+    /// [`Self::most`].
     most: u64,
     /// Everything from before this time is written; chains that began before it stay.
     line: Ticks,
@@ -144,6 +150,9 @@ pub(super) struct Undecided {
     pub culled: (u64, u64),
     /// Number of blocks that were written before it was known how long they live.
     pub early: u64,
+    /// Number of looks through the live blocks.
+    #[cfg(test)]
+    pub looks: u64,
 }
 
 impl Undecided {
@@ -161,7 +170,15 @@ impl Undecided {
             old_blocks: Vec::new(),
             culled: (0, 0),
             early: 0,
+            #[cfg(test)]
+            looks: 0,
         }
+    }
+
+    /// Returns the bytes that may be taken by what is held. Each time when they are full, all live blocks are looked
+    /// through; with many of these, more is held, so that a look is paid for by many events.
+    fn most(&self, alive: &Alive<'_>) -> u64 {
+        self.most.max((alive.places() as u64).saturating_sub(FEW_PLACES) * A_PLACE)
     }
 
     /// Returns the time before which everything is written.
@@ -319,9 +336,14 @@ impl Undecided {
 
     /// Returns the live blocks that are not written yet and began before `line`, by time, with their addresses. If there
     /// are too many, these are only those from before the time that is returned with them.
-    fn due(&self, line: Ticks, alive: &Alive<'_>) -> (Ticks, Vec<(Ticks, u64)>) {
+    fn due(&mut self, line: Ticks, alive: &Alive<'_>) -> (Ticks, Vec<(Ticks, u64)>) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         let (mut until, mut due) = (line, Vec::new());
-        let most = (self.most / size_of::<(Ticks, u64)>() as u64).max(2) as usize;
+        let most = self.most(alive) / size_of::<(Ticks, u64)>() as u64;
+        let most = usize::try_from(most).unwrap_or(usize::MAX).max(2);
         // All of one moment are written together.
         let least = self.line.saturating_add(1);
         for (addr, time) in alive.times() {
@@ -384,7 +406,7 @@ impl Undecided {
     /// Passes on the oldest events, also if it is not known how long their blocks live, until they take no more memory than
     /// they may.
     pub(super) fn shorten(&mut self, alive: &Alive<'_>, gate: &mut Gate<'_>) {
-        while self.bytes() > self.most {
+        while self.bytes() > self.most(alive) {
             let passed_on = self.passed_on.iter().flatten().map(|b| b.begin.order);
             let again = self.again.iter().map(|(_, a)| a.time);
             let staying = self.staying.iter().map(|h| h.order);

@@ -1,0 +1,65 @@
+//! Tests of what is held back, and of the looks through the live blocks.
+
+use super::*;
+use prof_trace::event::Event;
+use prof_trace::size::CodedSize;
+
+/// What a sieve lets through.
+#[derive(Default)]
+struct Out {
+    events: Vec<Event>,
+    passes: usize,
+}
+
+impl Sieved for Out {
+    fn pass(&mut self, _: &Pass) {
+        self.passes += 1;
+    }
+
+    fn events(&mut self, _: u32, events: &[Event]) {
+        self.events.extend(events);
+    }
+}
+
+fn alloc(time: u64, addr: u64) -> Event {
+    Event::Alloc { time: Ticks(time), addr, size: CodedSize(8), node: 1 }
+}
+
+fn free(time: u64, addr: u64) -> Event {
+    Event::Free { time: Ticks(time), addr, node: 0 }
+}
+
+fn pass(cull: &mut Cull, ticks: u64, out: &mut Out) {
+    cull.pass(&Pass { ticks: Ticks(ticks), ..Pass::default() }, out);
+}
+
+/// Creates one for times in nanoseconds.
+fn cull(threshold_ns: u64, pending: u64) -> Cull {
+    let target = Target { ticks_per_sec: 1_000_000_000, ..Target::default() };
+    Cull::new(&target, CullOptions { threshold_ns, pending })
+}
+
+/// Returns the addresses of `n` blocks.
+fn addrs(n: u64) -> impl Iterator<Item = u64> {
+    (1..=n).map(|i| i * 16)
+}
+
+#[test]
+fn looks_are_paid_for_by_many_events_also_if_little_may_be_held() {
+    let (n, old) = (100_000, 30_000);
+    let (mut cull, mut out) = (cull(1000, 0), Out::default());
+    cull.decoded(1, addrs(n).map(|addr| alloc(2 + addr / 16, addr)).collect());
+    pass(&mut cull, 1_000_000_000, &mut out);
+    pass(&mut cull, 2_000_000_000, &mut out);
+    // Many blocks end that stay, each of which is held for a while.
+    cull.decoded(1, addrs(old).map(|addr| free(1_500_000_000 + addr, addr)).collect());
+    let before = cull.replay.watch.looks;
+    pass(&mut cull, 3_000_000_000, &mut out);
+    let looks = cull.replay.watch.looks - before;
+    let places = cull.replay.watch_and_alive().1.places() as u64;
+    // A batch has more events than a small table lets wait, but not than this one.
+    assert!((1..=old * 256 / places).contains(&looks), "{looks} looks through {places} places");
+    cull.finish(&mut out);
+    assert_eq!(out.events.len() as u64, n + old);
+    assert_eq!(cull.replay.watch.early, 0);
+}
