@@ -277,12 +277,11 @@ fn culled(
         Some(_) if killed => Ok(()),
         Some(0) => write!(
             f,
-            "; no figures of them are recorded yet: these are the figures of the others, up to {below} ago"
+            "; no figures of them are recorded yet: these are the figures of the others, up to about {below} ago"
         ),
         Some(ns) => write!(
             f,
-            "; the figures are those at {}, and blocks of the {below} before the end of the recording are not \
-             in it",
+            "; the figures are those at {}, and blocks of about the last {below} of the recording are not in it",
             duration(ns)
         ),
     }
@@ -332,8 +331,8 @@ fn cut_short(f: &mut fmt::Formatter<'_>, below_ns: u64, until_ns: u64) -> fmt::R
     }
     write!(
         f,
-        "; events of the {below} before it was killed are missing: blocks allocated then are not here, and blocks \
-         freed then count as live"
+        "; events of about the last {below} before it was killed are missing: blocks allocated then are not here, and \
+         blocks freed then count as live"
     )
 }
 
