@@ -48,7 +48,7 @@ pub(crate) struct CollectArgs {
     /// Lifetime in nanoseconds below which blocks are not written
     #[arg(long)]
     pub cull_ns: Option<u64>,
-    /// Memory for blocks of which that is not known yet
+    /// Memory for events that wait beside the live blocks
     #[arg(long, default_value_t = CULL_PENDING)]
     pub cull_pending: u64,
     /// Interval in nanoseconds at which figures by stack are written in place of blocks

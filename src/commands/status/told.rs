@@ -124,7 +124,7 @@ fn percent(millionths: u64) -> f64 {
 /// Describes which blocks are only counted.
 fn culled(cull: &CullOptions) -> String {
     format!(
-        "blocks that lived shorter than {} are counted, but not written; up to {} of memory for those of which that is not known yet",
+        "blocks that lived shorter than {} are counted, but not written; up to {} of memory for events that wait beside the live blocks",
         text::duration(cull.threshold_ns),
         text::bytes(cull.pending)
     )
