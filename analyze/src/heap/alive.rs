@@ -25,6 +25,11 @@ impl<'a> Alive<'a> {
         self.live.iter().map(|(addr, b)| (addr, b.time))
     }
 
+    /// Prefetches the place of an address.
+    pub(crate) fn prefetch(&self, addr: u64) {
+        self.live.prefetch(addr);
+    }
+
     /// Returns the block at an address.
     pub(crate) fn get(&self, addr: u64) -> Option<Block> {
         self.live.get(addr)

@@ -52,6 +52,8 @@ pub struct Cull {
     passes: VecDeque<Pass>,
     /// Ticks of the last pass.
     last: Option<Ticks>,
+    /// The time before which everything is to be written.
+    goal: Ticks,
     kept: Kept,
     /// The numbers of the threads, by thread index.
     thread_numbers: Vec<u32>,
@@ -82,6 +84,7 @@ impl Cull {
             keep: Passes::new(target),
             passes: VecDeque::new(),
             last: None,
+            goal: Ticks::ZERO,
             kept: Kept::default(),
             thread_numbers: Vec::new(),
             told: HashMap::new(),
@@ -91,7 +94,7 @@ impl Cull {
 
     /// Replays the events from before `limit`, or all, and passes on what is old enough by then.
     fn replay(&mut self, limit: Option<Ticks>, to: &mut dyn Sieved) {
-        let Self { merge, batch, replay, kept, passes, thread_numbers, .. } = self;
+        let Self { merge, batch, replay, kept, passes, thread_numbers, goal, .. } = self;
         thread_numbers
             .extend_from_slice(merge.numbers().get(thread_numbers.len()..).unwrap_or_default());
         let mut gate = Gate { kept, passes, thread_numbers, to };
@@ -109,12 +112,20 @@ impl Cull {
         });
         take(batch);
         let (undecided, alive) = replay.watch_and_alive();
-        let line = limit.map_or(Ticks::MAX, |l| l.saturating_sub(undecided.threshold));
+        let Some(limit) = limit else {
+            undecided.release(Ticks::MAX, &alive, &mut gate);
+            return;
+        };
+        let line = limit.saturating_sub(undecided.threshold);
         let places = alive.places().saturating_sub(FEW_PLACES) as u128;
         let a_look = ticks(places * A_PLACE, self.ticks_per_sec);
         let step = a_look.max(undecided.threshold / PARTS);
-        if limit.is_none() || line.since(undecided.line()) >= step {
-            undecided.release(line, &alive, &mut gate);
+        if undecided.line() >= *goal && line.since(undecided.line()) >= step {
+            *goal = line;
+        }
+        // The rest follows in the next passes: much at once would take memory, and time in which the ring fills up.
+        if undecided.line() < *goal {
+            undecided.release_part(*goal, &alive, &mut gate);
         }
     }
 }

@@ -102,6 +102,8 @@ pub struct Output {
     most: u64,
     /// Decides which events are written; `None`: all.
     sieve: Option<Sifted>,
+    /// The sieve passes on what it has held back, and everything that its events name was added before.
+    ends_sieve: bool,
 }
 
 impl Output {
@@ -128,6 +130,7 @@ impl Output {
             lost: 0,
             most: u64::MAX,
             sieve: None,
+            ends_sieve: false,
         })
     }
 

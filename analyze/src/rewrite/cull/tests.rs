@@ -61,5 +61,26 @@ fn looks_are_paid_for_by_many_events_also_if_little_may_be_held() {
     assert!((1..=old * 256 / places).contains(&looks), "{looks} looks through {places} places");
     cull.finish(&mut out);
     assert_eq!(out.events.len() as u64, n + old);
-    assert_eq!(cull.replay.watch.early, 0);
+}
+
+#[test]
+fn many_blocks_are_written_a_part_in_each_pass() {
+    let (n, second) = (100_000, 1_000_000_000);
+    let (mut cull, mut out) = (cull(1000, 0), Out::default());
+    cull.decoded(1, addrs(n).map(|addr| alloc(2 + addr / 16, addr)).collect());
+    let (mut parts, mut before) = (0, 0);
+    for i in 1..=20 {
+        pass(&mut cull, i * second, &mut out);
+        let written = out.events.len() - before;
+        before = out.events.len();
+        // Each place of the table holds four bytes of a list of 16 for each block.
+        let places = cull.replay.watch_and_alive().1.places();
+        assert!(written <= places / 4 + 20_000, "{written} at once, with {places} places");
+        parts += usize::from(written > 0);
+    }
+    assert!(parts > 1 && cull.replay.watch.looks < 20, "{parts} parts");
+    assert_eq!(out.events.len(), n as usize);
+    assert!(out.events.is_sorted_by_key(Event::time));
+    cull.finish(&mut out);
+    assert_eq!(out.events.len(), n as usize);
 }

@@ -14,6 +14,9 @@ const A_PLACE: u64 = 4;
 /// A table of a few blocks has so many places, which are looked through in no time.
 const FEW_PLACES: u64 = 2048;
 
+/// Number of blocks in advance that their places in the table are fetched.
+const AHEAD: usize = 24;
+
 /// No entry.
 const NONE: u32 = u32::MAX;
 
@@ -324,13 +327,24 @@ impl Undecided {
     pub(super) fn release(&mut self, line: Ticks, alive: &Alive<'_>, gate: &mut Gate<'_>) -> u64 {
         let mut undecided = 0;
         while self.line < line {
-            let (until, due) = self.due(line, alive);
-            undecided += self.write(until, &due, alive, gate);
+            undecided += self.release_part(line, alive, gate);
         }
-        gate.passes(line);
         if line == Ticks::MAX {
             gate.write();
         }
+        undecided
+    }
+
+    /// Passes on the oldest part of what is from before `line`, so much as one list has. Returns the same number.
+    pub(super) fn release_part(
+        &mut self,
+        line: Ticks,
+        alive: &Alive<'_>,
+        gate: &mut Gate<'_>,
+    ) -> u64 {
+        let (until, due) = self.due(line, alive);
+        let undecided = self.write(until, &due, alive, gate);
+        gate.passes(until);
         undecided
     }
 
@@ -374,7 +388,10 @@ impl Undecided {
         held.extend(passed_on.filter(|h| h.order < until));
         held.sort_unstable_by_key(|h| (h.order, h.number));
         let (mut at, mut undecided) = (0, 0);
-        for &(time, addr) in due {
+        for (i, &(time, addr)) in due.iter().enumerate() {
+            if let Some((_, later)) = due.get(i + AHEAD) {
+                alive.prefetch(*later);
+            }
             // At one time, what has ended comes first: a live block may stand where another one did.
             let n = held[at..].partition_point(|h| h.order <= time);
             add(&held, at..at + n, alive, gate);

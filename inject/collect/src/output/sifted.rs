@@ -67,10 +67,12 @@ impl Output {
         self.sieve = Some(Sifted { sieve, written: Instant::now(), due, noted: [None; 2] });
     }
 
-    /// Writes what the sieve has held back, and its figures: no more events follow.
+    /// Writes what the sieve has held back, and its figures: no more events follow. All stack nodes must have been added.
     pub(crate) fn end_sieve(&mut self) {
         let Some(mut s) = self.sieve.take() else { return };
+        self.ends_sieve = true;
         s.sieve.finish(self);
+        self.ends_sieve = false;
         self.put_figures(&mut s);
         self.flush();
     }
@@ -122,10 +124,15 @@ impl Sieved for Output {
                     part.iter().for_each(|e| _ = e.show(&mut plain));
                     self.lost += u64::from(count - plain.events);
                     let written = plain.events;
+                    self.added += bytes.len();
                     self.put_chunk(thread, &from, written, &bytes);
                 }
                 _ if small => show::<true>(self.packer(2 * part.len()), thread, &from, part),
                 _ => show::<false>(self.packer(2 * part.len()), thread, &from, part),
+            }
+            // Within a pass, the pass and its nodes have to come first.
+            if self.ends_sieve && self.is_full() {
+                self.flush();
             }
         }
     }
