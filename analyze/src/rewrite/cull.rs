@@ -99,10 +99,11 @@ impl Cull {
             .extend_from_slice(merge.numbers().get(thread_numbers.len()..).unwrap_or_default());
         let mut gate = Gate { kept, passes, thread_numbers, to };
         let mut take = |batch: &mut Vec<Op>| {
+            let Some(now) = batch.last().map(|op| op.time) else { return };
             replay.take(batch);
             batch.clear();
             let (undecided, alive) = replay.watch_and_alive();
-            undecided.shorten(&alive, &mut gate);
+            undecided.shorten(now, &alive, &mut gate);
         };
         merge.drain(limit, &mut |_, _| None, &mut |op| {
             batch.push(op);

@@ -103,6 +103,8 @@ struct PassedOn {
     begin: Held,
     /// Place of the block before it in the chain, or [`NONE`].
     before: u32,
+    /// The chain up to this block.
+    chain: Chain,
 }
 
 /// Begin of the first block of a chain of reallocations, and the least time at which a block of it begins; both 0 where
@@ -116,6 +118,11 @@ struct Chain {
 impl Chain {
     fn from(time: Ticks) -> Self {
         Self { start: time, least: time }
+    }
+
+    /// Returns whether nothing of it is written, where everything from before `line` is.
+    fn is_open(self, line: Ticks) -> bool {
+        self.least >= line
     }
 }
 
@@ -151,6 +158,8 @@ pub(super) struct Undecided {
     old_blocks: Vec<OldBlock>,
     /// Number and bytes of the blocks that were left out.
     pub culled: (u64, u64),
+    /// Time of the last operation.
+    now: Ticks,
     /// Number of blocks that were written before it was known how long they live.
     pub early: u64,
     /// Number of looks through the live blocks.
@@ -172,6 +181,7 @@ impl Undecided {
             numbers: 0,
             old_blocks: Vec::new(),
             culled: (0, 0),
+            now: Ticks::ZERO,
             early: 0,
             #[cfg(test)]
             looks: 0,
@@ -210,13 +220,13 @@ impl Undecided {
     }
 
     /// Adds a block that was passed to `realloc`. Returns its place.
-    fn pass_on(&mut self, begin: Held, before: u32) -> u32 {
+    fn pass_on(&mut self, begin: Held, before: u32, chain: Chain) -> u32 {
         let begin = self.numbered(begin);
         let at = self.free.pop().unwrap_or_else(|| {
             self.passed_on.push(None);
             (self.passed_on.len() - 1) as u32
         });
-        self.passed_on[at as usize] = Some(PassedOn { begin, before });
+        self.passed_on[at as usize] = Some(PassedOn { begin, before, chain });
         at
     }
 
@@ -238,7 +248,7 @@ impl Undecided {
     #[inline(always)]
     fn open_chain(&self, b: &Block, again: Option<&Again>) -> Option<Chain> {
         let chain = again.map_or(Chain::from(b.time), |a| a.chain);
-        (b.time >= self.line && chain.least >= self.line).then_some(chain)
+        (b.time >= self.line && chain.is_open(self.line)).then_some(chain)
     }
 
     /// Leaves out a block and the blocks before it in its chain.
@@ -264,9 +274,9 @@ impl Undecided {
     fn pass_to_realloc(&mut self, addr: u64, b: &Block, again: Option<&Again>, end: End) {
         let open = self.open_chain(b, again);
         let at = match open {
-            Some(_) => {
+            Some(chain) => {
                 let before = again.map_or(NONE, |a| a.before);
-                Some(self.pass_on(Held::begin(addr, b, again), before))
+                Some(self.pass_on(Held::begin(addr, b, again), before, chain))
             }
             None => {
                 self.keep_begin(addr, b, again);
@@ -298,7 +308,7 @@ impl Undecided {
     fn continued(&mut self, op: &Op) -> Again {
         let (OldBlock { addr, time: end, at, chain }, time) =
             (std::mem::take(self.old_of(op.thread_index)), op.time);
-        let (old, before, chain) = match at.filter(|_| chain.least >= self.line) {
+        let (old, before, chain) = match at.filter(|_| chain.is_open(self.line)) {
             Some(at) => ((addr, end), at, Chain { least: chain.least.min(time), ..chain }),
             None if addr == 0 => ((NOWHERE, time), NONE, Chain::from(time)),
             None => ((addr, end), NONE, Chain::default()),
@@ -322,8 +332,8 @@ impl Undecided {
 
 /// What is written.
 impl Undecided {
-    /// Passes on everything from before `line`. Returns the number of the blocks among it whose end might still have left
-    /// them out.
+    /// Passes on everything from before `line`. Returns the number of the blocks among it that a later end could have left
+    /// out.
     pub(super) fn release(&mut self, line: Ticks, alive: &Alive<'_>, gate: &mut Gate<'_>) -> u64 {
         let mut undecided = 0;
         while self.line < line {
@@ -375,7 +385,8 @@ impl Undecided {
         (until, due)
     }
 
-    /// Passes on what is held from before `until`, and the live blocks that are due, which are all others.
+    /// Passes on what is held from before `until`, and the live blocks that are due, which are all others. Returns the
+    /// number of the blocks that a later end could have left out.
     fn write(
         &mut self,
         until: Ticks,
@@ -384,10 +395,14 @@ impl Undecided {
         gate: &mut Gate<'_>,
     ) -> u64 {
         let mut held: Vec<Held> = self.staying.extract_if(.., |h| h.order < until).collect();
-        let passed_on = self.passed_on.iter().flatten().map(|b| b.begin);
-        held.extend(passed_on.filter(|h| h.order < until));
-        held.sort_unstable_by_key(|h| (h.order, h.number));
+        let (line, now, threshold) = (self.line, self.now, self.threshold);
+        let is_young = |chain: Chain| chain.is_open(line) && now.since(chain.start) < threshold;
         let (mut at, mut undecided) = (0, 0);
+        for b in self.passed_on.iter().flatten().filter(|b| b.begin.order < until) {
+            held.push(b.begin);
+            undecided += u64::from(is_young(b.chain));
+        }
+        held.sort_unstable_by_key(|h| (h.order, h.number));
         for (i, &(time, addr)) in due.iter().enumerate() {
             if let Some((_, later)) = due.get(i + AHEAD) {
                 alive.prefetch(*later);
@@ -399,7 +414,7 @@ impl Undecided {
             if let Some(b) = alive.get(addr) {
                 let again = if b.is_noted() { self.again.remove(addr) } else { None };
                 gate.add(&Held::begin(addr, &b, again.as_ref()), alive);
-                undecided += u64::from(again.is_none_or(|a| a.chain.least != Ticks::ZERO));
+                undecided += u64::from(is_young(again.map_or(Chain::from(time), |a| a.chain)));
             }
         }
         add(&held, at..held.len(), alive, gate);
@@ -421,8 +436,9 @@ impl Undecided {
     }
 
     /// Passes on the oldest events, also if it is not known how long their blocks live, until they take no more memory than
-    /// they may.
-    pub(super) fn shorten(&mut self, alive: &Alive<'_>, gate: &mut Gate<'_>) {
+    /// they may; `now` is the time of the last operation.
+    pub(super) fn shorten(&mut self, now: Ticks, alive: &Alive<'_>, gate: &mut Gate<'_>) {
+        self.now = now;
         while self.bytes() > self.most(alive) {
             let passed_on = self.passed_on.iter().flatten().map(|b| b.begin.order);
             let again = self.again.iter().map(|(_, a)| a.time);
