@@ -125,3 +125,19 @@ fn only_blocks_that_are_young_when_they_are_written_count_as_early() {
     let begun = out.events.iter().filter(|e| !matches!(e, Event::Free { .. }));
     assert_eq!(begun.count(), 50 + 2 * 300);
 }
+
+#[test]
+fn many_ends_of_one_moment_that_went_unseen_take_no_long_time() {
+    let (n, then) = (50_000, 1_000_000);
+    let (mut cull, mut out) = (cull(1000, 64 << 20), Out::default());
+    let old = addrs(n).map(|addr| alloc(2 + addr / 16, addr));
+    // The blocks that imply the ends are left out.
+    let again = addrs(n).flat_map(|addr| [alloc(then, addr), free(then, addr)]);
+    let (old, again) = (old.collect(), again.collect());
+    cull.decoded(1, old);
+    cull.decoded(1, again);
+    cull.finish(&mut out);
+    let ends = out.events.iter().filter(|e| matches!(e, Event::Free { .. }));
+    assert_eq!(ends.filter(|e| e.time() == Ticks(then)).count() as u64, n);
+    assert_eq!((out.events.len() as u64, cull.replay.watch.culled.0), (2 * n, n));
+}

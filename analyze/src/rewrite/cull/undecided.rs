@@ -8,6 +8,7 @@ use super::Gate;
 use crate::heap::{Alive, Block, End, Fate, Live, NOWHERE, Value, Watch};
 use crate::load::{Op, OpKind};
 use prof_trace::ticks::Ticks;
+use std::collections::HashMap;
 
 /// Number of bytes for what is held that each place of the table of live blocks brings along: an eighth of its own.
 const A_PLACE: u64 = 4;
@@ -409,7 +410,7 @@ impl Undecided {
             }
             // At one time, what has ended comes first: a live block may stand where another one did.
             let n = held[at..].partition_point(|h| h.order <= time);
-            add(&held, at..at + n, alive, gate);
+            add(&held[at..at + n], alive, gate);
             at += n;
             if let Some(b) = alive.get(addr) {
                 let again = if b.is_noted() { self.again.remove(addr) } else { None };
@@ -417,7 +418,7 @@ impl Undecided {
                 undecided += u64::from(is_young(again.map_or(Chain::from(time), |a| a.chain)));
             }
         }
-        add(&held, at..held.len(), alive, gate);
+        add(&held[at..], alive, gate);
         self.line = until;
         for at in 0..self.passed_on.len() as u32 {
             if self.passed_on[at as usize].is_some_and(|b| b.begin.order < until) {
@@ -452,18 +453,21 @@ impl Undecided {
     }
 }
 
-/// Passes on a part of what was held.
-fn add(held: &[Held], part: std::ops::Range<usize>, alive: &Alive<'_>, gate: &mut Gate<'_>) {
-    for at in part {
-        let h = &held[at];
-        let is_same = |time: Ticks, addr: u64| (time, addr) == (h.time, h.addr);
-        let is_implied = h.what == What::Implied && {
-            let mut next = held[at + 1..].iter().take_while(|n| n.order == h.order);
-            next.any(|n| n.what.begins() && is_same(n.time, n.addr))
-                || alive.get(h.addr).is_some_and(|b| is_same(b.time, h.addr))
-        };
-        if !is_implied {
-            gate.add(h, alive);
+/// Passes on a part of what was held, which has all of the events of each place.
+fn add(held: &[Held], alive: &Alive<'_>, gate: &mut Gate<'_>) {
+    for run in held.chunk_by(|a, b| a.order == b.order) {
+        let mut begins = HashMap::new();
+        if run.iter().any(|h| h.what == What::Implied) {
+            let of = |(at, h): (usize, &Held)| ((h.time, h.addr), at);
+            begins.extend(run.iter().enumerate().filter(|(_, h)| h.what.begins()).map(of));
+        }
+        for (at, h) in run.iter().enumerate() {
+            let is_implied = h.what == What::Implied
+                && (begins.get(&(h.time, h.addr)).is_some_and(|last| *last > at)
+                    || alive.get(h.addr).is_some_and(|b| b.time == h.time));
+            if !is_implied {
+                gate.add(h, alive);
+            }
         }
     }
 }
