@@ -419,6 +419,7 @@ impl Undecided {
             }
         }
         add(&held[at..], alive, gate);
+        self.staying.shrink_to(2 * self.staying.len());
         self.line = until;
         for at in 0..self.passed_on.len() as u32 {
             if self.passed_on[at as usize].is_some_and(|b| b.begin.order < until) {
