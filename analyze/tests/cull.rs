@@ -164,6 +164,121 @@ fn chains_stay_or_go_as_a_whole_also_where_ends_went_unseen() {
     assert_eq!(full.analysis().totals(), got.analysis().totals());
 }
 
+/// Checks that what is left out of a recording while it is made is what `strip` leaves out, for several thresholds.
+fn check_like_strip(m: &Maker) {
+    let file = m.file();
+    let full = open(&file);
+    for threshold in [2, 50, 400, 3000, 1 << 40] {
+        let mut out = Vec::new();
+        strip(&full, threshold, &mut out).expect("stripped");
+        let (got, wanted) = (open(&culled(&m.bytes, threshold, 1 << 20, false)), Temp::new(&out));
+        assert_eq!(blocks(&got), blocks(&open(&wanted)), "threshold {threshold}");
+        assert_eq!(got.analysis().totals(), full.analysis().totals(), "threshold {threshold}");
+    }
+}
+
+#[test]
+fn events_of_one_moment_stay_in_order() {
+    let mut m = Maker::new();
+    m.pass(1000).events(
+        1,
+        &[
+            alloc(1001, 0x1000, 10, 0),
+            free(1001, 0x1000),
+            alloc(1001, 0x1000, 11, 0),
+            realloc(1001, 1001, 0x1000, 0x2000, 12, 0),
+            free(1001, 0x2000),
+            // A block that begins and ends where another one has just ended.
+            alloc(1001, 0x2000, 13, 0),
+            free(1500, 0x2000),
+            alloc(1500, 0x2000, 14, 0),
+            free(1500, 0x2000),
+            alloc(1500, 0x2000, 15, 0),
+            // Ends that are implied by the block after it.
+            alloc(1500, 0x2000, 16, 0),
+            alloc(1700, 0x3000, 17, 0),
+            alloc(2200, 0x3000, 18, 0),
+            free(2200, 0x3000),
+        ],
+    );
+    for ticks in [1100, 1600, 1601, 2300, 2800, 6000, 6001] {
+        m.pass(ticks);
+    }
+    m.end(10_000);
+    check_like_strip(&m);
+}
+
+#[test]
+fn a_look_between_the_halves_of_a_realloc_changes_nothing() {
+    let mut m = Maker::new();
+    m.pass(1000).events(
+        1,
+        &[
+            alloc(1100, 0x1000, 10, 0),
+            alloc(1200, 0x2000, 20, 0),
+            // The events of this one are there while a pass lies between the halves.
+            realloc(1300, 2500, 0x1000, 0x3000, 11, 0),
+            free(2600, 0x3000),
+        ],
+    );
+    for ticks in [1250, 1350, 1700, 2000, 2001] {
+        m.pass(ticks);
+    }
+    // The first half of this one lies before passes that are over.
+    m.events(2, &[realloc(1400, 2700, 0x2000, 0x4000, 21, 0)]);
+    m.pass(2800).events(2, &[free(2900, 0x4000)]);
+    for ticks in [3000, 3500, 6000, 6001] {
+        m.pass(ticks);
+    }
+    m.end(10_000);
+    check_like_strip(&m);
+}
+
+#[test]
+fn times_that_go_back_leave_the_figures_exact() {
+    let mut m = Maker::new();
+    let put = |m: &mut Maker, events: &[Event]| {
+        // Within a chunk times can't go back.
+        for event in events {
+            m.events(1, &[*event]);
+        }
+    };
+    m.pass(1000);
+    put(
+        &mut m,
+        &[
+            alloc(5000, 0x1000, 10, 0),
+            alloc(4000, 0x2000, 20, 0),
+            free(4500, 0x1000),
+            realloc(4300, 4400, 0x2000, 0x3000, 30, 0),
+            free(6500, 0x3000),
+        ],
+    );
+    for ticks in [7000, 7001, 9000, 9001] {
+        m.pass(ticks);
+    }
+    // Everything before these is written, unless the threshold is long.
+    put(
+        &mut m,
+        &[
+            alloc(2000, 0x1000, 40, 0),
+            realloc(2000, 2001, 0x1000, 0x1000, 41, 0),
+            free(1999, 0x1000),
+            alloc(8999, 0x2000, 50, 0),
+        ],
+    );
+    m.pass(9500).pass(9600).end(10_000);
+    let full = open(&m.file());
+    for threshold in [2, 50, 400, 3000, 1 << 40] {
+        let got = open(&culled(&m.bytes, threshold, 1 << 20, false));
+        assert_eq!(got.analysis().totals(), full.analysis().totals(), "threshold {threshold}");
+        let (all, rows) = (blocks(&full), blocks(&got));
+        assert!(rows.iter().all(|row| all.contains(row)), "threshold {threshold}: {rows:#?}");
+        // What is live at the end is there, and what has lived long enough.
+        assert!(rows.iter().any(|row| row.contains(",50,")), "threshold {threshold}: {rows:#?}");
+    }
+}
+
 #[test]
 fn a_recording_that_is_made_says_what_its_figures_count() {
     let cull = |told: bool| {
