@@ -425,6 +425,9 @@ fn count_events(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_trace::records::Stripped;
+    use prof_trace::sieve::{Figures, Sieve, Sieved};
+    use prof_trace::ticks::Ticks;
 
     #[test]
     fn a_full_disk_leaves_whole_chunks() {
@@ -474,6 +477,58 @@ mod tests {
         }
         let run = kind::NODE_RUN;
         assert_eq!(kinds, [run, run, kind::PCS, kind::ZIPPED, run]);
+    }
+
+    /// Passes on so many frees at the end.
+    #[derive(Debug)]
+    struct Holds(u64);
+
+    impl Sieve for Holds {
+        fn events(&mut self, _: u32, _: &Codec, _: u32, _: &[u8]) {}
+
+        fn pass(&mut self, pass: &Pass, to: &mut dyn Sieved) {
+            to.pass(pass);
+        }
+
+        fn finish(&mut self, to: &mut dyn Sieved) {
+            let free = |i| Event::Free { time: Ticks(i), addr: 16 * i, node: 0 };
+            let events: Vec<Event> = (1..=self.0).map(free).collect();
+            events.chunks(1000).for_each(|part| to.events(1, part));
+        }
+
+        fn about(&self) -> Stripped {
+            Stripped::default()
+        }
+
+        fn figures(&mut self) -> Vec<Figures> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn what_a_sieve_held_back_is_written_bit_by_bit_behind_passes_and_nodes() {
+        for compress in [Compress::None, Compress::Fast] {
+            let path = std::env::temp_dir().join(format!("prof-held-{}", std::process::id()));
+            let mut out = Output::new(create_recording(&path).expect("a file")).expect("output");
+            out.set_compress(compress);
+            let n = 1_000_000;
+            out.set_sieve(Box::new(Holds(n)));
+            out.put(kind::PASS, &Pass::default().encode());
+            out.put(kind::NODES, &[]);
+            out.end_sieve();
+            // The rest was written when there was as much as is written within a pass.
+            assert!(out.events.capacity() < 4 * FLUSH_AT, "{}", out.events.capacity());
+            let bytes = std::fs::read(&path).expect("read");
+            std::fs::remove_file(&path).expect("remove");
+            let (mut at, mut kinds) = (0, Vec::new());
+            while let Next::Chunk(k, _, n) = chunk::next(&bytes[at..]) {
+                at += n;
+                kinds.push(k);
+            }
+            assert_eq!((count_events(&bytes), at, out.lost()), (n, bytes.len(), 0));
+            assert_eq!(kinds[..3], [kind::STRIPPED, kind::NODES, kind::PASS]);
+            assert!(kinds[3..].iter().all(|k| [kind::EVENTS, kind::PACKED].contains(k)));
+        }
     }
 
     #[test]
