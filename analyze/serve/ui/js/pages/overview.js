@@ -15,13 +15,20 @@ import { timelineCard } from "./timeline.js";
 /** @typedef {import("../core/url.js").View} View */
 
 /**
+ * Returns whether a recording, or one that it was joined from, is still being made.
+ * @param {any} r
+ */
+function grows(r) {
+  return r.joined?.growing || (r.notes || []).some((/** @type {string} */ n) => n.startsWith("still recording"));
+}
+
+/**
  * Returns the notes on what a recording lacks, so that nothing is left out silently.
  * @param {any} head
  */
 export function notesOf(head) {
   const r = head.recording, notes = [...(r.notes || [])];
-  const growing = notes.some((n) => n.startsWith("still recording"));
-  if (!r.complete && !growing && !r.joined) notes.push("The recording is not complete" + (r.end_reason ? ": " + r.end_reason : "") + ".");
+  if (!r.complete && !r.joined && !grows(r)) notes.push("The recording is not complete" + (r.end_reason ? ": " + r.end_reason : "") + ".");
   if (r.lost_events) notes.push(plural(r.lost_events, "event") + " were lost: the figures are too low.");
   if (r.truncated_stacks) notes.push(plural(r.truncated_stacks, "stack") + " were cut short.");
   if (r.mismatched_stacks) notes.push(plural(r.mismatched_stacks, "stack") + " may be wrong.");
@@ -77,7 +84,7 @@ function groupQuery(query, sort) {
 /** @param {any} r */
 function stateOf(r) {
   if (r.complete) return h("span.badge.good", null, "complete");
-  return (r.joined && r.joined.growing) || (r.notes || []).some((/** @type {string} */ n) => n.startsWith("still recording")) ? h("span.badge.growing", null, "recording") : h("span.badge.warn", null, "not complete");
+  return grows(r) ? h("span.badge.growing", null, "recording") : h("span.badge.warn", null, "not complete");
 }
 
 /** @param {any} d */
