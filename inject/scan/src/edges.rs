@@ -2,6 +2,7 @@
 
 use crate::classes::{constant, may_be_table};
 use crate::freed::Freed;
+use crate::memory::may_point;
 use crate::word::{Pointers, WORD, word};
 use prof_arch::native::wide::{Task, Wide};
 use prof_graph::{Edges, NONE, Root, RootEdge, Table};
@@ -86,7 +87,8 @@ impl<'a> Collector<'a> {
         let mut stacks: Vec<_> = stacks.iter().collect();
         stacks.sort_by_key(|(r, _)| r.start);
         let mut all = Vec::new();
-        for (i, m) in maps.iter().enumerate() {
+        // Memory of the kernel's and of prof's holds nothing.
+        for (i, m) in maps.iter().enumerate().filter(|(_, m)| may_point(m)) {
             let (mut at, end) = (m.start.0, m.end.0);
             let mut rest = |c: &mut Self, range: Range<u64>| {
                 if !range.is_empty() {
