@@ -187,7 +187,7 @@ fn a_process_that_locks_its_memory_gets_no_pages_for_threads_to_come() {
         return common::skip("a locked crowd", "this user may not lock memory");
     }
     let locked = resident_ring(&target);
-    assert!(locked < 1200 << 20, "{locked} bytes");
+    assert!(locked < 1536 << 20, "{locked} bytes");
     let answer = target.ask(&format!("go {wanted}"));
     let threads: u64 = answer.rsplit('=').next().unwrap().parse().unwrap();
     target.ask("free");

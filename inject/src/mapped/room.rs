@@ -1,5 +1,6 @@
 //! The room for threads in the shared memory.
 
+use crate::sandbox::is_filtered;
 use prof_os::Pid;
 use prof_os::cgroup::{Cgroups, lowest_limit};
 use prof_os::limits::soft_limit;
@@ -12,8 +13,8 @@ use std::path::Path;
 /// Returns how many thread slots to add to those of a geometry: twice the number of threads that the kernel lets the process
 /// have, at most [`MORE_SLOTS`], or none if the first ones suffice. Returns 0 also where the whole ring would count, although
 /// few pages are used: against a limit of address space or file size, or if the process locks its memory. A process that locks
-/// its memory (`mlockall`) when these slots are open gets pages for all of them, so there are no more slots than the
-/// machine, or the container, has memory for.
+/// its memory (`mlockall`) later gets pages for all of these slots if they are open by then. Where a filter keeps the hook from
+/// opening them they are open from the attach on, so there are no more than the machine, or the container, has memory for.
 pub(crate) fn more_threads(pid: Pid, geometry: Geometry) -> usize {
     let locks = Status::of(pid).is_ok_and(|s| s.number("VmLck").is_some_and(|kb| kb > 0));
     let ours = Pid::this();
@@ -30,6 +31,9 @@ pub(crate) fn more_threads(pid: Pid, geometry: Geometry) -> usize {
     let wanted = most.saturating_mul(2);
     if wanted <= geometry.states() {
         return 0;
+    }
+    if !is_filtered(pid) {
+        return wanted.min(MORE_SLOTS);
     }
     let memory = of_memory(pid);
     let mut slots = wanted.min(MORE_SLOTS).next_power_of_two();
