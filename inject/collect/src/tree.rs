@@ -360,6 +360,10 @@ mod tests {
 
     #[test]
     fn frames_of_our_own_code_give_no_node_a_second_id() {
+        // The models, which compile this file as well, have no table of addresses outside of a model.
+        if env!("CARGO_PKG_NAME") != "prof-collect" {
+            return;
+        }
         let ring = crate::ring_copy::empty();
         let (mut tree, mut names) = (Tree::new(), Names::default());
         tree.remember_all(usize::MAX);
