@@ -199,7 +199,7 @@ fn copies_of_memory_are_no_members_of_the_family() {
         scene.prof(&["heap", "--snapshot", "fork", &pid]).ok("heap");
         scene.prof(&["reach", "--snapshot", "fork", &pid]).ok("reach");
     }
-    // One that is to come is recorded none the less.
+    // A child that is forked after these copies is recorded none the less.
     let late: i64 = target.ask("fork")["done ".len()..].trim().parse().expect("a pid");
     common::until("the new child is recorded", || {
         journal(&folder).iter().any(|l| l.0 == "attached" && l.1 == late)

@@ -227,7 +227,7 @@ fn what_was_cut_off_a_recording_is_said_and_counted() {
         kill_collector(&file);
         target.ask("alloc 100");
         let has = || scene.report(&file).marked("toggle.c", "toggled_block").number("allocations");
-        // What the collector wrote last may be in the memory, too, and of a process that waits it writes more than a tenth.
+        // The ring may still have the collector's last events, and records about a process that waits may fill more than a tenth.
         while has() > 12_000 {
             cut(&file);
         }

@@ -59,7 +59,7 @@ fn parts(pid: i32) -> Vec<String> {
     let is_part = |l: &&str| {
         let is_heir =
             l.contains("/dev/zero") && (l.contains(" 07070000 ") || l.contains(" 07060000 "));
-        // What is reserved for threads to come is a part of the ring without access.
+        // The ring's reserve for threads to come is a mapping of its own, without access.
         is_heir || (l.contains("prof-ring") && !l.contains(" ---"))
     };
     maps.lines().filter(is_part).map(str::to_owned).collect()

@@ -274,7 +274,7 @@ fn times_that_go_back_leave_the_figures_exact() {
         assert_eq!(got.analysis().totals(), full.analysis().totals(), "threshold {threshold}");
         let (all, rows) = (blocks(&full), blocks(&got));
         assert!(rows.iter().all(|row| all.contains(row)), "threshold {threshold}: {rows:#?}");
-        // What is live at the end is there, and what has lived long enough.
+        // The result has the block that is live at the end.
         assert!(rows.iter().any(|row| row.contains(",50,")), "threshold {threshold}: {rows:#?}");
     }
 }

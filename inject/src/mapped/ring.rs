@@ -167,8 +167,8 @@ fn complete(
 }
 
 /// Takes the access away from what is reserved for threads to come, so that it gets no pages where the process locks its memory
-/// (`mlockall`), or looks through all that it can read. The first thread that finds no slot opens it. Returns whether that was done:
-/// not where a filter may forbid the call, and so forbid to open it.
+/// (`mlockall`), or reads all that it can. The first thread that finds no slot opens it again. Returns false, and changes nothing,
+/// where a filter may forbid the hook to open it.
 fn close_second_part(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: Area) -> bool {
     const NO_ACCESS: u64 = 0;
     let part = geometry.second_part();

@@ -4,7 +4,7 @@ use super::*;
 use prof_trace::event::Event;
 use prof_trace::size::CodedSize;
 
-/// What a sieve lets through.
+/// The events that a sieve lets through, and the number of its passes.
 #[derive(Default)]
 struct Out {
     events: Vec<Event>,

@@ -83,7 +83,7 @@ impl Held {
     }
 }
 
-/// What a block has that `realloc` returned, besides what the replay's table has, while it is live and not written.
+/// Data of a live block that `realloc` returned and that is not written yet, besides those in the replay's table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Again {
     time: Ticks,
@@ -331,7 +331,7 @@ impl Undecided {
     }
 }
 
-/// What is written.
+/// The looks through the live blocks, and the writing of those that stay.
 impl Undecided {
     /// Passes on everything from before `line`. Returns the number of the blocks among it that a later end could have left
     /// out.

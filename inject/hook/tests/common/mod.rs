@@ -103,7 +103,7 @@ pub(crate) fn install(extra_flags: u32) -> Hook {
         c.ring_addr.store(shared.base() as u64, Relaxed);
         let tables = geometry.tables();
         (c.tables_at, c.tables_len) = (tables.start as u64, tables.len() as u64);
-        // Those of the second part exist, too, for tests that let threads take them.
+        // The states of the second part are mapped, too, for tests in which threads take them.
         c.states_addr = map(2 * states * prof_hook::state::SIZE) as u64;
         c.states_stride = prof_hook::state::SIZE as u64;
         c.states_count = states as u64;
