@@ -112,7 +112,7 @@ fn awaited_namespace(pid: Pid) -> Option<String> {
     let kind = [("pid", "PID"), ("time", "time")];
     let (_, kind) = kind.into_iter().find(|(name, _)| threads.iter().any(|t| awaits(name, t)))?;
     Some(format!(
-        "its children get another {kind} namespace than it has (unshare), and the copy would be the first of them"
+        "its children get another {kind} namespace than it has (unshare), and the copy would be one of them"
     ))
 }
 

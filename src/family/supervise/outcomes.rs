@@ -120,16 +120,20 @@ impl Supervisor<'_> {
     /// of a process's memory, which prof makes and kills.
     pub(super) fn unseen(&mut self, seen: &Seen, status: i32, signal: i32) {
         if (status, signal) != (libc::SIGKILL, 0) {
-            self.journal.note(journal::MISSED, Some(seen), json!({}));
-            self.short(seen.parent);
+            self.note_unseen(seen);
         }
+    }
+
+    /// Notes that a process was missed at which nobody could look.
+    fn note_unseen(&mut self, seen: &Seen) {
+        self.journal.note(journal::MISSED, Some(seen), json!({}));
+        self.short(seen.parent);
     }
 
     /// Notes all processes as missed whose ends no event has told of.
     pub(super) fn none_is_gone(&mut self) {
         for seen in std::mem::take(&mut self.gone).into_values().flatten() {
-            self.journal.note(journal::MISSED, Some(&seen), json!({}));
-            self.short(seen.parent);
+            self.note_unseen(&seen);
         }
     }
 
