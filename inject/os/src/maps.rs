@@ -70,6 +70,13 @@ impl Map {
         })
     }
 
+    /// Returns whether both are mappings of the same file. Inode numbers are those of one device: a file on another one
+    /// may have the same.
+    #[must_use]
+    pub fn is_of_file_of(&self, other: &Self) -> bool {
+        (self.device, self.inode, &self.name) == (other.device, other.inode, &other.name)
+    }
+
     /// Returns whether an address lies in the mapping.
     #[must_use]
     pub fn holds(&self, a: RemoteAddr) -> bool {

@@ -402,7 +402,7 @@ impl<'a> Site<'a> {
     pub(crate) fn unmap_ring(&mut self, addr: u64) -> bool {
         let maps = maps::of(self.pid).unwrap_or_default();
         let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return true };
-        for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
+        for m in maps.iter().rev().filter(|m| m.shared && m.is_of_file_of(first)) {
             let mut left = m.len();
             while left > 0 {
                 let rest = self.rest(m.start.0, left);

@@ -33,8 +33,8 @@ pub(crate) fn check(
 fn collector_exe(pid: Pid, ring: &Map) -> Option<PathBuf> {
     let dir = std::fs::read_dir("/proc").ok()?;
     let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<Pid>().ok());
-    let maps_it =
-        |p: &Pid| maps::of(*p).is_ok_and(|m| ring_in(&m).is_some_and(|m| m.inode == ring.inode));
+    let is_it = |m: &Map| m.is_of_file_of(ring);
+    let maps_it = |p: &Pid| maps::of(*p).is_ok_and(|m| ring_in(&m).is_some_and(is_it));
     let collector = pids.filter(|p| *p != pid).find(maps_it)?;
     std::fs::read_link(format!("/proc/{collector}/exe")).ok()
 }

@@ -19,7 +19,7 @@ pub fn ring_in(maps: &[Map]) -> Option<&Map> {
 pub(crate) fn ring_len(maps: &[Map], first: &Map) -> u64 {
     let mut end = first.start;
     for m in maps.iter().filter(|m| m.start >= first.start) {
-        if m.start != end || m.inode != first.inode || m.name != first.name {
+        if m.start != end || !m.is_of_file_of(first) {
             break;
         }
         end = m.end;
