@@ -92,6 +92,34 @@ fn children_that_were_forked_before_are_rid_of_prof_if_asked_for() {
     target.quit();
 }
 
+/// A child has nothing where its parent has the ring, so that it may get that place for memory of its own.
+#[test]
+fn memory_of_a_childs_own_in_the_place_of_the_ring_stays() {
+    let scene = Scene::new("own-memory");
+    let mut target = Target::start(&program("prefork.c"), &[]);
+    scene.attach(&target);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid)).expect("maps");
+    let ring = maps.lines().find(|l| l.contains("prof-ring")).expect("a ring");
+    let ring = u64::from_str_radix(ring.split('-').next().expect("a start"), 16).expect("hex");
+    // At its beginning, and within.
+    let children = [ring, ring + (1 << 20)].map(|at| -> i32 {
+        let answer = target.ask(&format!("fork {at:x}"));
+        let child = answer["done ".len()..].trim().parse().expect("a pid");
+        let own = format!("{at:x}-");
+        common::until("a child has mapped it", || {
+            nameless(child).iter().any(|m| m.starts_with(&own))
+        });
+        child
+    });
+    let patched = children.map(text);
+    let out = scene.prof(&["detach", &target.pid.to_string(), "--children"]).ok("detach");
+    assert!(out.stderr.contains("2 children forked while it was recorded"), "{out:?}");
+    assert!(!out.stderr.contains("left in the process"), "{out:?}");
+    assert!(children.iter().zip(patched).all(|(c, patched)| text(*c) != patched));
+    children.into_iter().for_each(works);
+    target.quit();
+}
+
 /// Checks that a child allocates on request, and confirms it.
 fn works(child: i32) {
     let name = || std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();

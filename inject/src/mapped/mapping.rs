@@ -437,17 +437,6 @@ impl<'a> Site<'a> {
         rest
     }
 
-    /// Unmaps the private memory that a forked child may have where its parent has the ring (`hook/src/fork.rs`). Returns
-    /// whether it is gone.
-    pub(crate) fn unmap_copies(&mut self, ring: Area) -> bool {
-        let maps = maps::of(self.pid).unwrap_or_default();
-        let mut gone = true;
-        for part in parts_around(&maps, ring, Area::default()) {
-            gone &= self.unmap(part.addr, part.len);
-        }
-        gone
-    }
-
     /// Unmaps an area if it is there, and then clears it and its entry in the control page. Returns whether it is gone.
     fn take_back(&mut self, ring: Area, a: &mut Area, kind: Kind, entry: usize) -> bool {
         if a.len == 0 {

@@ -4,6 +4,7 @@
 pub(crate) mod bits;
 pub(crate) mod bridge;
 pub(crate) mod code;
+mod copies;
 mod dlerror;
 pub(crate) mod fit;
 pub(crate) mod image;
