@@ -146,7 +146,15 @@ fn complete(
         unsafe { ring_file::unmap_ring(shared) };
         return Err(e);
     }
-    let is_closed = close_second_part(pid, c, geometry, at);
+    let is_closed = match close_second_part(pid, c, geometry, at) {
+        Ok(is_closed) => is_closed,
+        Err(e) => {
+            let _ = unmap_at(c, at);
+            // SAFETY: no reference to the ring has been given out.
+            unsafe { ring_file::unmap_ring(shared) };
+            return Err(e);
+        }
+    };
     // SAFETY: no code in the target refers to the ring yet.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
@@ -168,15 +176,22 @@ fn complete(
 
 /// Takes the access away from what is reserved for threads to come, so that it gets no pages where the process locks its memory
 /// (`mlockall`), or reads all that it can. The first thread that finds no slot opens it again. Returns false, and changes nothing,
-/// where a filter may forbid the hook to open it.
-fn close_second_part(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: Area) -> bool {
+/// where a filter may forbid the hook to open it, or the kernel refuses.
+///
+/// # Errors
+/// If it is not known whether the part has access.
+fn close_second_part(pid: Pid, c: &mut Caller<'_>, geometry: Geometry, at: Area) -> Result<bool> {
     const NO_ACCESS: u64 = 0;
     let part = geometry.second_part();
     if part.is_empty() || crate::sandbox::is_filtered(pid) {
-        return false;
+        return Ok(false);
     }
     let start = at.addr + part.start as u64;
-    c.call("mprotect", nr::MPROTECT, [start, part.len() as u64, NO_ACCESS, 0, 0, 0]).is_ok()
+    match c.call("mprotect", nr::MPROTECT, [start, part.len() as u64, NO_ACCESS, 0, 0, 0]) {
+        Ok(_) => Ok(true),
+        Err(Error::Remote { .. }) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// Whether the target has the ring at this place: what prof has just written into the file is there. A process that
