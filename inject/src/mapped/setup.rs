@@ -5,6 +5,7 @@ use crate::installed::Installed;
 use crate::mapped::code::code;
 use crate::mapped::mapping::Mapped;
 use crate::mapped::thread_id::tid_offset;
+use crate::process::cgroup::levels;
 use crate::process::elf;
 use crate::process::linked::List;
 use crate::stopped::tables::Tables;
@@ -110,7 +111,8 @@ fn flag_bits(i: &Installed) -> u32 {
         bits |= flags::FREE_STACKS;
     }
     // For the time of a fork, the memory for the child counts in its parent as well.
-    if i.options.choice.heirs && prof_os::limits::address_space(pid).is_none() {
+    let has_room = prof_os::limits::address_space(pid).is_none() && has_room_for_heirs(pid);
+    if i.options.choice.heirs && has_room {
         bits |= flags::HEIRS;
     }
     if i.options.verify {
@@ -126,6 +128,13 @@ fn flag_bits(i: &Installed) -> u32 {
         bits |= flags::MAPPINGS;
     }
     bits | sandbox::word_to_keep(pid)
+}
+
+/// Returns whether the process's cgroups have room for the memory of many children at a time. A child begins with some
+/// 0.5 MiB, which is charged to them, and they may be too many to be counted before.
+fn has_room_for_heirs(pid: Pid) -> bool {
+    const ROOM: u64 = 256 << 20;
+    levels(pid, Pid::this()).iter().all(|level| level.left() >= ROOM)
 }
 
 /// Returns the code of glibc's function that calls `free` for the blocks in a thread's cache when the thread ends.
