@@ -137,7 +137,8 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
     let node = name(job.shared, job.slot, t, found.kept);
     match node {
         Some(node) if !t.passing => {
-            if many {
+            // A deep stack is found again by its remembered frames alone.
+            if many && !t.deep {
                 recent::keep(job.shared, t, node);
             }
         }
@@ -300,8 +301,8 @@ struct Found {
     words: usize,
     scattered: bool,
     cut: bool,
-    /// Whether the frames found depend on where the walk began, so that they must not be reused.
-    passing: bool,
+    /// Whether the stack has more frames than are kept: the outermost of them depends on where the walk began.
+    deep: bool,
     /// Whether the walk must be repeated without the memo: found and kept frames are too many together.
     needs_another: bool,
     /// Whether a frame needs an evaluation with all registers.
@@ -335,7 +336,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         if found.fresh == max || code.id == PcId::NONE || code.rule == Rule::UNKNOWN {
             // The stack is too deep, or the address is not code: a wrong frame pointer has led there.
             found.cut = true;
-            found.passing = found.fresh == max;
+            found.deep = found.fresh == max;
             kept = 0;
             break;
         }
@@ -382,7 +383,10 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         break;
     }
     let room = kept.checked_sub(1).map_or(0, |k| t.frames[k].words()) + words;
-    found.needs_another = memo && (kept + found.fresh > max || room > WORDS);
+    let all = kept + found.fresh;
+    // Of a deep stack, another number of frames would end at another one.
+    let shifted = kept > 0 && t.deep && all != max;
+    found.needs_another = memo && (all > max || shifted || room > WORDS);
     found.kept = kept;
     found.words = words;
     found
@@ -515,11 +519,11 @@ fn join(t: &mut Thread, found: &Found) {
             t.cut = 0;
             t.scattered = 0;
             t.passing = false;
+            t.deep = found.deep;
         }
     }
     t.scattered |= found.scattered as u32;
     t.cut |= found.cut as u32;
-    t.passing |= found.passing;
     let mut at = found.kept;
     let mut next = found.words;
     for f in t.fresh.iter().take(found.fresh).rev() {

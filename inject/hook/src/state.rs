@@ -213,6 +213,8 @@ pub struct Thread {
     pub modules: u32,
     /// Whether the remembered stack is not reusable.
     pub passing: bool,
+    /// The stack has more frames than are remembered: the outermost of these is as far from the top as it may be.
+    pub deep: bool,
     /// Whether `goroutines` has been used: its memory is not touched where Go is not.
     pub met_goroutines: bool,
     /// Exponent of the sampling distance that the segment's events have stated last; 0: none has.
@@ -280,5 +282,6 @@ impl Thread {
         self.cut = 0;
         self.named = 0;
         self.passing = false;
+        self.deep = false;
     }
 }
