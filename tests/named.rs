@@ -197,3 +197,24 @@ fn more_functions_than_prof_can_hook_leave_the_linkers_hook_in_place() {
     let taken = scene.finished(&file).total("allocations");
     assert!((110..128).contains(&taken), "{taken} of the 150 functions are hooked");
 }
+
+/// What a named function allocates and frees inside is not recorded.
+#[test]
+fn nothing_is_proved_where_functions_are_named() {
+    let scene = Scene::new("named_unproved");
+    let (mut target, options) = start(&["-O2"]);
+    let pid = target.pid.to_string();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    scene.attach_with(&target, &options);
+    for args in [&["reach", &pid][..], &["leaks", &pid, "--prove"]] {
+        let out = scene.prof(args);
+        assert_eq!(out.code, 3, "{out:?}");
+        assert!(out.stderr.contains("named as an allocator's (pool_"), "{out:?}");
+    }
+    scene.prof(&["holds", &pid]).ok("prof holds");
+    scene.detach(&target);
+    scene.attach(&target);
+    scene.prof(&["reach", &pid]).ok("prof reach");
+    scene.detach(&target);
+    target.quit();
+}

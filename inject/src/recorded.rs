@@ -1,6 +1,7 @@
 //! A process that is being recorded, as its own memory describes it.
 
 use crate::clock;
+use crate::hooked::functions::SNMALLOC_REALLOC;
 use crate::lock::lock;
 use crate::permission::may_trace;
 use crate::process::foreign;
@@ -12,8 +13,8 @@ use prof_trace::foreign::Foreign;
 use prof_trace::protocol::remote::{HookedFunction, Page, ThreadSlot, header};
 use prof_trace::protocol::switch;
 use prof_trace::shared::{
-    Control, Geometry, Header, LAYOUT, MAGIC, MARK_NAME, SILENCE_S, STABLE_AT, Stable, scan_answer,
-    state,
+    Control, Geometry, Header, Kind, LAYOUT, MAGIC, MARK_NAME, SILENCE_S, STABLE_AT, Stable,
+    scan_answer, state,
 };
 use prof_trace::ticks::Ticks;
 use std::fs::File;
@@ -167,6 +168,19 @@ impl Recorded {
     /// Returns access to the parts of the control page that every build describes alike.
     pub(crate) fn page(&self) -> Page<'_, RemoteMemory> {
         Page::new(&self.mem, self.ring.0, &self.control)
+    }
+
+    /// Returns the name of a function that the user has named as one of an allocator, if there is one.
+    #[must_use]
+    pub fn user_named(&self) -> Option<String> {
+        let is_users = |f: &HookedFunction| {
+            let name = f.text.split(|c| *c == 0).next().unwrap_or_default();
+            let name = String::from_utf8_lossy(name).into_owned();
+            let kind = Kind::from_u32(f.kind).filter(|k| k.is_of_the_user());
+            // This one is prof's own choice, with the same entry.
+            kind.filter(|_| !name.ends_with(SNMALLOC_REALLOC)).map(|_| name)
+        };
+        self.page().functions().find_map(|f| is_users(&f))
     }
 
     /// Asks the collector to read the process's memory while events are still recorded, because later the live blocks

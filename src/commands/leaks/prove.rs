@@ -79,7 +79,7 @@ pub(super) fn scan(args: &LeaksArgs) -> Result<Option<(Proof, ScanData)>> {
             "--prove looks into the memory of a running process: give the id of one that is being recorded",
         ));
     };
-    let mut ledger = Ledger::open(pid, Instant::now() + timeout.unwrap_or(TIMEOUT))?;
+    let mut ledger = Ledger::to_prove(pid, Instant::now() + timeout.unwrap_or(TIMEOUT))?;
     let mut scanner = scan.open(pid)?;
     let limits = Limits { agree: AGREE, alone: ALONE, stop: how.stop(), until: ledger.until };
     let found = prove(&mut scanner, &mut ledger, &limits).map_err(failed)?;

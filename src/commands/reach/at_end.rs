@@ -97,7 +97,7 @@ impl<'a> Prover<'a> {
 
     fn prove(&self, pid: Pid, threads: &mut [Tracee]) -> Result<ReachData> {
         let until = Instant::now() + PATIENCE;
-        let mut ledger = Ledger::open(pid, until)?;
+        let mut ledger = Ledger::to_prove(pid, until)?;
         let scan = ScanArgs { pointer_mask: self.args.pointer_mask, max_cpu: None };
         let mut scanner = scan.open(pid)?;
         let proof = prove_held(&mut scanner, &mut ledger, threads, until).map_err(failed)?;

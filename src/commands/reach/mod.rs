@@ -185,7 +185,7 @@ pub(crate) fn run(args: &ReachArgs) -> Result<ExitCode> {
         return Err(usage("--thread: prof reach does not tell blocks by thread; use --function"));
     }
     let mut names = Names::new(args.symbols.options()?);
-    let mut ledger = Ledger::open(args.pid, Instant::now() + args.timeout)?;
+    let mut ledger = Ledger::to_prove(args.pid, Instant::now() + args.timeout)?;
     if args.census {
         ledger.add_census(args.snapshot.of_census())?;
         names.put_note(BEFORE, LABEL);
