@@ -7,10 +7,9 @@ const GRAIN: u64 = 8;
 /// Greatest number of bytes, from the beginning on, for which bits are kept.
 const MOST: u64 = 64 << 30;
 
-/// The freed memory of a range of addresses.
+/// The freed memory of the heap that grows by `brk`.
 ///
-/// Of freed memory only the heap that grows by `brk` is covered. Elsewhere an allocator may give memory back, and other code may get it
-/// without a notice to the scan.
+/// Elsewhere an allocator may give memory back, and other code may get it without a notice to the scan.
 #[derive(Clone, Debug, Default)]
 pub struct Freed {
     start: u64,
@@ -20,10 +19,17 @@ pub struct Freed {
 }
 
 impl Freed {
-    /// Creates an account of the addresses from here on, with nothing freed.
+    /// Creates an account of a heap that begins here, and has no memory yet.
     #[must_use]
     pub fn from(start: u64) -> Self {
-        Self { start: start / GRAIN * GRAIN, most: MOST / GRAIN, ..Self::default() }
+        Self { start: start / GRAIN * GRAIN, ..Self::default() }
+    }
+
+    /// Notes where the heap ends at present. What lies behind that may be other memory by now: nothing of it is freed.
+    pub fn end_at(&mut self, end: u64) {
+        self.most = end.saturating_sub(self.start).min(MOST) / GRAIN;
+        let kept = self.most.min(self.bits.len() as u64 * 64);
+        self.set(kept, self.bits.len() as u64 * 64, false);
     }
 
     /// Returns whether the word at an address is freed.
@@ -94,6 +100,9 @@ mod tests {
     fn only_whole_words_of_freed_blocks_count() {
         let mut f = Freed::from(0x1000);
         f.add(0x1010, 24);
+        assert!(!f.has(0x1010));
+        f.end_at(u64::MAX);
+        f.add(0x1010, 24);
         f.add(0x1100, 12);
         f.add(0x2004, 1000);
         f.add(0x10, 8);
@@ -110,5 +119,25 @@ mod tests {
         f.remove(u64::MAX - 3, 9);
         assert!(!has(&f, 0x1010) && has(&f, 0x1018));
         assert!(has(&f, 0x20f8) && !has(&f, 0x2100) && !has(&f, 0x21f8) && has(&f, 0x2200));
+    }
+
+    #[test]
+    fn only_memory_of_the_heap_counts() {
+        let mut f = Freed::from(0x1000);
+        f.end_at(0x3000);
+        f.add(0x2000, 0x100);
+        f.add(0x2ff0, 0x20);
+        f.add(0x3000, 0x100);
+        assert!(f.has(0x2000) && f.has(0x20f8));
+        assert!(!f.has(0x2ff0) && !f.has(0x3000));
+        // The heap shrinks, and grows again: what was freed there is new memory.
+        f.end_at(0x2080);
+        assert!(f.has(0x2078) && !f.has(0x2080) && !f.has(0x20f8));
+        f.end_at(0x9000);
+        assert!(f.has(0x2000) && !f.has(0x2080));
+        f.add(0x4000, 8);
+        assert!(f.has(0x4000));
+        f.end_at(0);
+        assert!(!f.has(0x2000) && !f.has(0x4000));
     }
 }

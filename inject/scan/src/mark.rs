@@ -486,6 +486,7 @@ mod tests {
         w.put(BASE + 32, BASE + 256);
         let t = Table::from_iter(w.blocks.clone());
         let mut freed = Freed::from(BASE);
+        freed.end_at(u64::MAX);
         freed.add(BASE + 32, 8);
         let mut m = Marker::new(&t, PLAIN);
         m.feed(BASE, &w.bytes, 4096, Words::Owned(&freed));
@@ -521,6 +522,7 @@ mod tests {
         w.put(BASE + 264, BASE + 512);
         let t = Table::from_iter(w.blocks.clone());
         let mut freed = Freed::from(BASE);
+        freed.end_at(u64::MAX);
         freed.add(BASE + 32, 8);
         for (used, expected) in [(BASE..BASE + 32, false), (BASE + 32..BASE + 40, true)] {
             let mut m = Marker::new(&t, PLAIN).doubting();

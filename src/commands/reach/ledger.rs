@@ -9,8 +9,10 @@ use prof_census::{Census, Options, Snapshot, own_words, take};
 use prof_inject::Recorded;
 use prof_os::{Pid, maps};
 use prof_scan::{Block, Blocks, Boxed, Freed};
+use prof_trace::size::{GlibcChunks, Header};
 use prof_trace::ticks::Ticks;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,7 +66,7 @@ impl Watch for Noted {
 
     fn begin(&mut self, op: &Op) {
         self.free_before(op.addr);
-        self.freed.remove(op.addr, op.size);
+        self.freed.remove(op.addr, usable(op));
         self.change(op.addr, op.size);
     }
 
@@ -98,6 +100,9 @@ pub(crate) struct Ledger {
     /// Value of `since` when the census was taken. In a later pause, blocks from before the attach may have been freed.
     census_since: Ticks,
     nothing: Freed,
+    /// The name of a function that the user has named as one of an allocator. What such a function allocates and frees
+    /// inside is not recorded.
+    named: Option<String>,
     /// Deadline of reading.
     pub(crate) until: Instant,
 }
@@ -126,12 +131,12 @@ impl Ledger {
                 "recording of process {pid} is paused, so that its blocks are not known: `prof resume {pid}` first"
             )));
         }
+        let named = recorded.user_named();
         let path: PathBuf = recorded.path();
-        let heap = maps::of(pid).ok().and_then(|all| all.into_iter().find(|m| m.name == b"[heap]"));
         // Each extent of jemalloc's has the address of its first block.
         let timeout = until.saturating_duration_since(Instant::now()).min(OWN);
         let own: Arc<[_]> = own_words(pid, timeout).map_err(|e| refused(e.to_string()))?.into();
-        let freed = Freed::from(heap.map_or(u64::MAX, |m| m.start.0)).with_own(own.clone());
+        let freed = Freed::from(heap_of(pid).map_or(u64::MAX, |h| h.start)).with_own(own.clone());
         let noted = Noted { freed, ..Noted::default() };
         let follower = Follower::observed(&path, noted)?;
         Ok(Self {
@@ -141,8 +146,25 @@ impl Ledger {
             since: Ticks::ZERO,
             census_since: Ticks::ZERO,
             nothing: Freed::default().with_own(own),
+            named,
             until,
         })
+    }
+
+    /// Opens the recording of a process of whose blocks something is to be proved.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and if blocks and frees may be missing in the recording.
+    pub(crate) fn to_prove(pid: Pid, until: Instant) -> Result<Self> {
+        let ledger = Self::open(pid, until)?;
+        match &ledger.named {
+            None => Ok(ledger),
+            Some(name) => Err(refused(format!(
+                "a function of process {pid} is named as an allocator's ({name}), and what such a function allocates and frees \
+                 inside is not recorded, so that nothing can be proved of blocks: `prof detach {pid}`, and attach without \
+                 --alloc-fn, --realloc-fn and --free-fn"
+            ))),
+        }
     }
 
     /// Adds the blocks from before the attach: all threads are stopped for a moment, in which the heap is walked.
@@ -287,6 +309,8 @@ impl Ledger {
     }
 
     fn read_on(&mut self) -> Result<()> {
+        let end = heap_of(self.pid).map_or(0, |h| h.end);
+        self.follower.observer_mut().freed.end_at(end);
         let now = self.recorded.now();
         self.wait_for(now)?;
         let until = self.until;
@@ -325,6 +349,23 @@ impl Ledger {
         };
         Ok(())
     }
+}
+
+/// Returns the bytes that the program may use of a new block, as `malloc_usable_size` tells them. Without a chunk header
+/// these are those of glibc's smallest chunk.
+fn usable(op: &Op) -> u64 {
+    let smallest = Header { arena: 1, ..Header::default() };
+    let of = |header| GlibcChunks::NATIVE.usable(op.size, header);
+    let usable = of(Header::from_code(op.header)).or_else(|| of(smallest));
+    usable.unwrap_or(op.size).max(op.size)
+}
+
+/// Returns the addresses of the heap that grows by `brk`.
+fn heap_of(pid: Pid) -> Option<Range<u64>> {
+    let maps = maps::of(pid).ok()?;
+    let mut parts = maps.iter().filter(|m| m.name == b"[heap]");
+    let first = parts.next()?;
+    Some(first.start.0..parts.next_back().unwrap_or(first).end.0)
 }
 
 /// Returns whether one of the addresses, which are in order, is that of a place or lies in it.
@@ -388,7 +429,7 @@ impl Blocks for Ledger {
 
     fn freed(&self) -> &Freed {
         // A block that is not recorded may lie where a recorded block was freed.
-        let all = self.follower.meta().target.capture().is_everything();
+        let all = self.follower.meta().target.capture().is_everything() && self.named.is_none();
         if all && self.since == Ticks::ZERO {
             &self.follower.observer().freed
         } else {
