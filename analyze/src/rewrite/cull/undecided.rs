@@ -327,6 +327,8 @@ impl Undecided {
             OpKind::ReallocNew => held.again(self.continued(op).old),
             _ => held,
         };
+        // A later end could have left it out.
+        self.early += 1;
         self.stay(held);
     }
 }
