@@ -204,7 +204,8 @@ impl Analysis {
         let grows = self.meta().end.is_none() && crate::symbols::is_target(&self.meta().target);
         let (growing, incomplete) = (u64::from(grows), u64::from(!grows && !self.complete()));
         let more = more.into();
-        let joined = Joined { recordings: 1, growing, incomplete, lost, missed, more };
+        let paused = u64::from(self.meta().was_off());
+        let joined = Joined { recordings: 1, growing, incomplete, lost, missed, more, paused };
         if joined.lacks_any() {
             self.notes.push(Note::Joined(joined.clone()));
         }

@@ -233,6 +233,7 @@ fn joined(f: &mut fmt::Formatter<'_>, j: &Joined) -> fmt::Result {
         (j.lost, count(j.lost, "recording is gone", "recordings are gone") + " or can't be read"),
         (j.missed, count(j.missed, "process was", "processes were") + " not recorded"),
         (j.more, "there may have been more processes".to_owned()),
+        (j.paused, some(j.paused, "was off for a time (a pause)", "were off for a time (a pause)")),
     ];
     let lacks: Vec<String> = all.into_iter().filter(|l| l.0 > 0).map(|l| l.1).collect();
     write!(f, "these figures may lack some of what the family did: {}", lacks.join("; "))
@@ -386,7 +387,7 @@ pub(super) fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     if let Some(f) = &meta.folded {
         notes.push(Note::Folded { blocks: f.blocks, until_ns: meta.clock.ns(f.until) });
     }
-    if let Some(j) = meta.joined.as_ref().filter(|j| j.lacks_any()) {
+    if let Some(j) = meta.joined.as_ref().filter(|j| j.lacks_any() || j.paused > 0) {
         notes.push(Note::Joined(j.clone()));
     }
     if meta.is_of_several() && meta.lacks_blocks() {

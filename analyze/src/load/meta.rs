@@ -529,6 +529,14 @@ impl Meta {
         parts
     }
 
+    /// Returns whether recording was off for a time that counts: for more than a twentieth, or between two parts.
+    pub(crate) fn was_off(&self) -> bool {
+        let (start, end) = (self.target.start_ticks, self.end_ticks(Ticks::ZERO));
+        let parts = self.parts(end);
+        let on: u64 = parts.iter().map(|p| p.end.since(p.start)).sum();
+        parts.len() != 1 || on < end.since(start) / 20 * 19
+    }
+
     /// Returns whether recording was on at the end of what was read, and since which ticks.
     pub fn state(&self) -> (bool, Ticks) {
         let last = self.toggles.iter().max_by_key(|t| t.ticks);

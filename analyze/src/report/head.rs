@@ -107,6 +107,8 @@ pub struct JoinedData {
     pub missed_processes: u64,
     /// Whether there may have been more of them.
     pub may_lack_more: bool,
+    /// Number of recordings that were off for a time, by a pause or from the attach on.
+    pub paused: u64,
     /// Whether peaks of all blocks are upper bounds, as when processes held some of these at the same time is not known.
     pub peaks_at_most: bool,
 }
@@ -115,7 +117,8 @@ impl JoinedData {
     /// Returns those of a recording; `None` if it is that of one process, of whose family nothing is lost.
     pub fn new(analysis: &Analysis) -> Option<Self> {
         let meta = analysis.meta();
-        let &Joined { recordings, growing, incomplete, lost, missed, more } = analysis.joined()?;
+        let &Joined { recordings, growing, incomplete, lost, missed, more, paused } =
+            analysis.joined()?;
         // What was not folded is known block by block.
         let is_exact = meta.stripped.is_none()
             && meta.folded.as_ref().is_some_and(|f| f.until < analysis.totals().peak_ticks);
@@ -127,6 +130,7 @@ impl JoinedData {
             lost,
             missed_processes: missed,
             may_lack_more: more > 0,
+            paused,
             peaks_at_most,
         })
     }

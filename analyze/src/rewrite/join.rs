@@ -354,6 +354,7 @@ impl<'a, 'b> Joiner<'a, 'b> {
         self.joined.recordings += 1;
         self.joined.growing += u64::from(growing);
         self.joined.incomplete += u64::from(!growing && !analysis.complete());
+        self.joined.paused += u64::from(meta.was_off());
         self.counters.damaged_bytes = self.counters.damaged_bytes.saturating_add(damaged);
         let end = meta.end_ticks(Ticks::ZERO).wrapping_add(shift);
         self.end = self.end.max(end).max(read.last);

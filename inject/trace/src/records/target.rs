@@ -122,6 +122,8 @@ record! {
         missed: int,
         /// 1: there may have been more of them.
         more: later,
+        /// Number of joined recordings that were off for a time, by a pause or from the attach on.
+        paused: later,
     }
 }
 
