@@ -157,6 +157,14 @@ impl Merge {
         &self.numbers
     }
 
+    /// Returns the number of events that were passed on, at least in part.
+    pub(crate) fn passed(&self) -> u64 {
+        let waits = |t: &&ThreadQueue| {
+            t.head.is_some_and(|op| !matches!(op.kind, OpKind::ReallocNew | OpKind::Found))
+        };
+        self.events - self.threads.iter().filter(waits).count() as u64
+    }
+
     /// Returns what the next events of each thread rely on, if all before them are passed on: the code of the chunk header
     /// and the exponent of the sampling distance of blocks that state none, and the ticks of the last event.
     pub(crate) fn carried(&self) -> impl Iterator<Item = (u16, u8, Ticks)> {

@@ -209,6 +209,10 @@ impl Sieve for Aggregate {
         Stripped { how: Stripped::AGGREGATED, ..Stripped::default() }
     }
 
+    fn counted(&self) -> u64 {
+        self.merge.passed()
+    }
+
     fn figures(&mut self) -> Vec<Figures> {
         self.had_stacks = self.finished || !self.is_too_early();
         let stacks = if self.had_stacks { self.stacks() } else { Vec::new() };

@@ -172,6 +172,10 @@ impl Sieve for Cull {
         }
     }
 
+    fn counted(&self) -> u64 {
+        self.merge.passed()
+    }
+
     fn figures(&mut self) -> Vec<Figures> {
         let (undecided, told) = (&self.replay.watch, &mut self.told);
         let mut groups = self.replay.ageless_groups();

@@ -20,10 +20,13 @@ use std::path::Path;
 mod over;
 mod sifted;
 
-use self::sifted::Sifted;
+use self::sifted::{Sifted, Sifting};
 
 /// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
+
+/// Room that is kept for the chunks which say how a recording ended, in bytes.
+const LAST: u64 = 4096;
 
 /// Usual length of a call that changes mappings, in bytes.
 const CALL: usize = 48;
@@ -102,6 +105,9 @@ pub struct Output {
     most: u64,
     /// Decides which events are written; `None`: all.
     sieve: Option<Sifted>,
+    sifting: Sifting,
+    /// Offset up to which the file has room on its file system, whatever others write.
+    kept: u64,
     /// The sieve passes on what it has held back, and everything that its events name was added before.
     ends_sieve: bool,
 }
@@ -130,6 +136,8 @@ impl Output {
             lost: 0,
             most: u64::MAX,
             sieve: None,
+            sifting: Sifting::default(),
+            kept: 0,
             ends_sieve: false,
         })
     }
@@ -168,7 +176,7 @@ impl Output {
         if done < 0 {
             return Err(io::Error::last_os_error());
         }
-        self.end = len;
+        (self.end, self.kept) = (len, 0);
         Ok(())
     }
 
@@ -253,6 +261,7 @@ impl Output {
     pub fn put_events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
         self.added += bytes.len();
         if let Some(s) = &mut self.sieve {
+            self.sifting.given += u64::from(count);
             return s.sieve.events(thread, from, count, bytes);
         }
         self.put_chunk(thread, from, count, bytes);
@@ -312,6 +321,9 @@ impl Output {
         let (mut meta, mut events) =
             (std::mem::take(&mut self.meta), std::mem::take(&mut self.events));
         self.write_chunks(&meta);
+        if self.failed.is_none() {
+            self.sifting.wrote();
+        }
         if self.end.saturating_add(events.len() as u64) > self.most {
             self.lost += count_events(&events);
             // No later events are written, so that the recording has all up to there.
@@ -322,6 +334,18 @@ impl Output {
         meta.clear();
         events.clear();
         (self.meta, self.events) = (meta, events);
+        if self.failed.is_none() && self.end + LAST > self.kept {
+            self.keep_room(4 * LAST);
+        }
+    }
+
+    /// Keeps room behind the end for the last chunks. On a file system without such a call there is none.
+    fn keep_room(&mut self, bytes: u64) {
+        let (fd, keep) = (self.file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE);
+        // SAFETY: the call reads and writes no memory of this process.
+        if unsafe { libc::fallocate64(fd, keep, self.end as i64, bytes as i64) } == 0 {
+            self.kept = self.end + bytes;
+        }
     }
 
     fn write_chunks(&mut self, bytes: &[u8]) {
@@ -345,6 +369,8 @@ impl Output {
         }
         self.end += whole as u64;
         self.lost += count_events(&bytes[whole..]);
+        // The room behind the end was written to, or given back.
+        self.keep_room(LAST);
     }
 
     /// Returns the error that ended the writing.
@@ -357,8 +383,11 @@ impl Output {
         self.failed.take()
     }
 
-    /// Returns the number of events that could not be written.
+    /// Returns the number of events that could not be written, nor figures that have them.
     pub fn lost(&self) -> u64 {
+        if self.failed.is_some() && self.sifting.given > 0 {
+            return self.sifting.lacks();
+        }
         self.lost
     }
 
@@ -372,7 +401,8 @@ impl Output {
     pub fn put_last(&mut self, chunks: &[u8]) {
         if self.failed.is_none() {
             self.meta.extend_from_slice(chunks);
-            return self.flush();
+            self.flush();
+            return self.give_back_room();
         }
         let n = self.file.write_at(chunks, self.end).unwrap_or(0);
         if n == chunks.len() {
@@ -381,6 +411,15 @@ impl Output {
             let whole = whole_chunks(&chunks[..n]);
             let _ = self.file.set_len(self.end + whole as u64);
             self.end += whole as u64;
+        }
+        self.give_back_room();
+    }
+
+    /// Gives back the room behind the end, if nobody has made the file longer.
+    fn give_back_room(&mut self) {
+        let is_ours = self.file.metadata().is_ok_and(|m| m.len() == self.end);
+        if self.kept > self.end && is_ours {
+            let _ = self.file.set_len(self.end);
         }
     }
 }
@@ -500,8 +539,27 @@ mod tests {
             Stripped::default()
         }
 
+        fn counted(&self) -> u64 {
+            0
+        }
+
         fn figures(&mut self) -> Vec<Figures> {
             Vec::new()
+        }
+    }
+
+    #[test]
+    fn events_that_no_written_figures_have_are_lost_where_the_disk_is_full() {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+        let null = OpenOptions::new().write(true).open("/dev/null").expect("/dev/null");
+        for (file, lost) in [(full, 12), (null, 0)] {
+            let mut out = Output::new(file).expect("output");
+            out.set_sieve(Box::new(Holds(3)));
+            out.put_events(2, &Codec::default(), 5, &[1, 2, 3]);
+            out.flush();
+            out.put_events(2, &Codec::default(), 7, &[1, 2, 3]);
+            out.end_sieve();
+            assert_eq!(out.lost(), lost);
         }
     }
 

@@ -33,6 +33,9 @@ pub trait Sieve: core::fmt::Debug + Send {
     /// Returns the figures of all blocks up to now. Stacks whose figures are the same as at the last call are left out.
     fn figures(&mut self) -> Vec<Figures>;
 
+    /// Returns the number of the events that the figures have up to now.
+    fn counted(&self) -> u64;
+
     /// Takes the number of bytes that the last figures took in the recording.
     fn wrote(&mut self, _bytes: u64) {}
 

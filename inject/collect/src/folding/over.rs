@@ -292,6 +292,10 @@ mod tests {
             Stripped { how: Stripped::AGGREGATED, ..Stripped::default() }
         }
 
+        fn counted(&self) -> u64 {
+            0
+        }
+
         fn figures(&mut self) -> Vec<Figures> {
             vec![Figures::Step(Step::default())]
         }

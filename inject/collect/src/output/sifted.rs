@@ -20,6 +20,27 @@ pub(super) struct Sifted {
     noted: [Option<Instant>; 2],
 }
 
+/// Number of events that a sieve was given, and how many of them figures have that are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sifting {
+    pub given: u64,
+    /// Number of those in the figures that are to be written next.
+    next: u64,
+    written: u64,
+}
+
+impl Sifting {
+    /// Notes that the last figures are written.
+    pub(super) fn wrote(&mut self) {
+        self.written = self.next;
+    }
+
+    /// Returns the number of events that are in no figures that are written.
+    pub(super) fn lacks(&self) -> u64 {
+        self.given.saturating_sub(self.written)
+    }
+}
+
 impl Sifted {
     /// Returns whether a recording of figures alone leaves out a chunk, as such chunks are many in the long run.
     pub(super) fn leaves_out(&mut self, kind: u16) -> bool {
@@ -83,6 +104,7 @@ impl Output {
             let (kind, payload) = record.encode();
             self.put(kind, &payload);
         }
+        self.sifting.next = s.sieve.counted();
         let took = (self.meta.len() - before) as u64;
         s.sieve.wrote(took);
         s.written = Instant::now();
@@ -99,6 +121,7 @@ impl Output {
     /// Hands events to the sieve, which took so many bytes in the ring.
     pub(crate) fn put_decoded(&mut self, thread: u32, events: Vec<Event>, bytes: usize) {
         self.added += bytes;
+        self.sifting.given += events.len() as u64;
         if let Some(s) = &mut self.sieve {
             s.sieve.decoded(thread, events);
         }
