@@ -335,3 +335,24 @@ fn recordings_that_cannot_go_on_are_finished_and_others_begin() {
     }
     family.target.quit();
 }
+
+/// An attach to the processes of a family has the lock of its journal, and may come to more of them.
+#[test]
+fn a_detach_waits_for_an_attach_that_is_under_way() {
+    let mut f = Family::start("under-way");
+    f.fork();
+    let root = f.target.pid.to_string();
+    f.scene.prof(&["attach", "--tree", &root, "-o", "all"]).ok("attach");
+    let journal = std::fs::File::options().append(true).open(f.folder.join("family.jsonl"));
+    let journal = journal.expect("a journal");
+    journal.lock().expect("its lock");
+    let over = std::time::Instant::now() + Duration::from_millis(700);
+    let attach = std::thread::spawn(move || {
+        std::thread::sleep(over.saturating_duration_since(std::time::Instant::now()));
+        drop(journal);
+    });
+    let out = f.scene.prof(&["detach", "all"]).ok("detach");
+    assert!(std::time::Instant::now() >= over, "{out:?}");
+    attach.join().expect("the other attach");
+    f.target.kill();
+}

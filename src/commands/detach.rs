@@ -5,7 +5,7 @@ use super::record::parse_duration;
 use crate::audit::Audit;
 use crate::failure::{FAILED, refused};
 use crate::family::again;
-use crate::family::control::{Who, each, heirs};
+use crate::family::control::{Who, each, heirs, wait_for_attach};
 use crate::family::find::Seen;
 use crate::family::folder::Folder;
 use crate::family::heir::Left;
@@ -62,15 +62,26 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             heir.into_iter().for_each(end_heir);
             let done = done?;
             // A supervisor has its children recorded on.
+            let folder = recording.as_ref().and_then(|path| path.parent());
+            let folder = folder.filter(|dir| Folder::open(dir).is_some());
+            let is_followed = folder.is_some_and(|dir| supervise::running(dir).is_some());
+            if let Some(dir) = folder.filter(|_| is_followed) {
+                let dir = dir.display();
+                say_line(&format!(
+                    "the other processes of its family are recorded on; `prof detach {dir}` ends that"
+                ));
+            }
             let alone = recording.filter(|path| {
-                let folder = path.parent().filter(|dir| Folder::open(dir).is_some());
-                folder.is_some_and(|dir| supervise::running(dir).is_none())
+                !is_followed && path.parent().is_some_and(|dir| Folder::open(dir).is_some())
             });
             let failed = alone.map(|path| take_left(args, &HashSet::from([path])));
             Ok(failed.filter(|code| *code != ExitCode::SUCCESS).unwrap_or(done))
         }
         who => {
-            let ended = matches!(&who, Who::Folder(path) if supervise::end(path));
+            let ended = match &who {
+                Who::Folder(path) => wait_for_attach(path, || supervise::end(path))?,
+                _ => false,
+            };
             if let Who::Folder(path) = &who {
                 again::finish_left(path);
             }

@@ -2,7 +2,8 @@
 
 use super::family::WhoArgs;
 use crate::failure::refused;
-use crate::family::control::{Who, each};
+use crate::family::control::{Who, each, wait_for_attach};
+use crate::family::supervise;
 use crate::session;
 use anyhow::Result;
 use clap::Args;
@@ -39,6 +40,9 @@ fn switch(args: &PidArgs, work: fn(Pid) -> Result<bool>, to: &str) -> Result<Exi
             crate::term::say(&format!("recording was {to} already"));
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Who::Folder(path) = &who {
+        wait_for_attach(path, || supervise::running(path).is_some())?;
     }
     Ok(each(&who.recorded()?, |pid| work(pid).map(|_| true)))
 }

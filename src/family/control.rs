@@ -10,6 +10,11 @@ use prof_collect::{Peek, all_recorded};
 use prof_os::{Pid, process};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Longest wait for an attach to the processes of a family, and the time between two looks.
+const ATTACH: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The processes that a command is to work on.
 #[derive(Clone, Debug)]
@@ -76,6 +81,30 @@ impl Who {
             return Err(refused(message));
         }
         Ok(all)
+    }
+}
+
+/// Waits until no prof is about to attach to processes of a folder's family any more, but for a supervisor, which `heed` is
+/// told of. A look at the family before that would miss some.
+///
+/// # Errors
+/// If that takes too long.
+pub(crate) fn wait_for_attach(path: &Path, mut heed: impl FnMut() -> bool) -> Result<bool> {
+    let Some(folder) = Folder::open(path) else { return Ok(heed()) };
+    let deadline = Instant::now() + ATTACH;
+    loop {
+        // A supervisor may have begun since the last look.
+        let heeded = heed();
+        if heeded || !matches!(folder.lock(), Ok(None)) {
+            return Ok(heeded);
+        }
+        if Instant::now() >= deadline {
+            return Err(refused(format!(
+                "another prof is just attaching to processes of {}; try again when it is done",
+                path.display()
+            )));
+        }
+        std::thread::sleep(LOOK);
     }
 }
 
