@@ -30,7 +30,7 @@ pub(crate) struct DumpArgs {
     /// The file; {pid} stands for the process, {comm} for its name, {time} for the date and the time, and the letter n in
     /// braces for the first number from 1 on for which there is no file [default: ./prof.{comm}.{pid}.{time}.txt, with
     /// the ending of the format]
-    #[arg(short, long, value_name = "TEMPLATE", value_parser = template)]
+    #[arg(short, long, visible_alias = "output", visible_short_alias = 'o', value_name = "TEMPLATE", value_parser = template)]
     pub report_file: Option<String>,
     /// The format of the file
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = DumpFormat::Text)]
