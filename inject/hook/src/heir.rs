@@ -57,12 +57,9 @@ pub(crate) fn make(shared: &Shared) -> u64 {
     LEN.store(len, Relaxed);
     SLOT.store(slot.unwrap_or(usize::MAX), Relaxed);
     THERE.store(at, Release);
-    // From here on a child of another thread finds the mapping by the number.
-    if at == 0 || !sys::give_to_children(at, len) {
-        discard(at);
-        return 0;
+    if at != 0 {
+        fill(shared, at + HEIR_LEAD, ring_len);
     }
-    fill(shared, at + HEIR_LEAD, ring_len);
     at
 }
 
@@ -105,11 +102,8 @@ fn fill(shared: &Shared, at: u64, len: u64) {
 /// Unmaps the memory in the parent, behind the fork.
 pub(crate) fn discard(at: u64) {
     if at != 0 {
-        let len = LEN.load(Relaxed);
-        // The children that have the mapping have the number as well: this waits for a fork of another thread that goes on.
-        sys::keep_from_children(at, len);
         THERE.store(BUSY, Release);
-        sys::unmap(at, len);
+        sys::unmap(at, LEN.load(Relaxed));
         THERE.store(0, Release);
     }
 }

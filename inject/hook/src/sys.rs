@@ -141,7 +141,6 @@ pub fn map_shared(cut: u64, len: u64) -> u64 {
     if (-4095..0).contains(&at) {
         return 0;
     }
-    keep_from_children(at as u64, cut + len);
     let rest = at as u64 + cut;
     unmap(at as u64, cut);
     // SAFETY: the memory was just mapped, and nobody uses it.
@@ -156,22 +155,6 @@ pub fn map_shared(cut: u64, len: u64) -> u64 {
     // SAFETY: advice on memory that was just mapped.
     unsafe { syscall6(nr::MADVISE, rest, len, NO_HUGE_PAGES, 0, 0, 0) };
     rest
-}
-
-/// Lets children that are forked from now on have none of the memory.
-pub fn keep_from_children(addr: u64, len: u64) {
-    /// `MADV_DONTFORK`.
-    const NOT_FOR_CHILDREN: u64 = 10;
-    // SAFETY: advice on memory of the caller's own.
-    unsafe { syscall6(nr::MADVISE, addr, len, NOT_FOR_CHILDREN, 0, 0, 0) };
-}
-
-/// Lets children that are forked from now on have the memory, too. Returns whether they will.
-pub fn give_to_children(addr: u64, len: u64) -> bool {
-    /// `MADV_DOFORK`.
-    const FOR_CHILDREN: u64 = 11;
-    // SAFETY: advice on memory of the caller's own.
-    unsafe { syscall6(nr::MADVISE, addr, len, FOR_CHILDREN, 0, 0, 0) == 0 }
 }
 
 /// Lets this process read and write shared memory that had no access. Returns whether that was possible.
