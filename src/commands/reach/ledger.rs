@@ -9,7 +9,6 @@ use prof_census::{Census, Options, Snapshot, own_words, take};
 use prof_inject::Recorded;
 use prof_os::{Pid, maps};
 use prof_scan::{Block, Blocks, Boxed, Freed};
-use prof_trace::size::{GlibcChunks, Header};
 use prof_trace::ticks::Ticks;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -66,7 +65,7 @@ impl Watch for Noted {
 
     fn begin(&mut self, op: &Op) {
         self.free_before(op.addr);
-        self.freed.remove(op.addr, usable(op));
+        self.freed.remove(op.addr, op.size);
         self.change(op.addr, op.size);
     }
 
@@ -349,15 +348,6 @@ impl Ledger {
         };
         Ok(())
     }
-}
-
-/// Returns the bytes that the program may use of a new block, as `malloc_usable_size` tells them. Without a chunk header
-/// these are those of glibc's smallest chunk.
-fn usable(op: &Op) -> u64 {
-    let smallest = Header { arena: 1, ..Header::default() };
-    let of = |header| GlibcChunks::NATIVE.usable(op.size, header);
-    let usable = of(Header::from_code(op.header)).or_else(|| of(smallest));
-    usable.unwrap_or(op.size).max(op.size)
 }
 
 /// Returns the addresses of the heap that grows by `brk`.
