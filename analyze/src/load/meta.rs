@@ -529,12 +529,10 @@ impl Meta {
         parts
     }
 
-    /// Returns whether recording was off for a time that counts: for more than a twentieth, or between two parts.
+    /// Returns whether recording was off between two of its parts, or all the time. An attach takes some time before it is
+    /// on, and a detach after it is off.
     pub(crate) fn was_off(&self) -> bool {
-        let (start, end) = (self.target.start_ticks, self.end_ticks(Ticks::ZERO));
-        let parts = self.parts(end);
-        let on: u64 = parts.iter().map(|p| p.end.since(p.start)).sum();
-        parts.len() != 1 || on < end.since(start) / 20 * 19
+        self.parts(self.end_ticks(Ticks::ZERO)).len() != 1
     }
 
     /// Returns whether recording was on at the end of what was read, and since which ticks.

@@ -107,7 +107,7 @@ pub struct JoinedData {
     pub missed_processes: u64,
     /// Whether there may have been more of them.
     pub may_lack_more: bool,
-    /// Number of recordings that were off for a time, by a pause or from the attach on.
+    /// Number of recordings that were off for a time, or all the time.
     pub paused: u64,
     /// Whether peaks of all blocks are upper bounds, as when processes held some of these at the same time is not known.
     pub peaks_at_most: bool,

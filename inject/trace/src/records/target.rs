@@ -122,7 +122,7 @@ record! {
         missed: int,
         /// 1: there may have been more of them.
         more: later,
-        /// Number of joined recordings that were off for a time, by a pause or from the attach on.
+        /// Number of joined recordings that were off for a time, or all the time.
         paused: later,
     }
 }
