@@ -106,7 +106,7 @@ pub struct Output {
     /// Decides which events are written; `None`: all.
     sieve: Option<Sifted>,
     sifting: Sifting,
-    /// Offset up to which the file has room on its file system, whatever others write.
+    /// Offset up to which room on the file system is kept for the file.
     kept: u64,
     /// The sieve passes on what it has held back, and everything that its events name was added before.
     ends_sieve: bool,
@@ -369,7 +369,7 @@ impl Output {
         }
         self.end += whole as u64;
         self.lost += count_events(&bytes[whole..]);
-        // The room behind the end was written to, or given back.
+        // What was written has used the room behind the end, or has given it back.
         self.keep_room(LAST);
     }
 
@@ -383,12 +383,11 @@ impl Output {
         self.failed.take()
     }
 
-    /// Returns the number of events that could not be written, nor figures that have them.
+    /// Returns the number of events that could not be written, or that no figures have which could.
     pub fn lost(&self) -> u64 {
-        if self.failed.is_some() && self.sifting.given > 0 {
-            return self.sifting.lacks();
-        }
-        self.lost
+        // An event that was to be written is in the figures, too: a sum would count some twice.
+        let lacks = if self.failed.is_some() { self.sifting.lacks() } else { 0 };
+        self.lost.max(lacks)
     }
 
     /// Returns the length of the file so far.

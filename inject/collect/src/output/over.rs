@@ -82,7 +82,7 @@ impl Output {
     pub(crate) fn go_over(&mut self, new: &mut Output) -> io::Result<()> {
         self.replace(&new.file, new.end)?;
         self.lost += new.lost;
-        self.sieve = new.sieve.take();
+        (self.sieve, self.sifting) = (new.sieve.take(), new.sifting);
         if let Some(s) = &mut self.sieve {
             s.due = s.sieve.every().unwrap_or(super::sifted::FIGURES[0]);
         }
