@@ -68,7 +68,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             if let Some(dir) = folder.filter(|_| is_followed) {
                 let dir = dir.display();
                 say_line(&format!(
-                    "the other processes of its family are recorded on; `prof detach {dir}` ends that"
+                    "the family that it belongs to is recorded on, also new processes; `prof detach {dir}` ends that"
                 ));
             }
             let alone = recording.filter(|path| {
@@ -78,10 +78,13 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             Ok(failed.filter(|code| *code != ExitCode::SUCCESS).unwrap_or(done))
         }
         who => {
-            let ended = match &who {
-                Who::Folder(path) => wait_for_attach(path, || supervise::end(path))?,
-                _ => false,
+            let waited = match &who {
+                Who::Folder(path) => wait_for_attach(path, || supervise::end(path)),
+                _ => Ok(false),
             };
+            // What is recorded by now is better ended than not.
+            let late = waited.as_ref().err().map(|e| say_line(&format!("{e:#}"))).is_some();
+            let ended = waited.unwrap_or(false);
             if let Who::Folder(path) = &who {
                 again::finish_left(path);
             }
@@ -109,7 +112,8 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             if let Who::Folder(path) = &who {
                 again::finish_left(path);
             }
-            Ok(if left == ExitCode::SUCCESS { done } else { left })
+            let done = if left == ExitCode::SUCCESS { done } else { left };
+            Ok(if late { ExitCode::from(FAILED) } else { done })
         }
     }
 }
