@@ -1,7 +1,7 @@
 //! A process that is being recorded, as its own memory describes it.
 
 use crate::clock;
-use crate::hooked::functions::SNMALLOC_REALLOC;
+use crate::hooked::functions::{SNMALLOC, SNMALLOC_REALLOC};
 use crate::lock::lock;
 use crate::permission::may_trace;
 use crate::process::foreign;
@@ -177,8 +177,9 @@ impl Recorded {
             let name = f.text.split(|c| *c == 0).next().unwrap_or_default();
             let name = String::from_utf8_lossy(name).into_owned();
             let kind = Kind::from_u32(f.kind).filter(|k| k.is_of_the_user());
-            // This one is prof's own choice, with the same entry.
-            kind.filter(|_| !name.ends_with(SNMALLOC_REALLOC)).map(|_| name)
+            // prof hooks this function of snmalloc's in the same way by itself.
+            let is_own = name.strip_prefix(SNMALLOC) == Some(SNMALLOC_REALLOC);
+            kind.filter(|_| !is_own).map(|_| name)
         };
         self.page().functions().find_map(|f| is_users(&f))
     }
