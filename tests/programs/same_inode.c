@@ -13,7 +13,7 @@
 static char *map_file(const char *dir, unsigned long inode) {
     char path[4096];
     snprintf(path, sizeof path, "%s/file", dir);
-    for (int i = 0; i < 1000000; i++) {
+    for (int i = 0; i < 20000000; i++) {
         int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
         struct stat s;
         if (fd < 0 || fstat(fd, &s) != 0) return NULL;
@@ -30,11 +30,11 @@ static char *map_file(const char *dir, unsigned long inode) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2 || unshare(CLONE_NEWNS) != 0) return 2;
-    mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
-    if (mount("none", argv[1], "tmpfs", 0, NULL) != 0) return 2;
+    if (argc < 2) return 2;
+    int mounted = unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                  mount("none", argv[1], "tmpfs", 0, NULL) == 0;
     char *at = NULL;
-    say("ready\n");
+    say(mounted ? "ready\n" : "unsupported\n");
     for (;;) {
         const char *asked = command();
         if (strncmp(asked, "map ", 4) == 0) {
