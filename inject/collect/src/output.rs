@@ -17,16 +17,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+mod end;
 mod over;
 mod sifted;
 
+use self::end::LAST;
 use self::sifted::{Sifted, Sifting};
 
 /// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
-
-/// Room that is kept for the chunks which say how a recording ended, in bytes.
-const LAST: u64 = 4096;
 
 /// Usual length of a call that changes mappings, in bytes.
 const CALL: usize = 48;
@@ -334,18 +333,7 @@ impl Output {
         meta.clear();
         events.clear();
         (self.meta, self.events) = (meta, events);
-        if self.failed.is_none() && self.end + LAST > self.kept {
-            self.keep_room(4 * LAST);
-        }
-    }
-
-    /// Keeps room behind the end for the last chunks. On a file system without such a call there is none.
-    fn keep_room(&mut self, bytes: u64) {
-        let (fd, keep) = (self.file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE);
-        // SAFETY: the call reads and writes no memory of this process.
-        if unsafe { libc::fallocate64(fd, keep, self.end as i64, bytes as i64) } == 0 {
-            self.kept = self.end + bytes;
-        }
+        self.keep_more_room();
     }
 
     fn write_chunks(&mut self, bytes: &[u8]) {
@@ -369,7 +357,7 @@ impl Output {
         }
         self.end += whole as u64;
         self.lost += count_events(&bytes[whole..]);
-        // What was written has used the room behind the end, or has given it back.
+        // The write has used the room behind the end, or the shorter file has given it back.
         self.keep_room(LAST);
     }
 
@@ -393,33 +381,6 @@ impl Output {
     /// Returns the length of the file so far.
     pub fn len(&self) -> u64 {
         self.end
-    }
-
-    /// After an error, tries to write a few small chunks: the room that an incomplete chunk has left is often enough to
-    /// record how the recording ended.
-    pub fn put_last(&mut self, chunks: &[u8]) {
-        if self.failed.is_none() {
-            self.meta.extend_from_slice(chunks);
-            self.flush();
-            return self.give_back_room();
-        }
-        let n = self.file.write_at(chunks, self.end).unwrap_or(0);
-        if n == chunks.len() {
-            self.end += n as u64;
-        } else if n > 0 {
-            let whole = whole_chunks(&chunks[..n]);
-            let _ = self.file.set_len(self.end + whole as u64);
-            self.end += whole as u64;
-        }
-        self.give_back_room();
-    }
-
-    /// Gives back the room behind the end, if nobody has made the file longer.
-    fn give_back_room(&mut self) {
-        let is_ours = self.file.metadata().is_ok_and(|m| m.len() == self.end);
-        if self.kept > self.end && is_ours {
-            let _ = self.file.set_len(self.end);
-        }
     }
 }
 
