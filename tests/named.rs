@@ -198,7 +198,7 @@ fn more_functions_than_prof_can_hook_leave_the_linkers_hook_in_place() {
     assert!((110..128).contains(&taken), "{taken} of the 150 functions are hooked");
 }
 
-/// What a named function allocates and frees inside is not recorded.
+/// Recordings do not have the blocks that a named function allocates and frees inside.
 #[test]
 fn nothing_is_proved_where_functions_are_named() {
     let scene = Scene::new("named_unproved");

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
                 Who::Folder(path) => wait_for_attach(path, || supervise::end(path)),
                 _ => Ok(false),
             };
-            // What is recorded by now is better ended than not.
+            // The processes that are recorded by now are detached from all the same.
             let late = waited.as_ref().err().map(|e| say_line(&format!("{e:#}"))).is_some();
             let ended = waited.unwrap_or(false);
             if let Who::Folder(path) = &who {
