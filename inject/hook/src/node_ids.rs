@@ -61,12 +61,19 @@ pub fn name(shared: &Shared, slot: &Slot, t: &mut Thread, kept: usize) -> Option
     Some(parent)
 }
 
+/// Returns whether the thread's segment has room for so many bytes, and an event behind them. It has none if there is no segment,
+/// where `pos` is the greatest number.
+#[inline(always)]
+fn has_room_for(t: &Thread, bytes: usize) -> bool {
+    t.pos.saturating_add(bytes) <= SEGMENT_FULL
+}
+
 /// Defines nodes for the frames from `i` on. Returns as [`name`] does.
 #[inline(never)]
 fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<u16> {
     let len = t.frames_len as usize;
     let most = |n: usize| (n.div_ceil(DEFINE_NODES) + 1) * MAX_DEFINE;
-    if t.pos + most(len - i) > SEGMENT_FULL {
+    if !has_room_for(t, most(len - i)) {
         if t.pos != 0 && !next_segment(shared, slot, t) {
             return None;
         }
@@ -102,8 +109,7 @@ pub fn name_recent(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> O
 fn rename(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16> {
     let e = t.recent.get(at)?;
     let (len, cut) = (e.len as usize, e.cut);
-    if t.pos + (len + 1) * MAX_DEFINE > SEGMENT_FULL && t.pos != 0 && !next_segment(shared, slot, t)
-    {
+    if !has_room_for(t, (len + 1) * MAX_DEFINE) && t.pos != 0 && !next_segment(shared, slot, t) {
         return None;
     }
     let mut parent = match cut {

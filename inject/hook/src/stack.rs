@@ -115,7 +115,8 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
     if many {
         let stack = find_recent(job, verifying);
         recent::looked(job.t, stack.is_some());
-        if stack.is_some() {
+        // Without a segment there is no room for the stack, whether it is known or not.
+        if stack.is_some() || job.t.head.is_null() {
             return stack;
         }
     }
