@@ -1,12 +1,14 @@
 //! Tells whether a recorded process is still there.
 
+use prof_os::Pid;
 use prof_os::files::read_at_most;
+use prof_os::process::folder;
 use prof_trace::records::Target;
 use std::path::PathBuf;
 
 /// Returns whether the recorded process is still running.
 pub fn is_target(target: &Target) -> bool {
-    let proc = PathBuf::from(format!("/proc/{}", target.pid));
+    let proc = PathBuf::from(folder(Pid::from_u32(target.pid)));
     if target.pid == 0 || !proc.exists() {
         return false;
     }

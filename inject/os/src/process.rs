@@ -49,7 +49,8 @@ pub fn living_thread(pid: Pid) -> Option<Pid> {
 #[must_use]
 pub fn folder(pid: Pid) -> String {
     match living_thread(pid) {
-        Some(tid) if tid != pid => format!("/proc/{pid}/task/{tid}"),
+        // What the kernel shows of a thread under its own number is all that it shows of a process, though it is not listed.
+        Some(tid) if tid != pid => format!("/proc/{tid}"),
         _ => format!("/proc/{pid}"),
     }
 }
@@ -136,6 +137,13 @@ pub fn is_running(pid: Pid, start: u64) -> bool {
     pid != Pid::NONE && Stat::living(pid).and_then(|s| s.start()) == Some(start)
 }
 
+/// Returns whether a thread of the process that began at `start` still runs: the first thread may have ended alone.
+#[must_use]
+pub fn has_thread(pid: Pid, start: u64) -> bool {
+    let stat = Stat::of(pid).filter(|s| pid != Pid::NONE && s.start() == Some(start));
+    stat.is_some_and(|s| !s.has_ended() || living_thread(pid).is_some())
+}
+
 /// Returns whether the process that began at `start` still runs, as [`is_running`] does. The first thread of a process that is
 /// being killed may have ended before the others, which may be in the midst of a write. Those are waited for, for up to a
 /// second.
@@ -157,6 +165,12 @@ pub fn is_at_work(pid: Pid, start: u64) -> bool {
 pub fn has_ended(pid: Pid) -> bool {
     let Ok(status) = Status::of(pid) else { return true };
     status.is_dead() || (!status.has_memory() && !is_kernel_thread(pid))
+}
+
+/// Returns whether all threads of a process have ended, or the first that has not is about to, as [`has_ended`] says.
+#[must_use]
+pub fn is_gone(pid: Pid) -> bool {
+    living_thread(pid).is_none_or(has_ended)
 }
 
 /// Returns whether a process is a thread of the kernel.

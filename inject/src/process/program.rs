@@ -18,7 +18,7 @@ impl Program {
     /// Returns the program that runs now.
     #[must_use]
     pub fn of(pid: Pid) -> Self {
-        Self { pid, mem: File::open(format!("/proc/{pid}/mem")).ok() }
+        Self { pid, mem: File::open(prof_os::process::folder(pid) + "/mem").ok() }
     }
 
     /// Returns whether the program has gone while the process lives. An exec does not show if another process shares
