@@ -27,7 +27,7 @@ pub(crate) fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32,
         "vdso" | "syscall" => false,
         _ => counter_is_steady(kernel, &info),
     };
-    if counter {
+    if counter && !is_late(now(clock::COUNTER)) {
         return (clock::COUNTER, 0);
     }
     let vdso = modules.iter().find(|m| m.path.as_os_str() == "[vdso]");
@@ -37,6 +37,15 @@ pub(crate) fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32,
     // With any other source, the vDSO's function makes a system call.
     let within = at != 0 && IN_VDSO.contains(&kernel) && wanted != "syscall";
     (if within { clock::VDSO } else { clock::SYSCALL }, if wanted == "syscall" { 0 } else { at })
+}
+
+/// Times from here on do not fit into the first event of a segment: 2^56 ticks, which is 2.28 years in nanoseconds. The rest is
+/// room for a long recording.
+const LATE: Ticks = Ticks((1 << 56) - (1 << 53));
+
+/// Returns whether a clock has come so far that the hook could not write its times, or not for long.
+pub(crate) fn is_late(now: Ticks) -> bool {
+    now >= LATE
 }
 
 /// Returns the present time in ticks, as the hook counts them.
@@ -54,4 +63,17 @@ pub(crate) fn calibrate() -> u64 {
     std::thread::sleep(Duration::from_millis(10));
     let (t1, c1) = (monotonic_ns(), now(clock::COUNTER));
     (c1.since(c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_late_some_months_before_its_times_do_not_fit() {
+        assert!(!is_late(now(clock::SYSCALL)) && !is_late(Ticks(1 << 55)));
+        let year = 365 * 86_400 * 1_000_000_000;
+        assert!(!is_late(Ticks(year + year / 2)) && is_late(Ticks(9 * year / 4)));
+        assert!(is_late(Ticks(u64::MAX)));
+    }
 }

@@ -122,6 +122,11 @@ pub enum Refusal {
         /// Reason why it can't.
         why: String,
     },
+    /// The machine's clocks have come so far that the hook can't write their times.
+    #[error(
+        "pid {0} can't be recorded on this machine until that is restarted: it has been up for more than two years, and its counter and its clock have come so far that prof's events have no room for their times"
+    )]
+    LateClock(Pid),
     /// Two threads have one thread pointer, so that the hook can't tell them apart.
     #[error(
         "threads {one} and {other} of pid {pid} ({comm}) have the same thread pointer (were they made by clone without CLONE_SETTLS?); prof tells threads apart by it, so what these allocate can't be recorded"
@@ -489,7 +494,7 @@ pub enum Error {
     },
     /// The target has as many mappings as the kernel lets a process have.
     #[error(
-        "pid {pid} has {count} mappings, and prof needs some more than it may have ({most}); raise that with `sysctl vm.max_map_count={more}`", more = most.saturating_mul(2)
+        "pid {pid} has {count} mappings, of {most} that it may have, and would have too few left beside those of prof; raise that with `sysctl vm.max_map_count={more}`", more = most.saturating_mul(2)
     )]
     Mappings {
         /// Process id.

@@ -11,7 +11,7 @@ use crate::{Error, Refusal, Result};
 use prof_arch::registers::HWCAP_GUARDED_STACK;
 use prof_os::process::folder;
 use prof_os::status::{Status, any_thread};
-use prof_os::{Pid, maps, process};
+use prof_os::{Pid, limits, maps, process};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,10 @@ pub fn preflight(pid: Pid) -> Result<Target> {
     }
     crate::process::sharing::can_be_stopped(pid, &comm)?;
     let maps = maps::of(pid)?;
+    let count = maps.len() as u64;
+    if let Some(most) = limits::mappings_exceeded(count, MAPPINGS) {
+        return Err(Error::Mappings { pid, count, most });
+    }
     if let Some(by @ Translator::Whole(_)) = translated::of(pid, &maps) {
         return Err(by.refusal(pid).into());
     }
@@ -61,6 +65,10 @@ pub fn preflight(pid: Pid) -> Result<Target> {
     }
     Ok(Target { pid, name: comm, exe: process::exe(pid), cmdline: process::cmdline(pid) })
 }
+
+/// Number of mappings that a process has to be able to make: those of prof, and some hundred of its own while it is recorded, which
+/// would fail else.
+const MAPPINGS: u64 = 512;
 
 /// Returns whether a thread has a shadow stack. Such a thread would be killed by any return that does not belong to a call, as
 /// from prof's signal frame.

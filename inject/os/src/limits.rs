@@ -32,9 +32,15 @@ pub fn stack(pid: Pid) -> Option<u64> {
 /// Returns the number of a process's mappings and its maximum, if `more` mappings would exceed it.
 #[must_use]
 pub fn mappings_used_up(pid: Pid, more: u64) -> Option<(u64, u64)> {
-    let most = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
     let count = maps::of(pid).ok()?.len() as u64;
-    (count.saturating_add(more) > most).then_some((count, most))
+    mappings_exceeded(count, more).map(|most| (count, most))
+}
+
+/// Returns the greatest number of mappings that a process may have, if `more` beside `count` mappings would exceed it.
+#[must_use]
+pub fn mappings_exceeded(count: u64, more: u64) -> Option<u64> {
+    let most: u64 = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
+    (count.saturating_add(more) > most).then_some(most)
 }
 
 #[cfg(test)]

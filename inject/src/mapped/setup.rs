@@ -1,6 +1,6 @@
 //! Fills in the shared memory before any code of the target can look at it.
 
-use crate::clock::{calibrate, clock_source, now};
+use crate::clock::{calibrate, clock_source, is_late, now};
 use crate::installed::Installed;
 use crate::mapped::code::code;
 use crate::mapped::mapping::Mapped;
@@ -9,7 +9,7 @@ use crate::process::cgroup::levels;
 use crate::process::elf;
 use crate::process::linked::List;
 use crate::stopped::tables::Tables;
-use crate::{RemoteAddr, Result, inherited, sandbox};
+use crate::{Refusal, RemoteAddr, Result, inherited, sandbox};
 use prof_arch::native::Rule;
 use prof_arch::unwind::function_range;
 use prof_os::Pid;
@@ -30,6 +30,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let is_closed = i.shared.control().clock.load(Relaxed) == libc::PR_TSC_SIGSEGV as u32;
     let (source, vdso_clock) =
         if is_closed { (clock::SYSCALL, 0) } else { clock_source(&i.mem, &i.modules) };
+    if is_late(now(source)) {
+        return Err(Refusal::LateClock(pid).into());
+    }
     if is_closed {
         i.notes.push("its threads may not read the processor's counter (PR_SET_TSC): the time of each event takes a system call".into());
     }
