@@ -192,8 +192,8 @@ impl Prepared {
     fn attempt(&self, installed: &mut Installed) -> Result<Result<(Taken, Begun), Lost>> {
         let mut outcome = None;
         let begun = installed.begin_with(self.most / 2, || {
-            // The estimate is of a slow machine: a heap whose figures lie must not make the stop much longer.
-            let taken = self.walk.read(self.most * 2);
+            // The other half is for the look for a moment. The estimate is of a slow machine: most stops take a quarter of it.
+            let taken = self.walk.read(self.most / 2);
             let complete = taken.as_ref().is_ok_and(|t| t.lost().is_nothing());
             outcome = Some(taken);
             complete
@@ -208,11 +208,11 @@ impl Prepared {
     }
 
     fn incomplete(&self, lost: &Lost) -> anyhow::Error {
-        let (pid, most) = (self.pid, time(self.most * 2));
+        let (pid, half) = (self.pid, time(self.most / 2));
         refused(match lost.late {
             true => format!(
-                "the census of process {pid} was not ready within {most}, and was given up; allow more with --census-stop, \
-                 or attach without --census"
+                "the census of process {pid} was not ready within half of --census-stop, {half} in which the process stood \
+                 still, and was given up; allow more with --census-stop, or attach without --census"
             ),
             false => format!(
                 "the heap of process {pid} could not be walked as a whole (`prof heap {pid}` says why), so that its blocks \
