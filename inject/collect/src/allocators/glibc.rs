@@ -70,11 +70,13 @@ pub(super) fn add(mem: &File, maps: &[Map], version: u32, all: &mut Allocators) 
 fn read(mem: &File, maps: &[Map], version: u32) -> Option<Settings> {
     let heap = maps.iter().find(|m| m.name == b"[heap]")?.start.0;
     let program = maps.first().map_or(&[][..], |m| &m.name);
-    let is_data = |m: &&Map| {
-        let is_libc = super::recognise::is_libc(&m.text());
-        (is_libc || m.name == program) && m.inode != 0 && m.write && m.len() <= MAX_SEGMENT
-    };
-    maps.iter().filter(is_data).find_map(|m| {
+    let is_data = |m: &&Map| m.inode != 0 && m.write && m.len() <= MAX_SEGMENT;
+    let (libc, others): (Vec<&Map>, Vec<&Map>) =
+        maps.iter().filter(is_data).partition(|m| super::recognise::is_libc(&m.text()));
+    // A program has the structure in its own data if it is linked statically. In that of another, something may look like it.
+    let own = others.into_iter().filter(|m| libc.is_empty() && m.name == program).collect();
+    let searched: Vec<&Map> = if libc.is_empty() { own } else { libc };
+    searched.into_iter().find_map(|m| {
         let mut bytes = vec![0; usize::try_from(m.len()).ok()?];
         let n = mem.read_at(&mut bytes, m.start.0).ok()?;
         find(&bytes[..n], heap, version)
@@ -132,7 +134,8 @@ fn parse(bytes: &[u8], at: usize, huge: bool) -> Option<Settings> {
         && page(most_mapped)
         && (blocks == 0) == (mapped == 0)
         && (most_blocks == 0) == (most_mapped == 0)
-        && s.arena_test <= 1 << 16
+        // It is 2 or 8 unless a tunable says otherwise, and never 0.
+        && (1..=1 << 16).contains(&s.arena_test)
         && s.arena_max <= 1 << 20
         && (s.huge_page == 0 || s.huge_page.is_power_of_two());
     fits.then_some(s)
@@ -161,9 +164,11 @@ mod tests {
         let words = |all: &mut Vec<u8>, list: &[usize]| {
             list.iter().for_each(|w| all.extend(w.to_ne_bytes()));
         };
-        // What looks like it at first: a pointer to the heap among other numbers.
+        // What looks like it at first: a pointer to the heap among other numbers, or among zeroes.
         words(&mut all, &[5; 12]);
         words(&mut all, &[heap, 9]);
+        words(&mut all, &[0; 12]);
+        words(&mut all, &[heap, 0]);
         words(&mut all, &[128 << 10, 64 << 10, 32 << 20, 8, 2]);
         if huge {
             words(&mut all, &[2 << 20, 0]);
