@@ -26,7 +26,7 @@ use prof_os::process::start_time;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
-use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, state};
+use prof_trace::shared::{FUNCTIONS, Kind, Shared, state};
 use prof_trace::sieve::Sieve;
 use prof_trace::ticks::Ticks;
 use prof_trace::values::text::duration;
@@ -42,8 +42,10 @@ mod passes;
 mod requests;
 mod scans;
 mod slow;
+mod toggles;
 
 use passes::Part;
+use toggles::Toggles;
 
 /// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
@@ -118,7 +120,7 @@ pub struct Collector<'a> {
     passed: Ticks,
     /// Events from before these ticks may follow, as another collector died in the midst of that pass.
     late: Option<Ticks>,
-    toggles: u64,
+    toggles: Toggles,
     pace: Pace,
     stacks_read: Instant,
     family_next: Instant,
@@ -257,7 +259,7 @@ impl<'a> Collector<'a> {
             reading: None,
             passed: Ticks::ZERO,
             late: None,
-            toggles: 0,
+            toggles: Toggles::default(),
             pace: Pace::new(),
             stacks_read: now,
             family_next: now,
@@ -347,7 +349,8 @@ impl<'a> Collector<'a> {
         self.pass = last.map_or(0, |p| p.number + 1);
         self.late = last.map(|p| p.ticks);
         self.passed = self.late.unwrap_or_default();
-        self.toggles = toggles;
+        let count = self.shared.control().toggle_count.load(Acquire);
+        self.toggles.continue_from(toggles, count);
         self.epochs.continue_from(last, offset);
         self.continued = true;
         // Whoever asked for reports of the collector before does not wait for them any more.
@@ -438,21 +441,11 @@ impl<'a> Collector<'a> {
 
     fn look_at_toggles(&mut self) {
         let c = self.shared.control();
-        let n = c.toggle_count.load(Acquire);
-        if n.wrapping_sub(self.toggles) > TOGGLES as u64 {
-            self.toggles = n.saturating_sub(TOGGLES as u64);
-        }
-        while self.toggles < n {
-            let t = &c.toggles[self.toggles as usize % TOGGLES];
-            // 0: the signal handler has reserved the entry and not written it yet.
-            let ticks = t.time.swap(0, Acquire);
-            if ticks == 0 {
-                break;
-            }
-            let ticks = self.epochs.recorded(Ticks(ticks));
-            let on = u32::from(t.on.load(Relaxed) & 1 == 1);
-            self.out.put(kind::TOGGLE, &Toggle { ticks, on }.encode());
-            self.toggles += 1;
+        // What was read at the look before is in the file.
+        self.toggles.are_written(&c.toggles);
+        for taken in self.toggles.take(&c.toggles, c.toggle_count.load(Acquire)) {
+            let ticks = taken.time.map_or(self.passed, |time| self.epochs.recorded(Ticks(time)));
+            self.out.put(kind::TOGGLE, &Toggle { ticks, on: taken.on.into() }.encode());
         }
     }
 
