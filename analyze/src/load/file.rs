@@ -3,6 +3,7 @@
 use crate::Error;
 use prof_os::files::open_regular;
 use prof_trace::chunk::{self, HeaderError, Next};
+use prof_trace::damage::Search;
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,10 +13,6 @@ use std::path::{Path, PathBuf};
 const BLOCK: usize = 1 << 20;
 /// Number of bytes read at a time while chunks are passed over: little more than the header of each.
 const SMALL_BLOCK: usize = 4 << 10;
-/// Kinds of chunks that are looked for behind damage, with room for those of later versions.
-const KINDS: std::ops::RangeInclusive<u16> = 1..=64;
-/// Limit of the bytes that are checksummed in search of them: a made-up file must not take for ever.
-const SEARCH: u64 = 1 << 30;
 
 /// Result of [`ChunkFile::next`].
 pub(crate) enum Item<'a> {
@@ -42,8 +39,7 @@ pub(crate) struct ChunkFile {
     version: u32,
     /// Bytes of damage that were passed over.
     skipped: u64,
-    /// Bytes that may still be checksummed in search of chunks behind damage.
-    search: u64,
+    search: Search,
     /// Least number of bytes that are read at a time.
     block: usize,
 }
@@ -87,7 +83,7 @@ impl ChunkFile {
             base,
             version,
             skipped: 0,
-            search: SEARCH,
+            search: Search::default(),
             block: BLOCK,
         })
     }
@@ -170,7 +166,8 @@ impl ChunkFile {
                 Next::Damaged => Item::Damaged,
             };
             let at = self.position();
-            let Some(next) = self.behind_damage(at) else { return Ok(end) };
+            let next = self.search.behind(&self.file, at, self.len());
+            let Some(next) = next.ok().flatten() else { return Ok(end) };
             self.skipped += next - at;
             (self.base, self.at) = (next, 0);
             self.buf.clear();
@@ -223,52 +220,6 @@ impl ChunkFile {
             }
         }
         Ok(())
-    }
-
-    /// Looks for the first whole chunk behind `at`, where there is none.
-    fn behind_damage(&mut self, at: u64) -> Option<u64> {
-        let len = self.len();
-        // If the payload alone is damaged, the header says where the next one is; what looks like a chunk within the
-        // payload is none.
-        let header = self.buf[self.at..].first_chunk::<8>().copied();
-        let claimed = header.map(|h| u64::from(u32::from_le_bytes([h[4], h[5], h[6], h[7]])));
-        if let Some(next) = claimed.map(|n| at + chunk::CHUNK_HEADER as u64 + n)
-            && next < len
-            && self.is_chunk(next, len)
-        {
-            return Some(next);
-        }
-        let mut from = at + 1;
-        while from + chunk::CHUNK_HEADER as u64 <= len {
-            let block = self.reread(from, (len - from).min(2 * BLOCK as u64) as usize).ok()?;
-            for (k, h) in block.windows(chunk::CHUNK_HEADER).enumerate() {
-                let kind = u16::from_le_bytes([h[0], h[1]]);
-                let next = from + k as u64;
-                if KINDS.contains(&kind) && h[2..4] == [0, 0] && self.is_chunk(next, len) {
-                    return Some(next);
-                }
-            }
-            // The last ones are the first of the next block.
-            from += (block.len() + 1 - chunk::CHUNK_HEADER) as u64;
-        }
-        None
-    }
-
-    /// Returns whether a whole chunk begins at `at`, in a file of `len` bytes.
-    fn is_chunk(&mut self, at: u64, len: u64) -> bool {
-        let header = chunk::CHUNK_HEADER as u64;
-        if len.saturating_sub(at) < header {
-            return false;
-        }
-        let Ok(h) = self.reread(at, 8) else { return false };
-        let payload = u64::from(u32::from_le_bytes([h[4], h[5], h[6], h[7]]));
-        if payload > (chunk::MAX_PAYLOAD as u64).min(len - at - header) {
-            return false;
-        }
-        let Some(left) = self.search.checked_sub(header + payload) else { return false };
-        self.search = left;
-        let bytes = self.reread(at, (header + payload) as usize);
-        bytes.is_ok_and(|bytes| matches!(chunk::next(&bytes), Next::Chunk(..)))
     }
 
     /// Reads bytes again that were returned before.

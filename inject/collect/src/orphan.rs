@@ -9,6 +9,7 @@ use prof_os::pid_namespace::{PidNamespace, number_in};
 use prof_os::process::{effective_uid, folder, start_time};
 use prof_os::{Pid, clock_ticks};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
+use prof_trace::damage::Search;
 use prof_trace::derived::Zipped;
 use prof_trace::event::Codec;
 use prof_trace::pack::{Packed, Unpacker};
@@ -311,6 +312,19 @@ impl Last {
     }
 }
 
+/// Reads the bytes of the next chunk, as far as the file has them.
+fn read_chunk(r: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<()> {
+    bytes.clear();
+    r.by_ref().take(CHUNK_HEADER as u64).read_to_end(bytes)?;
+    if let Some(head) = bytes.first_chunk::<CHUNK_HEADER>() {
+        let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+        if len <= MAX_PAYLOAD {
+            r.by_ref().take(len as u64).read_to_end(bytes)?;
+        }
+    }
+    Ok(())
+}
+
 impl Left {
     /// Reads the recording of process `pid`.
     fn of(pid: Pid, file: &File, path: &Path) -> Result<Self, Error> {
@@ -366,23 +380,23 @@ impl Left {
             return Ok(None);
         }
         let mut left = Self { len: FILE_HEADER as u64, events: Some(0), ..Default::default() };
-        let mut bytes = Vec::new();
+        let (mut bytes, mut search) = (Vec::new(), Search::default());
         loop {
-            let mut head = [0u8; CHUNK_HEADER];
-            if r.read_exact(&mut head).is_err() {
-                return Ok(Some(left));
+            read_chunk(&mut r, &mut bytes)?;
+            match chunk::next(&bytes) {
+                Next::Chunk(k, payload, n) => {
+                    left.len += n as u64;
+                    left.note(k, payload);
+                }
+                Next::End => return Ok(Some(left)),
+                Next::Partial | Next::Damaged => {
+                    // What is whole behind damage stays in the recording: readers find it, too.
+                    let next = search.behind(file, left.len, file.metadata()?.len())?;
+                    let Some(next) = next else { return Ok(Some(left)) };
+                    (left.len, left.events) = (next, None);
+                    r.seek(SeekFrom::Start(next))?;
+                }
             }
-            bytes.clear();
-            bytes.extend_from_slice(&head);
-            let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
-            let whole =
-                len <= MAX_PAYLOAD && r.by_ref().take(len as u64).read_to_end(&mut bytes)? == len;
-            let Next::Chunk(k, payload, n) = chunk::next(&bytes) else { return Ok(Some(left)) };
-            if !whole {
-                return Ok(Some(left));
-            }
-            left.len += n as u64;
-            left.note(k, payload);
         }
     }
 
@@ -541,6 +555,18 @@ mod tests {
             assert_eq!((left.len, left.toggles, left.ended), (whole, 0, false));
             assert_eq!(left.last_pass.map(|p| p.number), Some(4));
             assert!(matches!(&left.last[&9], Last::Plain(last) if *last == e));
+        }
+        // Damage in the midst ends nothing: what follows it is read, and would not be cut off.
+        for at in [FILE_HEADER, FILE_HEADER + CHUNK_HEADER] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x80;
+            std::fs::write(&dir, &damaged).expect("write");
+            let left = Left::read(&File::open(&dir).expect("open"));
+            let left = left.expect("read").expect("a recording");
+            assert_eq!((left.len, left.toggles), (bytes.len() as u64, 1));
+            assert!(
+                left.last_pass.is_none() && left.last.contains_key(&9) && left.events.is_none()
+            );
         }
         std::fs::write(&dir, b"something else").expect("write");
         assert!(Left::read(&File::open(&dir).expect("open")).expect("read").is_none());

@@ -27,6 +27,8 @@ pub mod capture;
 #[cfg(feature = "std")]
 pub mod chunk;
 #[cfg(feature = "std")]
+pub mod damage;
+#[cfg(feature = "std")]
 pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
