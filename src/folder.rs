@@ -12,6 +12,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use prof_analyze::rewrite::fold;
 use prof_collect::{Copied, Folder, create_recording, new_path, remove_left};
 use prof_os::Pid;
+use prof_os::stat::Stat;
 use prof_trace::records::FoldFailed;
 use prof_trace::values::text::bytes;
 use std::fs::{self, File};
@@ -21,6 +22,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode};
+use std::time::Duration;
 
 /// Priority of the process: it has to come to its end, but may take its time.
 const NICE: i32 = 5;
@@ -117,6 +119,8 @@ pub(crate) struct Folds {
     /// Descriptor by which the recording is saved if it is deleted.
     kept: Option<i32>,
     work: Option<(Child, File)>,
+    /// Processor time of the processes that have ended, and of the one that is at work.
+    spent: [Duration; 2],
     /// The new file has a name.
     has_name: bool,
 }
@@ -124,7 +128,7 @@ pub(crate) struct Folds {
 impl Folds {
     /// Creates it for a recording, given another descriptor that leads to it.
     pub(crate) fn of(about: About, kept: Option<i32>) -> Self {
-        Self { about, kept, work: None, has_name: false }
+        Self { about, kept, work: None, spent: Default::default(), has_name: false }
     }
 
     /// Returns the status of the open recording, if it is still at its path.
@@ -163,6 +167,19 @@ impl Folds {
         let child = command.spawn().context("there is no process for it (`ulimit -u`?)")?;
         self.work = Some((child, file));
         Ok(())
+    }
+
+    /// Notes the processor time of the process that is at work.
+    fn look_at_time(&mut self) {
+        let pid = self.work.as_ref().map(|(child, _)| Pid::from_u32(child.id()));
+        if let Some(stat) = pid.and_then(Stat::of) {
+            self.spent[1] = Duration::from_millis(stat.cpu_ms());
+        }
+    }
+
+    /// Notes that the process has ended.
+    fn has_spent(&mut self) {
+        self.spent = [self.spent[0] + self.spent[1], Duration::ZERO];
     }
 
     /// Returns what the process has written, which has ended.
@@ -230,12 +247,18 @@ impl Folder for Folds {
     }
 
     fn poll(&mut self) -> Option<Result<Copied, String>> {
+        self.look_at_time();
         let ended = match &mut self.work.as_mut()?.0.try_wait() {
             Ok(status) => status.is_some(),
             Err(_) => true,
         };
         let (child, file) = self.work.take_if(|_| ended)?;
+        self.has_spent();
         Some(Self::result(child, file, self.about.memory).map_err(|e| format!("{e:#}")))
+    }
+
+    fn spent(&self) -> Duration {
+        self.spent.iter().sum()
     }
 
     fn replace(&mut self, new: &File) -> Result<(), String> {
@@ -243,9 +266,11 @@ impl Folder for Folds {
     }
 
     fn give_up(&mut self) {
+        self.look_at_time();
         if let Some((mut child, _)) = self.work.take() {
             let _ = child.kill();
             let _ = child.wait();
+            self.has_spent();
         }
         if std::mem::take(&mut self.has_name) {
             let _ = fs::remove_file(new_path(&self.about.path));

@@ -12,9 +12,11 @@ use prof_analyze::leaks::{Class, LeakOptions, Leaks};
 use prof_analyze::query::{By, Filter, Query, QueryError, SIZE_CLASSES, Span};
 use prof_analyze::rewrite::fold;
 use prof_analyze::{Follower, Index, Note};
+use prof_trace::chunk::{self, Next};
+use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
-use prof_trace::records::Step;
+use prof_trace::records::{Step, ThreadsLeft, kind};
 use prof_trace::ticks::Ticks;
 use std::collections::BTreeMap;
 
@@ -264,4 +266,78 @@ fn a_follower_and_a_recording_without_an_end_say_until_when() {
     let until = got.analysis().meta().clock.ns(steps.last().expect("steps").end);
     let note = Note::Aggregated { until_ns: Some(until.max(1)), killed: true, events: None };
     assert!(got.analysis().notes().contains(&note), "{:?}", got.analysis().notes());
+}
+
+/// Writes each step with more than one stack as two records with the same end, as steps with very many stacks are.
+fn halved(file: &Temp) -> Temp {
+    let bytes = std::fs::read(&file.0).expect("a recording");
+    let mut at = chunk::file_header().len();
+    let mut new = bytes[..at].to_vec();
+    while let Next::Chunk(k, payload, n) = chunk::next(&bytes[at..]) {
+        at += n;
+        let zipped = Zipped::decode(payload).filter(|z| k == kind::ZIPPED && z.kind == kind::STEP);
+        let unzipped = zipped.and_then(|z| z.unzip());
+        let step = match &unzipped {
+            Some(payload) => Step::decode(payload),
+            None => Step::decode(payload).filter(|_| k == kind::STEP),
+        };
+        let Some(step) = step.filter(|step| step.stacks.len() > 1) else {
+            chunk::put(&mut new, k, payload);
+            continue;
+        };
+        for half in step.stacks.chunks(step.stacks.len().div_ceil(2)) {
+            let record = Step { stacks: half.to_vec(), ..step.clone() };
+            chunk::put(&mut new, kind::STEP, &record.encode());
+        }
+    }
+    Temp::new(&new)
+}
+
+#[test]
+fn a_step_in_several_records_is_one_moment() {
+    for seed in 1..20u64 {
+        let mut r = Random(seed * 0x2f1_97b1);
+        let w = make(&mut r, 3000, 4);
+        let events = write(&mut r, &w, 4, Compress::None);
+        let (file, _) = aggregated(&events.bytes, 5, true);
+        let (whole, half) = (open(&file), open(&halved(&file)));
+        let nodes = whole.analysis().groups().iter().map(|g| g.node);
+        let some: Vec<String> = nodes.step_by(2).map(|n| n.to_string()).collect();
+        let mut only = Filter::default();
+        only.set("stacks", &some.join(",")).expect("a filter");
+        let of = |i: &Index, filter: &Filter| {
+            let q = Query::new(i, filter).expect("a query");
+            let t = q.timeline(&Span::whole(i, 40), false).expect("a timeline");
+            let f = q.analysis(None).expect("figures").totals().figures;
+            let sizes = q.by(By::Sizes, SIZE_CLASSES, None).expect("sizes");
+            let sizes: Vec<_> = sizes.iter().map(|g| (g.node, g.figures)).collect();
+            (t.live_bytes.max, t.live_bytes.last, t.allocations, f, sizes)
+        };
+        for filter in [&only, &Filter::default()] {
+            assert_eq!(of(&whole, filter), of(&half, filter), "{seed}");
+        }
+    }
+}
+
+#[test]
+fn threads_that_end_and_begin_are_not_mixed_up() {
+    let mut m = Maker::new();
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x10, 0]]);
+    let at = |n: u64| 1000 + 1000 * n;
+    // Each thread frees first what the one before it has allocated last, and leaves a block to the next.
+    for n in 1..=200u64 {
+        m.pass(at(n));
+        let last = (n > 1).then(|| free(at(n) + 10, 64 * (n - 1)));
+        let own =
+            [alloc(at(n) + 20, 16, 8, 1), free(at(n) + 30, 16), alloc(at(n) + 40, 64 * n, 32, 1)];
+        m.events(n as u32, &last.into_iter().chain(own).collect::<Vec<_>>());
+        m.pass(at(n) + 500);
+        m.put(kind::THREADS_LEFT, &ThreadsLeft { numbers: vec![n] }.encode());
+    }
+    m.pass(at(201)).pass(at(202)).end(at(202));
+    let (file, _) = aggregated(&m.bytes, 3, true);
+    let (full, got) = (open(&m.file()), open(&file));
+    let (a, b) = (full.analysis(), got.analysis());
+    assert_eq!((a.totals(), exact(a.groups())), (b.totals(), exact(b.groups())));
+    assert_eq!(b.totals().figures.temporary, 200);
 }

@@ -9,7 +9,7 @@ use prof_analyze::rewrite::fold;
 use prof_analyze::{Analysis, Follower, Note};
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
-use prof_trace::records::{FoldEnd, Folded, Target, kind};
+use prof_trace::records::{FoldEnd, Folded, Target, ThreadsLeft, kind};
 use prof_trace::ticks::Ticks;
 use std::path::Path;
 
@@ -200,4 +200,64 @@ fn only_folded_recordings_have_the_newer_version_and_another_recording_is_not_fo
     std::fs::rename(&second.0, &first.0).expect("rename");
     let error = follower.poll().expect_err("events are gone").to_string();
     assert!(error.contains("begin"), "{error}");
+}
+
+#[test]
+fn threads_that_have_ended_leave_only_their_live_blocks() {
+    const EACH: u64 = 100;
+    let mut m = Maker::new();
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x10, 0]]);
+    let at = |thread: u64| 1000 + 1000 * thread;
+    // Each thread makes two blocks, and frees one. Every tenth keeps the other, which the last thread else frees.
+    for thread in 1..=EACH {
+        let (number, addr) = (thread as u32, 4096 * thread);
+        m.thread(number, 7 + number, &format!("t{thread}")).pass(at(thread));
+        let (first, kept) =
+            (alloc(at(thread) + 10, addr, 16, 1), alloc(at(thread) + 30, addr + 64, 32, 1));
+        m.events(number, &[first, free(at(thread) + 20, addr), kept]);
+    }
+    let freed = (1..=EACH).filter(|n| n % 10 != 0).map(|n| free(at(EACH) + 100 + n, 4096 * n + 64));
+    m.events(EACH as u32, &freed.collect::<Vec<_>>());
+    let numbers = (1..EACH).collect();
+    m.pass(at(EACH + 1)).put(kind::THREADS_LEFT, &ThreadsLeft { numbers }.encode());
+    (EACH + 2..EACH + 20).for_each(|n| _ = m.pass(at(n)));
+    let last = |n: u64| [alloc(at(n), 16, 8, 1), free(at(n) + 1, 16)];
+    m.events(EACH as u32, &last(EACH + 19));
+    let names = |bytes: &[u8]| -> Vec<u32> {
+        let all = open(&Temp::new(bytes));
+        let mut names: Vec<u32> = all.analysis().meta().threads.keys().copied().collect();
+        names.sort_unstable();
+        names
+    };
+    let carried = |bytes: &[u8]| -> Vec<u64> {
+        let (mut rest, mut found) = (&bytes[chunk::file_header().len()..], Vec::new());
+        while let chunk::Next::Chunk(k, payload, n) = chunk::next(rest) {
+            if k == kind::FOLD_END {
+                let end = FoldEnd::decode(payload).expect("whole");
+                found = end.threads.chunks(FoldEnd::THREAD).map(|t| t[0]).collect();
+            }
+            rest = &rest[n..];
+        }
+        found
+    };
+    let whole = m.bytes.clone();
+    let once = folded(&m.file().0, 100).expect("long enough");
+    let tens: Vec<u32> = (1..=EACH as u32).filter(|n| n % 10 == 0).collect();
+    assert_eq!(names(&once), tens, "all others have ended, and nothing of theirs is live");
+    assert_eq!(carried(&once), tens.iter().map(|n| u64::from(*n)).collect::<Vec<_>>());
+    // The blocks of the ones that are left go, too, and so do the threads at the next fold, but for the one that lives.
+    let mut m = Maker::new();
+    m.bytes = once.clone();
+    let rest = tens.iter().map(|n| free(at(EACH + 21) + u64::from(*n), 4096 * u64::from(*n) + 64));
+    m.pass(at(EACH + 21)).events(EACH as u32, &rest.collect::<Vec<_>>());
+    (EACH + 22..EACH + 40).for_each(|n| _ = m.pass(at(n)));
+    m.events(EACH as u32, &last(EACH + 39));
+    let long = m.bytes.clone();
+    let twice = folded(&m.file().0, 100).expect("long enough");
+    assert_eq!((names(&twice), carried(&twice)), (vec![EACH as u32], vec![EACH]));
+    for (before, after) in [(&whole, &once), (&long, &twice)] {
+        let [a, b] = [before, after].map(|bytes| open(&Temp::new(bytes)));
+        assert_eq!(a.analysis().totals(), b.analysis().totals());
+        assert_eq!(by_node(a.analysis().groups()), by_node(b.analysis().groups()));
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::heap::{Bucket, Counts, Course, Group, Totals, figures_of, to_figures, to_totals};
 use prof_trace::records::{SIZE_FIGURES, StackStep, Step};
+use prof_trace::ticks::Ticks;
 use std::collections::HashMap;
 
 /// The figures of a recording up to one of its steps.
@@ -59,7 +60,7 @@ impl Summed {
         };
         let (live, extents) =
             ((f.live_bytes, f.live_count), [(least_bytes, least), (most_bytes, most)]);
-        self.steps.add(step, counts, live, extents);
+        self.steps.add([step.begin, step.end], counts, live, extents);
     }
 
     fn stack(&mut self, s: &StackStep) {
@@ -112,18 +113,19 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Adds a step with the counts, live bytes and blocks at its end, and the least and the most of these within it.
+    /// Adds a step from `begin` to `end`, with the counts, live bytes and blocks at its end, and the least and the most of these
+    /// within it.
     pub(crate) fn add(
         &mut self,
-        step: &Step,
+        [begin, end]: [Ticks; 2],
         counts: Counts,
         live: (u64, u64),
         [least, most]: [(u64, u64); 2],
     ) {
-        let long = step.end.since(step.begin);
+        let long = end.since(begin);
         self.longest = self.longest.max(long);
         // The step counts in the column that its last tick belongs to.
-        let time = step.end.saturating_sub(1).max(step.begin);
+        let time = end.saturating_sub(1).max(begin);
         let before = (self.now.bytes.last, self.now.blocks.last);
         if self.course.is_over(time) {
             self.course.advance(time, self.now.counts, before);

@@ -322,6 +322,11 @@ impl<W: Watch> Replay<W> {
         g
     }
 
+    /// Forgets which block a thread had allocated last: the index is another thread's from now on.
+    pub(crate) fn forget_thread(&mut self, thread_index: u32) {
+        *self.newest(thread_index) = 0;
+    }
+
     #[inline(always)]
     fn newest(&mut self, thread_index: u32) -> &mut u64 {
         let at = thread_index as usize;

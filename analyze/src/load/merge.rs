@@ -137,6 +137,10 @@ pub(crate) struct Merge {
     /// Indices of the threads by number. Blocks of a census have one of their own, whatever the events say.
     by_number: HashMap<(u32, bool), u32>,
     numbers: Vec<u32>,
+    /// Threads that have ended, whose events wait or are being passed on.
+    leaving: Vec<u32>,
+    /// Indices of threads that have ended, for new ones.
+    free: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// Waiting packed chunks, and the memory of all waiting events.
     pub(crate) pending: Pending,
@@ -171,6 +175,12 @@ impl Merge {
         self.threads.iter().map(|t| (t.carried.usual, t.carried.rate, t.carried.last_time))
     }
 
+    /// Returns the indices of the threads of which events wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u32> {
+        let waits = |t: &ThreadQueue| t.head.is_some() || !t.waiting.is_empty();
+        (0..).zip(&self.threads).filter(move |(_, t)| waits(t)).map(|(i, _)| i)
+    }
+
     /// Returns the indices of the threads of which half of a reallocation is passed on.
     pub(crate) fn halved(&self) -> impl Iterator<Item = u32> {
         let halved = |t: &ThreadQueue| t.head.is_some_and(|op| op.kind == OpKind::ReallocNew);
@@ -180,9 +190,12 @@ impl Merge {
     /// Adds events of a thread.
     pub(crate) fn push(&mut self, thread: u32, waiting: Waiting, load: Load<'_>) {
         let is_census = matches!(waiting, Waiting::Census(_));
-        let next = self.threads.len() as u32;
+        let next = self.free.last().copied().unwrap_or(self.threads.len() as u32);
         let thread_index = *self.by_number.entry((thread, is_census)).or_insert(next);
-        if thread_index == next {
+        if thread_index == next && self.free.pop().is_some() {
+            self.threads[next as usize] = ThreadQueue::default();
+            self.numbers[next as usize] = thread;
+        } else if thread_index == next {
             self.threads.push(ThreadQueue::default());
             self.numbers.push(thread);
         }
@@ -190,6 +203,29 @@ impl Merge {
         if self.threads[thread_index as usize].head.is_none() {
             self.pass(thread_index, Turn::NONE, load, &mut |_| ());
         }
+    }
+
+    /// Notes that threads have ended, and that all their events were added.
+    pub(crate) fn leave(&mut self, threads: &[u64]) {
+        self.leaving.extend(threads.iter().filter_map(|n| u32::try_from(*n).ok()));
+    }
+
+    /// Forgets the threads that have ended and of which all is passed on, and returns their indices, which new threads will have:
+    /// for those who need to know threads only while they have events.
+    pub(crate) fn forget_ended(&mut self) -> Vec<u32> {
+        let Self { threads, by_number, leaving, free, .. } = self;
+        let before = free.len();
+        leaving.retain(|number| {
+            let Some(&index) = by_number.get(&(*number, false)) else { return false };
+            let queue = &threads[index as usize];
+            let waits = queue.head.is_some() || !queue.waiting.is_empty();
+            if !waits {
+                by_number.remove(&(*number, false));
+                free.push(index);
+            }
+            waits
+        });
+        free[before..].to_vec()
     }
 
     /// Adds events of a thread that are encoded as in the ring; `from` is the decoding state before them.
@@ -423,5 +459,31 @@ mod tests {
         merge.drain(None, &mut |_, _| None, &mut |_| passed += 1);
         assert_eq!((passed, merge.pending.bytes), (rounds * 10_000, 0));
         assert!(merge.takes_decoded());
+    }
+    #[test]
+    fn new_threads_have_the_indices_of_ended_ones() {
+        let (mut merge, mut passed) = (Merge::default(), Vec::new());
+        for thread in 1..=1000u32 {
+            let time = u64::from(thread) * 10;
+            let event = |n| Event::Free { time: Ticks(time + n), addr: 0x1000, node: thread };
+            merge.push_decoded(thread, vec![event(0), event(2)]);
+            merge.leave(&[u64::from(thread)]);
+            let mut pass = |merge: &mut Merge, limit| {
+                merge.drain(Some(Ticks(limit)), &mut |_, _| None, &mut |op| passed.push(op.node));
+            };
+            pass(&mut merge, time + 1);
+            assert_eq!(merge.forget_ended(), [0; 0], "an event of it waits");
+            pass(&mut merge, time + 3);
+            assert_eq!((merge.forget_ended(), merge.numbers()), (vec![0], &[thread][..]));
+        }
+        assert_eq!(passed, (1..=1000).flat_map(|n| [n, n]).collect::<Vec<_>>());
+        merge.leave(&[7]);
+        assert_eq!(merge.forget_ended(), [0; 0], "it is not there");
+        // Two that live have indices of their own.
+        for thread in [2001, 2002, 2001] {
+            let (time, addr) = (Ticks(1 << 20), 16);
+            merge.push_decoded(thread, vec![Event::Free { time, addr, node: 0 }]);
+        }
+        assert_eq!(merge.numbers(), [2001, 2002]);
     }
 }

@@ -23,8 +23,7 @@ use std::sync::Arc;
 /// Greatest depth of a stack that is followed, so that nodes that form a cycle do no harm.
 const DEEPEST: usize = 4096;
 
-/// Greatest number of sampling distances that are kept. The collector changes the distance every few seconds at most, so
-/// more are not to be expected.
+/// Greatest number of sampling distances that are kept: a week of several changes a minute.
 const DISTANCES: usize = 1 << 16;
 
 /// Limit of the bytes decompressed in excess of the usual, so that a small file can't fill the memory.
@@ -312,9 +311,15 @@ impl Meta {
     }
 
     fn distance(&mut self, d: &Distance) {
-        if d.bytes > 0 && self.distances.len() < DISTANCES {
-            self.distances.push((d.ticks, d.bytes));
+        if d.bytes == 0 {
+            return;
         }
+        // Of the older ones each second goes: the present one is to be known.
+        if self.distances.len() >= DISTANCES {
+            let older: Vec<_> = self.distances.drain(..DISTANCES / 2).step_by(2).collect();
+            self.distances.splice(..0, older);
+        }
+        self.distances.push((d.ticks, d.bytes));
     }
 
     /// Returns whether the recording is one of the kernel's own memory, as `prof kernel` makes it.

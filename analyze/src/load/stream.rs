@@ -376,6 +376,11 @@ impl Stream {
         self.merge.carried().collect()
     }
 
+    /// Returns the indices of the threads of which events wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.merge.waiting()
+    }
+
     /// Returns the indices of the threads of which half of a reallocation is passed on.
     pub(crate) fn halved(&self) -> Vec<u32> {
         self.merge.halved().collect()

@@ -90,10 +90,16 @@ impl Query<'_> {
         let at = self.step_at(until)?;
         let mut levels = vec![Level::default(); count];
         let mut all = Level::default();
-        let mut touched = Vec::new();
+        let (mut touched, mut end) = (Vec::new(), Ticks::ZERO);
         let sum = self.steps(|before, step| {
             if step.end > at {
                 return false;
+            }
+            // A step of very many stacks is several records with the same end: a moment is the end of the last.
+            if step.end != end {
+                all.note(end);
+                touched.drain(..).for_each(|class: usize| levels[class].note(end));
+                end = step.end;
             }
             for (group, s) in groups_of(before, step) {
                 if !self.has_group(group) {
@@ -107,10 +113,10 @@ impl Query<'_> {
                     }
                 });
             }
-            all.note(step.end);
-            touched.drain(..).for_each(|class| levels[class].note(step.end));
             true
         })?;
+        all.note(end);
+        touched.drain(..).for_each(|class| levels[class].note(end));
         let sums = self.sums_of(&sum, by, &mut levels, count);
         for (_, g) in sum.groups.iter().enumerate().filter(|(i, _)| self.has_group(*i)) {
             // What all have had is no less than what one has had.
@@ -223,18 +229,26 @@ impl Query<'_> {
     fn course_of_some(&self) -> Result<(crate::heap::Course, u64), ScanError> {
         let mut steps = Steps::default();
         let (mut now, mut live) = (Counts::default(), (0u64, 0u64));
+        // The step whose records are being added up, and what was live before it.
+        let mut open: Option<([Ticks; 2], (u64, u64))> = None;
+        let mut put = |(times, was): ([Ticks; 2], (u64, u64)), now: Counts, live: (u64, u64)| {
+            let least = (was.0.min(live.0), was.1.min(live.1));
+            let most = (was.0.max(live.0), was.1.max(live.1));
+            steps.add(times, now, live, [least, most]);
+        };
         self.steps(|before, step| {
-            let was = live;
+            if open.is_none_or(|(times, _)| times[1] != step.end) {
+                let next = Some(([step.begin, step.end], live));
+                std::mem::replace(&mut open, next).into_iter().for_each(|o| put(o, now, live));
+            }
             for (group, s) in groups_of(before, step) {
                 if self.has_group(group) {
                     count(&mut now, &mut live, s);
                 }
             }
-            let least = (was.0.min(live.0), was.1.min(live.1));
-            let most = (was.0.max(live.0), was.1.max(live.1));
-            steps.add(step, now, live, [least, most]);
             true
         })?;
+        open.into_iter().for_each(|o| put(o, now, live));
         Ok((steps.course(), steps.longest))
     }
 

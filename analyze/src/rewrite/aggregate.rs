@@ -114,6 +114,7 @@ impl Aggregate {
         });
         replay.take(batch);
         batch.clear();
+        merge.forget_ended().into_iter().for_each(|index| replay.forget_thread(index));
         self.until = limit.unwrap_or(self.replay.totals().last_ticks).max(self.until);
     }
 
@@ -179,6 +180,10 @@ impl Sieve for Aggregate {
 
     fn decoded(&mut self, thread: u32, events: Vec<Event>) {
         self.merge.push_decoded(thread, events);
+    }
+
+    fn left(&mut self, threads: &[u64]) {
+        self.merge.leave(threads);
     }
 
     fn pass(&mut self, pass: &Pass, to: &mut dyn Sieved) {

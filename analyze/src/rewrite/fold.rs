@@ -15,9 +15,10 @@ use crate::heap::{Block, End, Fate, NOWHERE, Replay, Watch};
 use crate::load::{ChunkFile, Item, LoadOptions, Op, OpKind, Sink, Stream};
 use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
-use prof_trace::records::{FoldEnd, Folded, kind};
+use prof_trace::records::{FoldEnd, Folded, Thread, ThreadsLeft, kind};
 use prof_trace::size::Header;
 use prof_trace::ticks::Ticks;
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
 
@@ -81,6 +82,7 @@ pub fn fold(path: &Path, keep: u64, out: &mut dyn Write) -> Result<Fold, Rewrite
         kept: Kept::default(),
         passes: Vec::new().into_iter().peekable(),
         stream_threads: Vec::new(),
+        left: threads_left(&history.left(cut), &stream, &live),
     };
     let counters = w.describe(path, cut, &history, &folded)?;
     w.stream_threads = (0..).map_while(|i| stream.thread_of(i)).collect();
@@ -211,6 +213,25 @@ struct Writer<'a> {
     passes: std::iter::Peekable<std::vec::IntoIter<(Ticks, Vec<u8>)>>,
     /// The numbers of the threads, by thread index.
     stream_threads: Vec<u32>,
+    left: Left,
+}
+
+/// Threads that have ended in the folded part.
+struct Left {
+    /// Those of which the new recording has nothing.
+    gone: HashSet<u32>,
+    /// Those that have live blocks, or events whose order was not final.
+    stay: Vec<u64>,
+}
+
+/// Returns which of the threads that have ended have something left in the new recording, and which not.
+fn threads_left(ended: &HashSet<u32>, stream: &Stream, live: &[Lives]) -> Left {
+    let busy = live.iter().map(|l| l.block.thread_index).chain(stream.waiting());
+    let busy: HashSet<u32> = busy.filter_map(|i| stream.thread_of(i)).collect();
+    let (stay, gone): (Vec<u32>, Vec<u32>) = ended.iter().partition(|n| busy.contains(n));
+    let mut stay: Vec<u64> = stay.into_iter().map(u64::from).collect();
+    stay.sort_unstable();
+    Left { gone: gone.into_iter().collect(), stay }
 }
 
 impl Writer<'_> {
@@ -233,8 +254,8 @@ impl Writer<'_> {
                 continue;
             }
             let Item::Chunk(kind, payload, _) = file.next()? else { break };
-            match Zipped::decode(payload).filter(|_| kind == kind::ZIPPED).map_or(kind, |z| z.kind)
-            {
+            let zipped = Zipped::decode(payload).filter(|_| kind == kind::ZIPPED);
+            match zipped.as_ref().map_or(kind, |z| z.kind) {
                 kind::EVENTS | kind::PACKED | kind::FOLDED | kind::FOLD_END | kind::END => {}
                 kind::COUNTERS => counters = Some(payload.to_vec()),
                 kind::FOLD_FAILED => failed = Some(payload.to_vec()),
@@ -243,6 +264,11 @@ impl Writer<'_> {
                         passes.push((ticks, payload.to_vec()));
                     }
                 }
+                // One chunk names those that stay.
+                kind::THREADS_LEFT => {}
+                kind::THREAD
+                    if self
+                        .is_gone(zipped.and_then(|z| z.unzip()).as_deref().unwrap_or(payload)) => {}
                 _ if stays.drops(at) => {}
                 _ => self.to.put_zipped(kind, payload)?,
             }
@@ -252,6 +278,11 @@ impl Writer<'_> {
                 }
             }
         }
+        if !self.left.stay.is_empty() {
+            let numbers = std::mem::take(&mut self.left.stay);
+            let left = ThreadsLeft { numbers };
+            self.to.put_zipped(kind::THREADS_LEFT, &left.encode())?;
+        }
         // Each names those before it, so the last is enough.
         if let Some(failed) = failed {
             self.to.put_before(kind::FOLD_FAILED, &failed)?;
@@ -259,6 +290,11 @@ impl Writer<'_> {
         passes.sort_by_key(|p| p.0);
         self.passes = passes.into_iter().peekable();
         Ok(counters)
+    }
+
+    /// Returns whether a thread, which this describes, has nothing in the new recording.
+    fn is_gone(&self, payload: &[u8]) -> bool {
+        Thread::decode(payload).is_some_and(|t| self.left.gone.contains(&t.number))
     }
 
     /// Adds the event that begins a block that was live.
@@ -288,7 +324,10 @@ impl Writer<'_> {
         until: Ticks,
     ) -> Result<(), RewriteError> {
         let time = Ticks(until.0.saturating_sub(1));
-        for thread_index in 0..self.stream_threads.len() as u32 {
+        for (thread_index, thread) in (0..).zip(self.stream_threads.clone()) {
+            if self.left.gone.contains(&thread) {
+                continue;
+            }
             let seems = self.kept.newest(thread_index);
             let is = all.newest_of(thread_index);
             if seems != 0 && seems != is && !halved.contains(&thread_index) {
@@ -347,6 +386,9 @@ impl Writer<'_> {
         }
         for (i, (header, rate, last)) in (0..).zip(stream.carried()) {
             let thread = stream.thread_of(i).unwrap_or(0);
+            if self.left.gone.contains(&thread) {
+                continue;
+            }
             let numbers = [u64::from(thread), u64::from(header), u64::from(rate), last.0];
             end.threads.extend(numbers);
         }

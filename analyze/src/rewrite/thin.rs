@@ -3,7 +3,7 @@
 use super::RewriteError;
 use crate::load::{ChunkFile, Clock, Item};
 use prof_trace::derived::Zipped;
-use prof_trace::records::{Pass, Target, kind};
+use prof_trace::records::{Pass, Target, ThreadsLeft, kind};
 use prof_trace::ticks::Ticks;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::path::Path;
 /// Greatest number of chunks of one kind that stay.
 const MOST: usize = 1024;
 /// Kinds of which each chunk says the same of another moment.
-const REPEATED: [u16; 3] = [kind::MEMORY, kind::PROCESS, kind::ALLOCATORS];
+const REPEATED: [u16; 4] = [kind::MEMORY, kind::PROCESS, kind::ALLOCATORS, kind::DISTANCE];
 
 /// A pass of the collector.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +30,8 @@ pub(super) struct Place {
 pub(super) struct History {
     passes: Vec<Place>,
     repeated: BTreeMap<u16, Vec<u64>>,
+    /// The chunks that name threads which have ended: offset of each, and the threads.
+    left: Vec<(u64, Vec<u64>)>,
     /// Offset behind the part that was folded before.
     folded: u64,
     /// Length of the whole chunks.
@@ -52,8 +54,8 @@ impl History {
                 continue;
             }
             let Item::Chunk(kind, payload, _) = file.next()? else { return Ok(all) };
-            let inner = Zipped::decode(payload).filter(|_| kind == kind::ZIPPED).map(|z| z.kind);
-            match inner.unwrap_or(kind) {
+            let zipped = Zipped::decode(payload).filter(|_| kind == kind::ZIPPED);
+            match zipped.as_ref().map_or(kind, |z| z.kind) {
                 kind::TARGET => {
                     if let Some(target) = Target::decode(payload) {
                         clock = Clock::new(&target);
@@ -64,6 +66,12 @@ impl History {
                     let is_timed = clock.sample(&p);
                     let (ticks, is_sized) = (p.ticks, p.rss_pages != 0);
                     all.passes.push(Place { at: all.len, ticks, is_timed, is_sized });
+                }
+                kind::THREADS_LEFT => {
+                    let plain = zipped.and_then(|z| z.unzip());
+                    let left = ThreadsLeft::decode(plain.as_deref().unwrap_or(payload));
+                    let left = left.unwrap_or_default();
+                    all.left.push((all.len, left.numbers));
                 }
                 kind::FOLD_END => all.folded = file.position(),
                 kind if REPEATED.contains(&kind) => {
@@ -84,6 +92,12 @@ impl History {
         // Times that have gone back are no order.
         (last > first && before.ticks.0 > 0 && before.ticks <= cut.ticks)
             .then_some((cut.at, before.ticks))
+    }
+
+    /// Returns the threads that have ended, and have no events behind `cut`.
+    pub(super) fn left(&self, cut: u64) -> HashSet<u32> {
+        let before = self.left.iter().filter(|(at, _)| *at < cut);
+        before.flat_map(|(_, all)| all).filter_map(|n| u32::try_from(*n).ok()).collect()
     }
 
     /// Returns what stays in front of `cut`.

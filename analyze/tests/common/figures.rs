@@ -4,7 +4,7 @@ use super::{Maker, Temp};
 use prof_analyze::rewrite::{Aggregate, AggregateOptions};
 use prof_trace::chunk::{self, Next};
 use prof_trace::event::Event;
-use prof_trace::records::{Events, Pass, Step, Target, kind};
+use prof_trace::records::{Events, Pass, Step, Target, ThreadsLeft, kind};
 use prof_trace::sieve::{Figures, Sieve, Sieved};
 
 /// Writes what a sieve lets through, which has no events.
@@ -49,6 +49,9 @@ pub(crate) fn aggregated(all: &[u8], every: u64, end: bool) -> (Temp, Vec<Step>)
             kind::EVENTS => {
                 let e = Events::decode(payload).expect("events");
                 sieve.events(e.thread, &e.codec(), e.count, &e.bytes);
+            }
+            kind::THREADS_LEFT => {
+                sieve.left(&ThreadsLeft::decode(payload).expect("threads").numbers);
             }
             kind::PASS => {
                 // The sieve writes only the passes that tell the resident memory.

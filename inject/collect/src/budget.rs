@@ -171,13 +171,21 @@ pub(crate) struct Meter {
     /// When was measured last, and what had been spent until then.
     at: Instant,
     before: Option<Spent>,
+    /// Processor time of folds that has been seen, and the part of it that was not judged yet.
+    folds: Duration,
+    owed: Duration,
 }
+
+/// Time over which the processor time of a fold is judged: they are short, come again and again, and take the same time whatever
+/// the distance is at that moment.
+const SPREAD: Duration = Duration::from_secs(120);
 
 impl Meter {
     /// Returns a meter of the recording of process `pid`. Its first look only begins to measure.
     pub(crate) fn new(budget: Budget, pid: Pid) -> Self {
         let target_clock = clock_getcpuclockid(pid.into()).ok();
-        Self { keeper: Keeper::new(budget), target_clock, at: Instant::now(), before: None }
+        let (keeper, at, none) = (Keeper::new(budget), Instant::now(), Duration::ZERO);
+        Self { keeper, target_clock, at, before: None, folds: none, owed: none }
     }
 
     /// Returns all that was spent until now, with so many events; `time` is left out.
@@ -191,15 +199,31 @@ impl Meter {
         }
     }
 
-    /// Measures what was spent since the last look, when so many events had been recorded in all. Returns the new distance
-    /// if it is to change.
-    pub(crate) fn look(&mut self, shared: &Shared, clock: Clock, events: u64) -> Option<u64> {
+    /// Returns the part of the processor time of folds that is judged now, `time` after the last one. All of it is in the end.
+    fn share_of_folds(&mut self, folds: Duration, time: Duration) -> Duration {
+        self.owed += folds.saturating_sub(std::mem::replace(&mut self.folds, folds));
+        let part = (time.as_secs_f64() / SPREAD.as_secs_f64()).min(1.0);
+        let share = self.owed.mul_f64(part);
+        self.owed = self.owed.saturating_sub(share);
+        share
+    }
+
+    /// Measures what was spent since the last look, when so many events had been recorded in all, and folds had taken so much
+    /// processor time. Returns the new distance if it is to change.
+    pub(crate) fn look(
+        &mut self,
+        shared: &Shared,
+        clock: Clock,
+        events: u64,
+        folds: Duration,
+    ) -> Option<u64> {
         let (now, total) = (Instant::now(), self.total(shared, clock, events));
         let time = now - std::mem::replace(&mut self.at, now);
+        let share = self.share_of_folds(folds, time);
         let before = self.before.replace(total)?;
         let spent = Spent {
             time,
-            collector: total.collector.saturating_sub(before.collector),
+            collector: total.collector.saturating_sub(before.collector) + share,
             // The target can write to the counter that this comes from.
             hook: total.hook.saturating_sub(before.hook).min(time.saturating_mul(1 << 10)),
             target: total.target.saturating_sub(before.target),
@@ -211,6 +235,22 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_of_a_fold_is_judged_little_by_little_and_whole() {
+        let mut meter = Meter::new(Budget::default(), Pid::this());
+        let (second, mut all) = (Duration::from_secs(1), Duration::ZERO);
+        let first = meter.share_of_folds(Duration::from_secs(6), second);
+        assert_eq!(first, Duration::from_millis(50), "1 s of 120 s");
+        all += first;
+        for n in 0..3000u64 {
+            let folds = Duration::from_secs(if n < 500 { 6 } else { 8 });
+            let share = meter.share_of_folds(folds, second);
+            assert!(share < Duration::from_millis(70));
+            all += share;
+        }
+        assert!(all > Duration::from_millis(7990) && all <= Duration::from_secs(8), "{all:?}");
+    }
 
     /// Runs the control for so many passes of 10 ms. A program spends `hook` seconds a second on events, and the collector
     /// `collector` and a fixed part, if all blocks of `size` bytes are recorded. Returns the mean cost of the last half, in

@@ -110,12 +110,13 @@ impl Chooser {
         self.meter = Some(meter);
     }
 
-    /// Takes the total of events so far. If the distance is to change, publishes it to the hook and returns it.
+    /// Takes the total of events, and of the processor time of folds, so far. If the distance is to change, publishes it to the hook and returns it.
     pub(crate) fn look(
         &mut self,
         shared: &Shared,
         clock: Clock,
         events: u64,
+        folds: Duration,
         ticks: Ticks,
     ) -> Option<Distance> {
         let now = Instant::now();
@@ -126,7 +127,7 @@ impl Chooser {
             return None;
         }
         let bytes = match &mut self.meter {
-            Some(meter) => meter.look(shared, clock, events)?,
+            Some(meter) => meter.look(shared, clock, events, folds)?,
             None => self.fineness.saw(new, time, c.sample_bytes.load(Relaxed))?,
         };
         c.sample_bytes.store(bytes, Relaxed);

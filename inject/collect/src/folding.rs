@@ -103,6 +103,8 @@ pub trait Folder: std::fmt::Debug + Send {
     fn written(&self) -> u64;
     /// Returns what was written, or why it could not be, when the process has ended.
     fn poll(&mut self) -> Option<Result<Copied, String>>;
+    /// Returns the processor time that processes which fold have taken so far.
+    fn spent(&self) -> Duration;
     /// Gives the new file, which is complete, the name of the recording.
     ///
     /// # Errors
@@ -192,6 +194,11 @@ pub(crate) struct Folding {
 }
 
 impl Folding {
+    /// Returns the processor time that folds have taken so far.
+    pub(crate) fn spent(&self) -> Duration {
+        self.folder.spent()
+    }
+
     pub(crate) fn new(folder: Box<dyn Folder>, limits: &Limits) -> Self {
         let next = limits.max_disk.map_or(u64::MAX, |most| most / BEGIN);
         let (state, least) = (State::Idle, Limits::LEAST);
@@ -515,6 +522,10 @@ mod tests {
     struct Fails(std::sync::Arc<std::sync::atomic::AtomicU64>);
 
     impl Folder for Fails {
+        fn spent(&self) -> Duration {
+            Duration::ZERO
+        }
+
         fn begin(&mut self, _: u64) -> Result<(), String> {
             self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok(())

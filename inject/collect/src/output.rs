@@ -8,7 +8,7 @@ use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Compress, Packed, Packer};
-use prof_trace::records::{Calls, Forked, Hooks, Pass, Runtimes, Target, kind};
+use prof_trace::records::{Calls, Forked, Hooks, Pass, Runtimes, Target, ThreadsLeft, kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
@@ -241,6 +241,12 @@ impl Output {
             }
             self.sieve = Some(s);
             return;
+        }
+        if kind == kind::THREADS_LEFT
+            && let Some(s) = &mut self.sieve
+            && let Some(left) = ThreadsLeft::decode(payload)
+        {
+            s.sieve.left(&left.numbers);
         }
         if self.sieve.as_mut().is_some_and(|s| s.leaves_out(kind)) {
             return;

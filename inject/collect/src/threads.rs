@@ -5,7 +5,7 @@ use crate::output::Output;
 use prof_os::sharers::Sharers;
 use prof_os::status::Status;
 use prof_os::{Pid, process};
-use prof_trace::records::{Thread, kind};
+use prof_trace::records::{Thread, ThreadsLeft, kind};
 use prof_trace::shared::{MEMFD_NAME, SLOTS, Shared};
 use prof_trace::slots;
 use std::collections::{HashMap, HashSet};
@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 const RENAMES: usize = 256;
 /// Number of known threads above which ended ones are forgotten at once.
 const MANY: usize = 4 * SLOTS;
+
+/// Number of ended threads that are written at a time.
+const GONE: usize = 64;
 
 /// Facts about one thread.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Threads {
     known: HashMap<u32, Known>,
     fresh: Vec<u32>,
     left: Vec<u32>,
+    /// Threads in the recording that were forgotten, as they have ended.
+    gone: Vec<u64>,
     nested: bool,
     /// Ids of threads as this process sees them, by their ids in the target's pid namespace.
     outer: HashMap<u32, Pid>,
@@ -52,13 +57,14 @@ impl Threads {
     pub(crate) fn new(pid: Pid) -> Self {
         let status = Status::of(pid).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
-        let (known, fresh, left, outer) = Default::default();
+        let (known, fresh, left, gone, outer) = Default::default();
         let sharers = Sharers::of(pid, MEMFD_NAME);
         Self {
             sharers,
             known,
             fresh,
             left,
+            gone,
             nested,
             outer,
             outer_is_old: true,
@@ -104,7 +110,16 @@ impl Threads {
             self.write_name(serial, out);
         }
         for serial in self.left.drain(..) {
-            self.known.remove(&serial);
+            let known = self.known.remove(&serial);
+            self.gone.extend(known.filter(|k| k.written).map(|_| u64::from(serial)));
+        }
+    }
+
+    /// Writes which threads have ended, if there are many by now. All that was read of their events has to be in front of it.
+    pub(crate) fn write_gone(&mut self, out: &mut Output) {
+        if self.gone.len() >= GONE {
+            let numbers = std::mem::take(&mut self.gone);
+            out.put(kind::THREADS_LEFT, &ThreadsLeft { numbers }.encode());
         }
     }
 
@@ -175,7 +190,14 @@ impl Threads {
                 keep.insert(s.serial.load(Relaxed));
             }
         }
-        self.known.retain(|serial, _| keep.contains(serial));
+        let gone = &mut self.gone;
+        self.known.retain(|serial, k| {
+            let stays = keep.contains(serial);
+            if !stays && k.written {
+                gone.push(u64::from(*serial));
+            }
+            stays
+        });
     }
 
     /// Returns the processes that share the target's memory, the target first.
@@ -267,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_segment_is_free_at_once_when_its_threads_slot_has_another_owner() {
-        let shared = crate::ring_copy::empty();
+        let shared = crate::ring_copy::empty_with(8 << 20);
         ring::fill(&shared);
         let all = ring::free_count(&shared);
         let path = std::env::temp_dir().join(format!("prof-left-slot-{}", std::process::id()));
@@ -288,24 +310,33 @@ mod tests {
         assert_eq!(threads.born(), 2);
         first.put(&shared, Ticks(12));
         // The next owners of its slot end as well, before the collector looks.
-        for serial in 3..50 {
+        for serial in 3..80 {
             Writer::open(&shared, 3, serial).put(&shared, Ticks(u64::from(serial) * 10));
         }
         let seen = pass(&mut drain, &mut threads);
-        assert_eq!(seen, (2 + 1 + 47, 2, all - 2), "those of the last owners alone are held");
+        assert_eq!(seen, (2 + 1 + 77, 2, all - 2), "those of the last owners alone are held");
         assert_eq!(threads.born(), 1, "the others need not be looked for");
-        assert_eq!(drain.ended, 47);
+        assert_eq!(drain.ended, 77);
+        threads.write_gone(&mut out);
+        threads.write_gone(&mut out);
+        out.flush();
         drop(out);
         let bytes = std::fs::read(&path).expect("the recording");
         std::fs::remove_file(&path).expect("remove");
-        let (mut at, mut numbers) = (0, Vec::new());
+        let (mut at, mut numbers, mut left) = (0, Vec::new(), Vec::new());
         while let Next::Chunk(k, payload, n) = next(&bytes[at..]) {
             at += n;
             if k == kind::THREAD {
                 numbers.push(Thread::decode(payload).expect("a thread").number);
             }
+            if k == kind::THREADS_LEFT {
+                left.push((at, ThreadsLeft::decode(payload).expect("threads").numbers));
+            }
         }
-        assert_eq!(numbers, (1..50).collect::<Vec<_>>(), "each is named, once");
+        assert_eq!(numbers, (1..80).collect::<Vec<_>>(), "each is named, once");
+        let [(place, left)] = &mut left[..] else { panic!("{left:?}") };
+        left.sort_unstable();
+        assert_eq!((*place, &left[..]), (at, &(1..=1).chain(3..79).collect::<Vec<u64>>()[..]));
     }
 
     #[test]

@@ -87,6 +87,10 @@ fn all_events_of_all_threads_arrive_in_order() {
 struct NoFolds;
 
 impl Folder for NoFolds {
+    fn spent(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn begin(&mut self, _: u64) -> Result<(), String> {
         unreachable!("no fold is due")
     }

@@ -21,6 +21,9 @@ pub trait Sieve: core::fmt::Debug + Send {
     /// Takes events of a thread if [`takes_decoded`](Self::takes_decoded), in place of [`events`](Self::events).
     fn decoded(&mut self, _thread: u32, _events: Vec<Event>) {}
 
+    /// Takes the numbers of threads that have ended, and of which all events were taken.
+    fn left(&mut self, _threads: &[u64]) {}
+
     /// Takes the next pass, whose events may have been taken before or are taken now. Passes to `to` what is decided.
     fn pass(&mut self, pass: &Pass, to: &mut dyn Sieved);
 

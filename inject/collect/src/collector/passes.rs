@@ -1,6 +1,7 @@
 //! Reads the ring, in passes that are so short that a recording can be folded in between.
 
 use super::{Collector, STACKS_EVERY, memory_stats};
+use crate::folding::Folding;
 use crate::output::Output;
 use crate::pace::Brought;
 use crate::threads::Threads;
@@ -133,6 +134,8 @@ impl Collector<'_> {
         let Self {
             shared, drain, threads, tree, modules, maps, target, out, epochs, files, ..
         } = self;
+        // The look before has brought all their events into the file.
+        threads.write_gone(out);
         modules.discover(shared);
         let new_modules = modules.has_new();
         // The pass record must precede its events, but is only written if there are any: at the first write within the
@@ -176,8 +179,10 @@ impl Collector<'_> {
         self.lend(used);
         let (first, now) = self.shared.segments_now();
         let free = first.saturating_sub(used.saturating_sub(self.drain.open));
+        let folds = self.folding.as_ref().map(Folding::spent).unwrap_or_default();
+        let (clock, events) = (self.epochs.clock(), self.drain.events);
         if let Some(distance) =
-            self.fineness.look(&self.shared, self.epochs.clock(), self.drain.events, reading.ticks)
+            self.fineness.look(&self.shared, clock, events, folds, reading.ticks)
         {
             self.out.put(kind::DISTANCE, &distance.encode());
         }

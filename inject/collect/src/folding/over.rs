@@ -202,6 +202,7 @@ impl Over {
             kind::PASS => self.pass(payload),
             kind::COUNTERS => self.counters = Some(payload.to_vec()),
             kind::PROCESS => self.process(payload),
+            kind::THREADS_LEFT => self.new.put(kind, payload),
             // What a recording of figures alone does not have.
             kind::THREAD
             | kind::CALLS

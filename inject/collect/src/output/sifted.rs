@@ -48,7 +48,7 @@ impl Sifted {
             return false;
         }
         let noted = match kind {
-            kind::THREAD | kind::MAPPINGS | kind::CALL_FILE => return true,
+            kind::THREAD | kind::THREADS_LEFT | kind::MAPPINGS | kind::CALL_FILE => return true,
             kind::PROCESS => &mut self.noted[0],
             kind::COUNTERS => &mut self.noted[1],
             _ => return false,

@@ -43,6 +43,7 @@ pub const WENT_OVER: u16 = 39;
 pub const CENSUS_CLASSES: u16 = 40;
 pub const FORKED: u16 = 41;
 pub const JOINED: u16 = 42;
+pub const THREADS_LEFT: u16 = 43;
 
 const NAMES: [&str; 42] = [
     "target",

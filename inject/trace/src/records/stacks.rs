@@ -18,6 +18,14 @@ record! {
 }
 
 record! {
+    /// Threads that have ended: all events of theirs stand in front of this.
+    ThreadsLeft {
+        /// Their numbers in this file.
+        numbers: ints,
+    }
+}
+
+record! {
     /// Stack nodes, as triples of id, parent id and code address id. A parent stands before its children;
     /// parent 0 is the root.
     Nodes {
