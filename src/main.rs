@@ -19,6 +19,7 @@ mod failure;
 mod family;
 mod folder;
 mod going_on;
+mod interrupted;
 mod kept;
 mod logger;
 mod look;
@@ -33,6 +34,7 @@ mod reporter;
 mod reports;
 mod session;
 mod signals;
+mod switch;
 mod target_record;
 mod term;
 

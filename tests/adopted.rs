@@ -92,3 +92,22 @@ fn a_collector_that_ends_otherwise_is_a_child_like_any_orphan() {
     assert_eq!(target.ask("children"), "done 2 strangers, 2 signals, no more");
     target.quit();
 }
+
+#[test]
+fn a_detach_takes_the_supervisor_of_a_family_away_unnoticed() {
+    let scene = Scene::new("adopts-family");
+    // A name of its own, which no other test's processes have.
+    let name = format!("adopter{}", std::process::id());
+    let copy = scene.path(&name);
+    std::fs::copy(program("adopts.c"), &copy).expect("copied");
+    let mut target = Target::start(&copy, &[]);
+    let folder = scene.path("all").display().to_string();
+    let args = format!("attach --name {name} --follow --look 0s -o {folder}");
+    let message = below(&scene, &mut target, &args);
+    assert!(message.contains("may adopt orphans"), "{message}");
+    assert_eq!(children(target.pid).len(), 2, "a collector and a supervisor");
+    scene.prof(&["detach", &folder]).ok("detach");
+    assert_eq!(children(target.pid), Vec::<i32>::new());
+    assert_eq!(target.ask("children"), NONE);
+    target.quit();
+}

@@ -190,3 +190,42 @@ fn the_cgroup_of_a_process_whose_first_thread_has_ended_is_that_of_the_others() 
     assert!(out.stderr.contains(group.name()), "{out:?}");
     target.kill();
 }
+
+/// The kernel tells of new processes, and not of those that are moved.
+#[test]
+fn a_process_that_is_moved_into_a_followed_cgroup_is_recorded() {
+    let Some(group) = Group::new("moved") else { return };
+    let scene = Scene::new("cgroup-moved");
+    let [mut first, mut late] = [(); 2].map(|()| Target::start(&program("toggle.c"), &[]));
+    group.add(first.pid);
+    let dir = group.dir.display().to_string();
+    scene.prof(&["attach", "--cgroup", &dir, "--follow", "-o", "all"]).ok("attach");
+    group.add(late.pid);
+    let is_recorded = |line: &str| {
+        line.starts_with(&format!("process {} ", late.pid)) && line.contains("): recording")
+    };
+    until("the process that was moved is recorded", || {
+        scene.prof(&["status", "all"]).ok("status").stdout.lines().any(is_recorded)
+    });
+    late.ask("alloc 100");
+    scene.prof(&["detach", "all"]).ok("detach");
+    first.quit();
+    late.quit();
+}
+
+#[test]
+fn children_from_the_fork_on_take_room_in_the_cgroup_and_an_attach_says_when_there_is_none() {
+    let Some(group) = Group::new("heirs") else { return };
+    let scene = Scene::new("cgroup-heirs");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    group.add(target.pid);
+    let said = "are not recorded from it on";
+    for (folder, left, is_said) in [("small", 100 << 20, true), ("large", 400 << 20, false)] {
+        group.leave(left);
+        let out = scene.prof(&["attach", "--children", &pid, "-o", folder]).ok("attach");
+        assert_eq!(out.stderr.contains(said), is_said, "{out:?}");
+        scene.prof(&["detach", folder]).ok("detach");
+    }
+    target.quit();
+}

@@ -1,6 +1,8 @@
 //! Families whose recordings have figures of blocks that are not in them: commands on the folder take them as one recording.
 
 use common::build::program;
+use common::disk::{small_disk, unmount};
+use common::family::Family;
 use common::{Report, Scene, Target, until};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -200,4 +202,38 @@ fn folded_recordings_are_joined() {
     assert!(warned.contains("warning   the recording is not complete"), "{warned}");
     let strict = check(&["--strict"]);
     assert!(strict.code == 1 && strict.stdout.contains("FAILED    the recording"), "{strict:#?}");
+}
+
+#[test]
+fn a_full_disk_puts_the_joined_recording_into_the_cache() {
+    let scene = Scene::new("joined-full");
+    if !small_disk(&scene, "a_full_disk_puts_the_joined_recording_into_the_cache", 8) {
+        return;
+    }
+    let mut family = Family::start("joined-full-family");
+    let (child, folder) = (family.fork(), scene.path("disk/all").display().to_string());
+    let root = family.target.pid.to_string();
+    let attach = ["attach", "--tree", &root, "-o", &folder, "--keep-free", "0"];
+    scene.prof(&attach).ok("attach");
+    let counts = family.batch();
+    scene.prof(&["detach", &folder]).ok("detach");
+    let fill = "cat /dev/zero > disk/rest; test -s disk/rest";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", fill]);
+    scene.run(command).ok("the disk is full");
+    let report = |cache: &str| {
+        let mut report = scene.command(&["report", &folder, "--format", "json"]);
+        report.env("XDG_CACHE_HOME", scene.path(cache));
+        scene.run(report)
+    };
+    let none = report("disk/cache");
+    assert_eq!(none.code, 1, "{none:?}");
+    assert!(none.stderr.contains("XDG_CACHE_HOME"), "{none:?}");
+    let out = report("cache").ok("report");
+    let json: Value = serde_json::from_str(&out.stdout).expect("JSON");
+    let made: u64 = [child, family.target.pid].iter().map(|pid| counts[pid][0]).sum();
+    assert!(json["totals"]["allocations"].as_u64() >= Some(made), "{json:#}");
+    assert!(scene.path("cache/prof/joined").is_dir());
+    unmount(&scene);
+    family.target.quit();
 }

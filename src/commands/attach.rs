@@ -8,6 +8,7 @@ use crate::audit::Audit;
 use crate::failure::usage;
 use crate::family::find::Which;
 use crate::going_on;
+use crate::interrupted::{is_interrupted, on_interrupt};
 use crate::session::{self, Attached, Settings};
 use crate::signals::{parse_signal, signal_name};
 use anyhow::{Context, Result, bail};
@@ -20,7 +21,6 @@ use prof_trace::values::text;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Start recording a process, or each process of a family
@@ -134,34 +134,6 @@ pub(crate) fn run(args: &AttachArgs) -> Result<ExitCode> {
         crate::look::after(&mut attached, args.look);
     }
     if args.foreground { stay(attached, Audit::of(&args.record)) } else { Ok(ExitCode::SUCCESS) }
-}
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupted(_: i32) {
-    INTERRUPTED.store(true, Relaxed);
-}
-
-/// Notes from here on Ctrl-C and its like, for [`is_interrupted`].
-pub(crate) fn on_interrupt() -> Result<()> {
-    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, sigaction};
-    let handler = SigHandler::Handler(interrupted);
-    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP] {
-        // SAFETY: the handler is async-signal-safe, as it only stores to an atomic.
-        let old = unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
-        // `nohup` ignores it, so that the recording outlives the terminal.
-        if signal == Signal::SIGHUP && matches!(old.handler(), SigHandler::SigIgn) {
-            // SAFETY: the action that was in effect before is set again.
-            unsafe { sigaction(signal, &old) }.context("cannot set a signal handler")?;
-        }
-    }
-    Ok(())
-}
-
-/// Returns whether there was a Ctrl-C since the last call.
-pub(crate) fn is_interrupted() -> bool {
-    INTERRUPTED.swap(false, Relaxed)
 }
 
 /// Shows the progress of the recording, until Ctrl-C (SIGINT, SIGTERM, SIGQUIT, SIGHUP) or the end of the collector.

@@ -1,6 +1,6 @@
 //! `prof detach`
 
-use super::family::WhoArgs;
+use super::family::{SelectArgs, WhoArgs};
 use super::record::parse_duration;
 use crate::audit::Audit;
 use crate::failure::{FAILED, refused};
@@ -9,6 +9,7 @@ use crate::family::control::{Who, each, heirs, wait_for_attach};
 use crate::family::find::Seen;
 use crate::family::folder::Folder;
 use crate::family::heir::Left;
+use crate::family::journal;
 use crate::family::supervise;
 use crate::notes;
 use crate::session::{self, Detached};
@@ -18,8 +19,8 @@ use clap::Args;
 use prof_collect::Peek;
 use prof_os::Pid;
 use serde_json::json;
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,14 @@ pub(crate) struct DetachArgs {
     pub no_log: bool,
 }
 
+impl DetachArgs {
+    /// Returns the arguments for the end of an attach to a family.
+    pub(super) fn of_folder(folder: &Path, filter_allows: bool, no_log: bool) -> Self {
+        let who = WhoArgs { who: Some(Who::Folder(folder.into())), select: SelectArgs::default() };
+        Self { who, timeout: session::DETACH_TIMEOUT, children: false, filter_allows, no_log }
+    }
+}
+
 /// Runs `prof detach`, and reports anything that is left in the process.
 pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
@@ -64,7 +73,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             // A supervisor has its children recorded on.
             let folder = recording.as_ref().and_then(|path| path.parent());
             let folder = folder.filter(|dir| Folder::open(dir).is_some());
-            let is_followed = folder.is_some_and(|dir| supervise::running(dir).is_some());
+            let is_followed = folder.is_some_and(|dir| journal::running(dir).is_some());
             if let Some(dir) = folder.filter(|_| is_followed) {
                 let dir = dir.display();
                 say_line(&format!(
@@ -80,11 +89,12 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
         who => {
             let waited = match &who {
                 Who::Folder(path) => wait_for_attach(path, || supervise::end(path)),
-                _ => Ok(false),
+                _ => Ok((false, None)),
             };
             // The processes that are recorded by now are detached from all the same.
             let late = waited.as_ref().err().map(|e| say_line(&format!("{e:#}"))).is_some();
-            let ended = waited.unwrap_or(false);
+            // The lock is held until all is done.
+            let (ended, _lock) = waited.unwrap_or_default();
             if let Who::Folder(path) = &who {
                 again::finish_left(path);
             }
@@ -108,6 +118,9 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             });
             children.into_iter().for_each(end_heir);
             let left = take_left(args, &known);
+            if !matches!(who, Who::Folder(_)) {
+                say_followed(&all);
+            }
             // Some have ended meanwhile.
             if let Who::Folder(path) = &who {
                 again::finish_left(path);
@@ -115,6 +128,18 @@ pub(crate) fn run(args: &DetachArgs) -> Result<ExitCode> {
             let done = if left == ExitCode::SUCCESS { done } else { left };
             Ok(if late { ExitCode::from(FAILED) } else { done })
         }
+    }
+}
+
+/// Says which families of these processes are followed on.
+fn say_followed(all: &[Peek]) {
+    let folders: BTreeSet<&Path> = all.iter().filter_map(|p| p.path.parent()).collect();
+    let is_followed = |dir: &&Path| Folder::open(dir).is_some() && journal::running(dir).is_some();
+    for dir in folders.into_iter().filter(is_followed) {
+        let dir = dir.display();
+        say_line(&format!(
+            "new processes of the family in {dir} are recorded on; `prof detach {dir}` ends that"
+        ));
     }
 }
 

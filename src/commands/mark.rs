@@ -2,11 +2,11 @@
 
 use super::collect::Told;
 use super::family::WhoArgs;
-use super::pause::wait_for_collector;
 use crate::failure::{refused, usage};
 use crate::family::control::{Who, each};
 use crate::notes;
 use crate::session;
+use crate::switch::wait_for_collector;
 use crate::term::{one_line, say};
 use anyhow::Result;
 use clap::Args;

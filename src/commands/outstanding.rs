@@ -59,7 +59,7 @@ pub(crate) fn run(args: &LeaksArgs, live: &LiveArgs) -> Result<ExitCode> {
             Watch::Process(pid(process).map_err(|e| usage(format!("--live: {e}")))?)
         }
     };
-    super::attach::on_interrupt()?;
+    crate::interrupted::on_interrupt()?;
     // All that may be refused comes before the attach, which an early return would leave in the process.
     let mut names = Names::new(args.input.index.symbol_options()?);
     let watched = watch.begin(&RecordArgs::plain())?;
@@ -121,7 +121,7 @@ fn looks(
                 .context("--combined-only needs no blocks")?;
         }
         let ended = read.finished || !grows;
-        if super::attach::is_interrupted() {
+        if crate::interrupted::is_interrupted() {
             break;
         }
         if ended || Instant::now() >= due {

@@ -2,6 +2,7 @@
 
 use super::reach::at_end::Prover;
 use super::run::RunArgs;
+use super::run_family::Family;
 use crate::failure::REFUSED;
 use crate::new_file::create;
 use crate::recorder::Started;
@@ -55,6 +56,8 @@ pub(super) struct Parts<'a> {
     pub number: usize,
     /// The collectors that write them.
     pub collectors: Vec<Started>,
+    /// The family that the command belongs to.
+    pub family: Option<&'a Family>,
 }
 
 impl Parts<'_> {
@@ -99,17 +102,23 @@ impl Parts<'_> {
             false => "",
         };
         match why {
-            None => say(&format!(
-                "{old} has run {name} in its place (exec): recording that to {}{late_words}, what {old} did is in {}",
-                self.path.display(),
-                self.before.display()
-            )),
+            None => {
+                self.family.iter().for_each(|family| family.goes_on(self.pid, Ok(&self.before)));
+                say(&format!(
+                    "{old} has run {name} in its place (exec): recording that to {}{late_words}, what {old} did is in {}",
+                    self.path.display(),
+                    self.before.display()
+                ));
+            }
             Some(_) if follow.has_ended() || prof_os::process::has_ended(self.pid) => {
                 return follow;
             }
-            Some(why) => say(&format!(
-                "{old} has run {name} in its place (exec), which is not recorded: {why}"
-            )),
+            Some(why) => {
+                self.family.iter().for_each(|family| family.goes_on(self.pid, Err(&why)));
+                say(&format!(
+                    "{old} has run {name} in its place (exec), which is not recorded: {why}"
+                ));
+            }
         }
         let next =
             if self.number >= MOST { Follow::end_of(self.pid) } else { self.begin_to_follow() };

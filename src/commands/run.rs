@@ -166,6 +166,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         before: PathBuf::new(),
         number: 0,
         collectors: vec![began.collector],
+        family: family.as_ref(),
     };
     let supervisor = family.as_ref().and_then(|family| {
         let say = |e| crate::term::say(&format!("the command's children are not recorded: {e:#}"));

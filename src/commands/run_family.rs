@@ -15,7 +15,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use prof_os::Pid;
 use prof_trace::values::text::count;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Name of the command's own recording.
@@ -58,6 +58,21 @@ impl Family {
         self.folder.remove();
     }
 
+    /// Notes that the command has run another program in its place. `before` is the path of the recording of the program before,
+    /// or why the next one is not recorded.
+    pub(super) fn goes_on(&self, pid: Pid, before: Result<&Path, &str>) {
+        let Ok(mut journal) = self.folder.journal() else { return };
+        let seen = Seen::of(pid);
+        match before {
+            Ok(before) => {
+                let before = before.file_name().map(|n| n.to_string_lossy());
+                let note = json!({ "recording": OWN, "before": before });
+                journal.note("attached", seen.as_ref(), note);
+            }
+            Err(why) => journal.note("failed", seen.as_ref(), json!({ "reason": why })),
+        }
+    }
+
     /// Starts a supervisor for what the command, which has done nothing yet, will start. Returns its process ID.
     ///
     /// # Errors
@@ -67,7 +82,7 @@ impl Family {
         let note = json!({ "recording": OWN, "root": again::note_of_root(&which) });
         self.folder.journal()?.note("attached", Seen::of(pid).as_ref(), note);
         let how = How { record: args.record.clone(), settings: args.settings()?.with_children() };
-        let follow = Follow { which, how, except: Some(pid) };
+        let follow = Follow { which, how, except: Some(pid), attached: Vec::new() };
         let lock = self.folder.lock()?.context("another prof has taken the folder")?;
         supervise::start(&self.folder, &follow, lock)
     }
@@ -90,9 +105,11 @@ impl Family {
         let number = |event: &str| journal::number(&lines, event);
         let path = self.folder.path().display();
         let recorded = count(number("attached"), "recording", "recordings");
-        let missed = count(number("missed"), "process", "processes");
+        let ended = number("missed");
+        let missed = count(ended, "process", "processes");
+        let they = if ended == 1 { "it" } else { "they" };
         say(&format!(
-            "{recorded} in {path}; {missed} ended before they could be recorded, {} could not be",
+            "{recorded} in {path}; {missed} ended before {they} could be recorded, {} could not be",
             journal::failed(&lines).len()
         ));
         if matches!(last, Some(Ok(WaitStatus::Signaled(..)))) {

@@ -307,11 +307,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl prof_serve::Control for Hands {
     fn pause(&self, pid: Pid) -> Result<(), String> {
-        super::pause::off(pid).map(|_| ()).map_err(|e| format!("{e:#}"))
+        crate::switch::off(pid).map(|_| ()).map_err(|e| format!("{e:#}"))
     }
 
     fn resume(&self, pid: Pid) -> Result<(), String> {
-        super::pause::on(pid).map(|_| ()).map_err(|e| format!("{e:#}"))
+        crate::switch::on(pid).map(|_| ()).map_err(|e| format!("{e:#}"))
     }
 
     fn detach(&self, pid: Pid) -> Result<(), String> {

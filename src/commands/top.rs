@@ -70,7 +70,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         return Err(usage("--interval: 0 s leaves no time to look"));
     }
     let symbols = args.index.symbol_options()?;
-    super::attach::on_interrupt()?;
+    crate::interrupted::on_interrupt()?;
     let mut pids = args.pids.clone();
     pids.dedup();
     let mut watched: Vec<Watched> = Vec::new();
@@ -171,7 +171,7 @@ const REPORT: &str = "report";
 
 impl Control for Ours {
     fn toggle(&self, pid: Pid, on: bool) -> Result<(), String> {
-        let done = if on { super::pause::on(pid) } else { super::pause::off(pid) };
+        let done = if on { crate::switch::on(pid) } else { crate::switch::off(pid) };
         done.map(drop).map_err(|e| format!("{e:#}"))
     }
 
@@ -194,7 +194,7 @@ impl Control for Ours {
     }
 
     fn is_interrupted(&self) -> bool {
-        super::attach::is_interrupted()
+        crate::interrupted::is_interrupted()
     }
 }
 

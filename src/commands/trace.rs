@@ -138,7 +138,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
     let mut filter = args.show.filter()?;
     let names = Names::new(args.symbols.options()?);
-    super::attach::on_interrupt()?;
+    crate::interrupted::on_interrupt()?;
     // All that may be refused comes before the attach, which an early return would leave in the process.
     let watch = match (&args.command, args.pid) {
         (Some(command), _) => Watch::command(command).map_err(usage)?,
@@ -263,7 +263,7 @@ impl Lines<'_> {
                 return Ok(end);
             }
             let behind = trace.follower().bytes_left() > 0;
-            if super::attach::is_interrupted() {
+            if crate::interrupted::is_interrupted() {
                 return Ok(End::Asked);
             }
             if read.finished {

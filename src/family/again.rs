@@ -5,7 +5,6 @@ use super::find::{Seen, Which};
 use super::folder::{Folder, FolderLock};
 use super::journal::{self, Journal};
 use super::record::{Count, How, one};
-use super::supervise;
 use crate::commands::record::RecordArgs;
 use crate::failure::{refused, usage};
 use crate::going_on;
@@ -40,7 +39,7 @@ pub(crate) struct Before {
 /// If it is another family's, if recording to it has ended, or if another prof attaches to its processes.
 pub(crate) fn open(folder: &Folder, which: &Which) -> Result<(FolderLock, Before)> {
     let shown = folder.path().display();
-    let by = supervise::running(folder.path());
+    let by = journal::running(folder.path());
     let mut lock = folder.lock()?;
     // Attaches that a killed supervisor had begun come to their end without it.
     let deadline = Instant::now() + WORK;

@@ -1,13 +1,14 @@
 //! Finds the recorded processes of a family, and does the same to each.
 
 use super::find::Which;
-use super::folder::Folder;
+use super::folder::{Folder, FolderLock};
 use super::journal::{self, Journal};
 use crate::failure::{FAILED, refused};
 use crate::term::say;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use prof_collect::{Peek, all_recorded};
 use prof_os::{Pid, process};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -85,18 +86,23 @@ impl Who {
 }
 
 /// Waits until no prof is about to attach to processes of a folder's family any more, but for a supervisor, which `heed` is
-/// told of. A look at the family before that would miss some.
+/// told of. A look at the family before that would miss some. Returns what `heed` said last, and the folder's lock, which keeps
+/// further attaches to the family out, if it can be had.
 ///
 /// # Errors
 /// If that takes too long.
-pub(crate) fn wait_for_attach(path: &Path, mut heed: impl FnMut() -> bool) -> Result<bool> {
-    let Some(folder) = Folder::open(path) else { return Ok(heed()) };
+pub(crate) fn wait_for_attach(
+    path: &Path,
+    mut heed: impl FnMut() -> bool,
+) -> Result<(bool, Option<FolderLock>)> {
+    let Some(folder) = Folder::open(path) else { return Ok((heed(), None)) };
     let deadline = Instant::now() + ATTACH;
     loop {
         // A supervisor may have begun since the last look.
         let heeded = heed();
-        if heeded || !matches!(folder.lock(), Ok(None)) {
-            return Ok(heeded);
+        let lock = folder.lock();
+        if heeded || !matches!(lock, Ok(None)) {
+            return Ok((heeded, lock.ok().flatten()));
         }
         if Instant::now() >= deadline {
             return Err(refused(format!(
@@ -131,7 +137,7 @@ pub(crate) fn each(all: &[Peek], mut work: impl FnMut(Pid) -> Result<bool>) -> E
         match work(pid) {
             Ok(good) => failed |= !good,
             // There is nothing left to do to it.
-            Err(_) if process::has_ended(pid) => {}
+            Err(_) if process::is_gone(pid) => {}
             Err(e) => {
                 failed = true;
                 say(&format!("pid {pid}: {e:#}"));
@@ -139,6 +145,21 @@ pub(crate) fn each(all: &[Peek], mut work: impl FnMut(Pid) -> Result<bool>) -> E
         }
     }
     if failed { ExitCode::from(FAILED) } else { ExitCode::SUCCESS }
+}
+
+/// Notes in a family's folder that its recordings are off, or on again.
+///
+/// # Errors
+/// If the folder can't be written.
+pub(crate) fn mark_paused(path: &Path, is_paused: bool) -> Result<()> {
+    let Some(folder) = Folder::open(path) else { return Ok(()) };
+    let shown = path.display();
+    folder.set_paused(is_paused).with_context(|| {
+        format!("cannot write {shown}, so processes to come would not be switched")
+    })?;
+    let mut journal = folder.journal()?;
+    journal.note(if is_paused { "paused" } else { "resumed" }, None, json!({}));
+    Ok(())
 }
 
 /// Returns what happened last to each process of a folder, as far as that was noted.

@@ -44,10 +44,18 @@ pub(crate) enum Event {
 /// The source of events.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// The kernel's process connector.
-    Connector(OwnedFd),
+    /// The kernel's process connector. Looks are for what it does not tell of: a process that is moved into a cgroup, or gets
+    /// another name.
+    Connector(OwnedFd, Option<Rounds>),
     /// Looks at `/proc`.
     Looks(Looks),
+}
+
+/// Schedule of looks beside events.
+#[derive(Debug)]
+pub(crate) struct Rounds {
+    last: Instant,
+    pause: Duration,
 }
 
 /// Schedule of looks.
@@ -59,23 +67,37 @@ pub(crate) struct Looks {
 }
 
 impl Source {
-    /// Opens the best source that there is.
-    pub(crate) fn open() -> Self {
-        connector().map_or_else(|| Self::Looks(Looks::new()), Self::Connector)
+    /// Opens the best source that there is for a tree of processes, or for a family that processes may join later.
+    pub(crate) fn open(is_tree: bool) -> Self {
+        let rounds = Rounds { last: Instant::now(), pause: LONGEST };
+        let rounds = (!is_tree).then_some(rounds);
+        connector().map_or_else(|| Self::Looks(Looks::new()), |c| Self::Connector(c, rounds))
+    }
+
+    /// Returns whether events tell of what happens to each process.
+    pub(crate) fn tells(&self) -> bool {
+        matches!(self, Self::Connector(..))
     }
 
     /// Returns its name for the journal.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Connector(_) => "connector",
-            Self::Looks(_) => "looks",
+            Self::Connector(..) => "connector",
+            Self::Looks(_) => super::journal::LOOKS,
         }
     }
 
     /// Waits for events, for `time` at most.
     pub(crate) fn wait(&mut self, time: Duration) -> Vec<Event> {
         match self {
-            Self::Connector(socket) => receive(socket, time),
+            Self::Connector(socket, rounds) => {
+                let mut events = receive(socket, time);
+                if let Some(rounds) = rounds.as_mut().filter(|r| r.last.elapsed() > r.pause) {
+                    rounds.last = Instant::now();
+                    events.push(Event::Look);
+                }
+                events
+            }
             Self::Looks(looks) => {
                 std::thread::sleep(looks.pause.min(time));
                 if looks.is_due() { vec![Event::Look] } else { Vec::new() }
@@ -85,8 +107,10 @@ impl Source {
 
     /// Tells how long a look took.
     pub(crate) fn looked(&mut self, took: Duration) {
-        if let Self::Looks(looks) = self {
-            looks.pause = (took * TIMES).clamp(PAUSE, LONGEST);
+        match self {
+            Self::Looks(looks) => looks.pause = (took * TIMES).clamp(PAUSE, LONGEST),
+            Self::Connector(_, Some(rounds)) => rounds.pause = (took * TIMES).max(LONGEST),
+            Self::Connector(_, None) => {}
         }
     }
 }
@@ -233,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_new_process_is_heard_of() {
-        for mut source in [Source::open(), Source::Looks(Looks::new())] {
+        for mut source in [Source::open(true), Source::Looks(Looks::new())] {
             source.wait(Duration::from_millis(20));
             let mut child = std::process::Command::new("true").spawn().expect("true");
             let pid = Pid::from_u32(child.id());

@@ -4,6 +4,7 @@ use prof_os::stat::Stat;
 use prof_os::status::Status;
 use prof_os::{Pid, process};
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::{self, Display, Formatter};
 use std::fs;
 use std::path::Path;
 
@@ -20,9 +21,40 @@ pub(crate) enum Which {
     /// Their name, or the name or path of their program, is this.
     Name(String),
     /// The processes in a cgroup and in those below it.
-    Cgroup(String),
+    Cgroup(Cgroup),
     /// The processes in the container whose id begins with this text.
     Container(String),
+}
+
+/// A cgroup, as processes name theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cgroup {
+    /// The controller in whose tree it is (version 1), a name (`name=systemd`), or nothing for the tree of version 2; `None`: any
+    /// tree.
+    controller: Option<String>,
+    /// Its path in the tree.
+    path: String,
+}
+
+impl Cgroup {
+    /// Returns whether a line of `/proc/PID/cgroup` names this cgroup, or one below it.
+    fn has(&self, line: &str) -> bool {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { return false };
+        let is_wanted = |wanted: &String| {
+            controllers == wanted || controllers.split(',').any(|one| one == wanted)
+        };
+        self.controller.as_ref().is_none_or(is_wanted) && is_below(path, &self.path)
+    }
+}
+
+impl Display for Cgroup {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.controller {
+            Some(controller) if !controller.is_empty() => write!(f, "{controller}:{}", self.path),
+            _ => f.write_str(&self.path),
+        }
+    }
 }
 
 /// A process as it was when it was found.
@@ -39,21 +71,22 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Looks at a process; `None` if it has ended, or is a thread of the kernel.
+    /// Looks at a process, of which the first thread may have ended alone; `None` if all have, or it is a thread of the kernel.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
-        let stat = Stat::living(pid).filter(|s| !s.is_kernel_thread())?;
+        let lives = |s: &Stat| !s.has_ended() || process::living_thread(pid).is_some();
+        let stat = Stat::of(pid).filter(|s| !s.is_kernel_thread() && lives(s))?;
         let (start, parent) = (stat.start()?, stat.parent().unwrap_or(Pid::NONE));
         Some(Self { pid, start, parent, comm: process::comm(pid) })
     }
 
     /// Returns whether the process still runs.
     pub(crate) fn runs(&self) -> bool {
-        process::is_running(self.pid, self.start)
+        process::has_thread(self.pid, self.start)
     }
 
     /// Returns whether the process still runs, and is not about to end with its memory released already.
     pub(crate) fn is_there(&self) -> bool {
-        self.runs() && !process::has_ended(self.pid)
+        self.runs() && !process::is_gone(self.pid)
     }
 }
 
@@ -63,7 +96,7 @@ impl Which {
         match self {
             Self::Tree(pid) => process::comm(*pid),
             Self::Name(name) => name.rsplit('/').next().unwrap_or_default().to_owned(),
-            Self::Cgroup(path) => {
+            Self::Cgroup(Cgroup { path, .. }) => {
                 let last = path.rsplit('/').find(|p| !p.is_empty());
                 last.unwrap_or("cgroup").to_owned()
             }
@@ -81,6 +114,14 @@ impl Which {
         }
     }
 
+    /// Returns a sentence for the case that the family has no process.
+    pub(crate) fn none(&self) -> String {
+        match self {
+            Self::Tree(pid) => format!("there is no process {pid}"),
+            which => format!("there are no {}", which.words()),
+        }
+    }
+
     /// Returns the processes that belong to the family now, parents before their children, without prof's own.
     ///
     /// # Errors
@@ -88,7 +129,10 @@ impl Which {
     pub(crate) fn find(&self) -> Result<Vec<Seen>, String> {
         let mut all: Vec<Seen> = match self {
             Self::Tree(pid) => tree(*pid),
-            Self::Name(_) | Self::Cgroup(_) => everyone().filter(|s| self.has(s.pid)).collect(),
+            Self::Name(_) | Self::Cgroup(_) => {
+                let all = process::all().into_iter().filter(|pid| self.has(*pid));
+                all.filter_map(Seen::of).collect()
+            }
             Self::Container(id) => in_container(id)?,
         };
         all.retain(|s| !is_ours(s.pid) && !is_copy(s.pid));
@@ -101,7 +145,7 @@ impl Which {
         match self {
             Self::Tree(root) => pid == *root,
             Self::Name(name) => is_named(name, &process::comm(pid), &process::exe(pid)),
-            Self::Cgroup(path) => cgroups(pid).iter().any(|c| is_below(c, path)),
+            Self::Cgroup(cgroup) => cgroup_lines(pid).lines().any(|line| cgroup.has(line)),
             Self::Container(id) => cgroups(pid).iter().any(|c| container_in(c, id).is_some()),
         }
     }
@@ -186,24 +230,36 @@ fn is_named(name: &str, comm: &str, exe: &Path) -> bool {
 
 /// Returns the paths of a process's cgroups.
 fn cgroups(pid: Pid) -> Vec<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let path = |line: &str| line.splitn(3, ':').nth(2).map(ToOwned::to_owned);
-    text.lines().filter_map(path).collect()
+    cgroup_lines(pid).lines().filter_map(path).collect()
 }
 
-/// Returns the path of a cgroup as processes name theirs: that of a folder below `/sys/fs/cgroup` is cut.
-pub(crate) fn cgroup(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    let Some(below) = text.strip_prefix("/sys/fs/cgroup/") else {
-        return format!("/{}", text.trim_matches('/'));
-    };
-    let below = below.trim_matches('/');
-    // In version 1 each controller has a tree of its own, and processes name theirs from its root.
+fn cgroup_lines(pid: Pid) -> String {
+    fs::read_to_string(process::folder(pid) + "/cgroup").unwrap_or_default()
+}
+
+/// Returns the cgroup at a path: in `/sys/fs/cgroup`, or from there.
+pub(crate) fn cgroup(path: &Path) -> Cgroup {
     let is_one_tree = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-    match below.split_once('/').filter(|_| !is_one_tree) {
-        Some((_, path)) => format!("/{path}"),
-        None => format!("/{below}"),
+    cgroup_in(&path.to_string_lossy(), is_one_tree)
+}
+
+/// Returns the cgroup at a path, where there is one tree (version 2), or one for each controller.
+fn cgroup_in(text: &str, is_one_tree: bool) -> Cgroup {
+    let below = match text.strip_prefix("/sys/fs/cgroup") {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_matches('/'),
+        _ => return Cgroup { controller: None, path: format!("/{}", text.trim_matches('/')) },
+    };
+    if is_one_tree || below.is_empty() {
+        return Cgroup { controller: None, path: format!("/{below}") };
     }
+    let (tree, path) = below.split_once('/').unwrap_or((below, ""));
+    let controller = match tree {
+        "systemd" => "name=systemd",
+        "unified" => "",
+        controller => controller,
+    };
+    Cgroup { controller: Some(controller.to_owned()), path: format!("/{path}") }
 }
 
 fn is_below(path: &str, wanted: &str) -> bool {
@@ -278,8 +334,29 @@ mod tests {
     fn cgroups_hold_what_is_below_them() {
         let one_tree = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         let path = if one_tree { "/sys/fs/cgroup/a/b/" } else { "/sys/fs/cgroup/memory/a/b/" };
-        assert_eq!(cgroup(Path::new(path)), "/a/b");
-        assert_eq!(cgroup(Path::new("a/b")), "/a/b");
+        assert_eq!(cgroup(Path::new(path)).path, "/a/b");
+        let any = |path: &str| Cgroup { controller: None, path: path.into() };
+        assert_eq!(cgroup(Path::new("a/b")), any("/a/b"));
+        assert_eq!(cgroup_in("/sys/fs/cgroup/a/b/", true), any("/a/b"));
+        for root in ["/sys/fs/cgroup", "/sys/fs/cgroup/"] {
+            assert_eq!((cgroup_in(root, true), cgroup_in(root, false)), (any("/"), any("/")));
+        }
+        let batch = |tree: &str| cgroup_in(&format!("/sys/fs/cgroup/{tree}/batch"), false);
+        assert!(
+            batch("cpuset").has("8:cpuset:/batch/one") && !batch("cpuset").has("3:freezer:/batch")
+        );
+        assert!(
+            batch("cpu").has("4:cpu,cpuacct:/batch")
+                && batch("cpu,cpuacct").has("4:cpu,cpuacct:/batch")
+        );
+        assert!(
+            batch("systemd").has("1:name=systemd:/batch") && !batch("systemd").has("0::/batch")
+        );
+        assert!(
+            batch("unified").has("0::/batch") && !batch("unified").has("1:name=systemd:/batch")
+        );
+        assert!(cgroup_in("/sys/fs/cgroup/memory", false).has("9:memory:/x"));
+        assert_eq!(batch("cpuset").to_string(), "cpuset:/batch");
         assert!(is_below("/a/b", "/a/b") && is_below("/a/b/c", "/a/b"));
         assert!(!is_below("/a/bc", "/a/b") && !is_below("/a", "/a/b"));
         assert!(is_below("/a", "/"));

@@ -6,11 +6,14 @@ use crate::new_file::{local_time, plain_name};
 use anyhow::{Context, Result};
 use prof_os::Pid;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Name of the file whose presence says that the recordings of the family are off.
+const PAUSED: &str = "paused";
 
 /// The folder of a family.
 #[derive(Clone, Debug)]
@@ -27,6 +30,16 @@ impl FolderLock {
     /// Returns the descriptor that holds the lock.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+
+    /// Returns whether the folder's journal is another file by now, or gone.
+    pub(crate) fn is_displaced(&self, folder: &Folder) -> bool {
+        let id = |m: fs::Metadata| (m.dev(), m.ino());
+        match (self.0.metadata().map(id), fs::metadata(folder.path.join(journal::NAME)).map(id)) {
+            (Ok(own), Ok(now)) => own != now,
+            (_, Err(e)) => e.kind() == ErrorKind::NotFound,
+            _ => false,
+        }
     }
 
     /// Says in the file's time that its holder is at work; that is how another prof knows since when it is not.
@@ -106,6 +119,26 @@ impl Folder {
         }
     }
 
+    /// Returns whether the family is paused, so that recordings of new processes begin off.
+    pub(crate) fn is_paused(&self) -> bool {
+        fs::symlink_metadata(self.path.join(PAUSED)).is_ok()
+    }
+
+    /// Says that the family is paused, or is not any more.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub(crate) fn set_paused(&self, is_paused: bool) -> io::Result<()> {
+        let path = self.path.join(PAUSED);
+        // A link that somebody has put there is not followed.
+        let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let (done, is_so) = match is_paused {
+            true => (create().map(drop), ErrorKind::AlreadyExists),
+            false => (fs::remove_file(&path), ErrorKind::NotFound),
+        };
+        done.or_else(|e| if e.kind() == is_so { Ok(()) } else { Err(e) })
+    }
+
     /// Returns when a prof that had the folder's lock was last at work, or wrote to the journal.
     pub(crate) fn last_beat(&self) -> Option<SystemTime> {
         fs::metadata(self.path.join(journal::NAME)).and_then(|m| m.modified()).ok()
@@ -134,7 +167,9 @@ impl Folder {
 
     /// Removes the folder, if nothing was recorded to it.
     pub(crate) fn remove(&self) {
-        let _ = fs::remove_file(self.path.join(journal::NAME));
+        for name in [journal::NAME, PAUSED] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
         let _ = fs::remove_dir(&self.path);
     }
 }
@@ -167,6 +202,14 @@ mod tests {
         std::fs::File::open(path.join(journal::NAME)).expect("open").set_modified(UNIX_EPOCH).ok();
         lock.iter().for_each(FolderLock::beat);
         assert!(folder.last_beat().is_some_and(|t| t.elapsed().is_ok_and(|d| d.as_secs() < 60)));
+        let lock = lock.filter(|lock| !lock.is_displaced(&folder)).expect("its journal is there");
+        let aside = path.join("aside");
+        fs::rename(path.join(journal::NAME), &aside).expect("renamed");
+        assert!(lock.is_displaced(&folder), "it is gone");
+        fs::copy(&aside, path.join(journal::NAME)).expect("copied");
+        assert!(lock.is_displaced(&folder), "it is another one");
+        fs::rename(&aside, path.join(journal::NAME)).expect("renamed");
+        assert!(!lock.is_displaced(&folder));
         drop(lock);
         assert!(folder.lock().expect("a journal").is_some());
         let pid = Pid::from_raw(7);
@@ -177,6 +220,10 @@ mod tests {
         assert_eq!(folder.recordings(), std::slice::from_ref(&first));
         fs::remove_file(path.join(".hidden.prof")).expect("removed");
         assert_eq!(folder.new_recording("a b", pid), path.join("a_b.7.2.prof"));
+        for is_paused in [true, true, false, false, true] {
+            folder.set_paused(is_paused).expect("it can be written");
+            assert_eq!(folder.is_paused(), is_paused);
+        }
         folder.remove();
         assert!(path.exists(), "a recording is in it");
         fs::remove_file(first).expect("removed");

@@ -16,6 +16,7 @@ use prof_inject::Target;
 use prof_os::process;
 use prof_trace::records::{Forked, Hooks, Runtimes};
 use prof_trace::runtimes::Runtime;
+use prof_trace::ticks::Ticks;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -104,7 +105,8 @@ fn put_begin(
     about.start_ticks = ticks;
     about.wall_ns = about.wall_ns.saturating_sub(ago.as_nanos() as u64);
     let Ancestor { recording, is_parent, ticks: [ticks, ancestor_ticks] } = heir.ancestor();
-    let known = Known::of(&path.with_file_name(&recording));
+    let until = if is_parent { ticks } else { ancestor_ticks };
+    let known = Known::of(&path.with_file_name(&recording), until);
     let (hooks, runtimes) = match &known {
         Some(known) => (known.hooks.clone(), known.runtimes.clone()),
         None => (Hooks { hooked: heir.hooks(), not_hooked: Vec::new() }, Vec::new()),
@@ -209,16 +211,31 @@ impl Kept {
 /// Facts from the recording of an ancestor, in the same folder, that hold for its descendants, too.
 struct Known {
     pid: u32,
+    began: Ticks,
     hooks: Hooks,
     runtimes: Vec<Runtime>,
 }
 
 impl Known {
-    fn of(recording: &Path) -> Option<Self> {
+    /// Reads the recording of an ancestor that had a descendant forked at the time `until`. The file of this name may be that of
+    /// the program that the ancestor has run since, by exec.
+    fn of(recording: &Path, until: Ticks) -> Option<Self> {
+        let named = Self::in_file(recording)?;
+        if named.began <= until {
+            return Some(named);
+        }
+        let folder = recording.parent().and_then(Folder::open)?;
+        let others = folder.recordings().into_iter().filter_map(|path| Self::in_file(&path));
+        let fits = |other: &Self| other.pid == named.pid && other.began <= until;
+        others.filter(fits).max_by_key(|other| other.began)
+    }
+
+    fn in_file(recording: &Path) -> Option<Self> {
         let file = recording.symlink_metadata().ok().filter(fs::Metadata::is_file);
         let file = file.and_then(|_| File::open(recording).ok())?;
         let (hooks, Runtimes { names }) = hooks_of(&file).ok()?;
         let runtimes = names.iter().filter_map(|n| Runtime::from_name(n)).collect();
-        Some(Self { pid: target_of(&file).ok()?.pid, hooks, runtimes })
+        let target = target_of(&file).ok()?;
+        Some(Self { pid: target.pid, began: target.start_ticks, hooks, runtimes })
     }
 }

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -183,7 +183,10 @@ pub(crate) fn with_inherited(
     };
     kept(folder, of_inherited(one, &ancestors), |file, part, path| {
         finish(file, part, path, |out| join_inherited(&one.path, &ancestors, &options, out))
-            .map_err(|e| usage(format!("what it has inherited is not known: {e}")))
+            .map_err(|e| match e {
+                e @ RewriteError::Write(..) => anyhow::Error::from(e),
+                e => usage(format!("what it has inherited is not known: {e}")),
+            })
     })
 }
 
@@ -204,15 +207,18 @@ fn ancestors(folder: &Folder, path: &Path) -> Result<Vec<Ancestor>> {
         let Some(Forked { ticks, parent, recording, ancestor, ancestor_ticks }) = forked else {
             break;
         };
-        // A recording may name any path: only its folder's are read.
-        let named = |name: &str| {
+        // A recording may name any path: only its folder's are read. The file of this name may be that of the program that the
+        // process has run since, by exec.
+        let named = |name: &str, until: Ticks| {
             let path = folder.path().join(Path::new(name).file_name()?);
-            is_recording(&path).then_some(path)
+            let about = is_recording(&path).then(|| target(&path).ok()).flatten()?;
+            if about.start_ticks <= until { Some(path) } else { of_process(about.pid, until) }
         };
-        let of_parent = named(&recording).or_else(|| of_process(parent, ticks));
+        let of_parent = named(&recording, ticks).or_else(|| of_process(parent, ticks));
         // Of a parent that ended before it was recorded nothing is known: its child has what that got from its own parent.
         let next = of_parent.map(|path| (path, ticks));
-        let Some(next) = next.or_else(|| Some((named(&ancestor)?, ancestor_ticks))) else {
+        let of_ancestor = || Some((named(&ancestor, ancestor_ticks)?, ancestor_ticks));
+        let Some(next) = next.or_else(of_ancestor) else {
             return Err(usage(format!(
                 "the recordings of the parents of {} are not in {}, so it is not known what it has inherited",
                 path.display(),
@@ -252,6 +258,7 @@ fn kept(
 ) -> Result<PathBuf> {
     let beginning = format!("{JOINED}{which:016x}-");
     let name = format!("{beginning}{state:016x}.prof");
+    let mut full = None;
     for dir in places(folder) {
         let path = dir.join(&name);
         if is_recording(&path) {
@@ -259,13 +266,27 @@ fn kept(
         }
         let Ok(file) = create(&dir, &name) else { continue };
         forget(&dir, &beginning);
-        write(file, &dir.join(part(&name)), &path)?;
-        return Ok(path);
+        match write(file, &dir.join(part(&name)), &path) {
+            Err(e) if is_full(&e) => full = Some(e),
+            done => return done.map(|()| path),
+        }
     }
     let shown = folder.path().display();
+    if let Some(e) = full {
+        return Err(e.context(format!(
+            "the recordings of {shown} have to be joined, and neither there nor in the cache folder is room for that; \
+             XDG_CACHE_HOME may name another folder"
+        )));
+    }
     Err(usage(format!(
         "the recordings of {shown} have to be joined, and neither there nor in the cache folder can a file be written"
     )))
+}
+
+/// Returns whether a recording could not be written as the disk is full.
+fn is_full(e: &anyhow::Error) -> bool {
+    let kinds = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded];
+    matches!(e.downcast_ref(), Some(RewriteError::Write(_, e)) if kinds.contains(&e.kind()))
 }
 
 /// Number of what joined recordings contain: it changes when they get more, so that those of builds before are made anew.

@@ -8,9 +8,9 @@ use prof_os::Pid;
 use prof_trace::values::text::{count, duration};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,6 +18,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) const NAME: &str = "family.jsonl";
 /// Event: a process had ended before it could be recorded.
 pub(super) const MISSED: &str = "missed";
+/// How a supervisor learns of new processes that the kernel does not tell of.
+pub(super) const LOOKS: &str = "looks";
 /// Greatest length of a journal that is read: some millions of processes.
 const LONGEST: u64 = 1 << 30;
 
@@ -33,6 +35,8 @@ pub(crate) struct Journal {
     missed: u64,
     /// Number of further ones, which were not noted yet.
     more: u64,
+    /// Number of lines that could not be written, as the disk was full.
+    unwritten: u64,
 }
 
 impl Journal {
@@ -44,7 +48,7 @@ impl Journal {
         let mut options = OpenOptions::new();
         let file = options.append(true).create(true).mode(0o600).open(path);
         let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { file, missed: 0, more: 0 })
+        Ok(Self { file, missed: 0, more: 0, unwritten: 0 })
     }
 
     /// Adds a line: the event's name, the process (`None`: the family), and what else is known. An error is no reason to
@@ -69,9 +73,19 @@ impl Journal {
                 line[name] = value;
             }
         }
+        // A line that was cut by a full disk is ended first.
+        let before = if self.unwritten > 0 { "\n" } else { "" };
         // One write, so that lines of several processes do not mix.
-        if let Err(e) = self.file.write_all(format!("{line}\n").as_bytes()) {
-            log::warn!("cannot write the journal of the family: {e}");
+        match self.file.write_all(format!("{before}{line}\n").as_bytes()) {
+            Ok(()) if self.unwritten > 0 => {
+                let lines = std::mem::take(&mut self.unwritten);
+                self.note("overrun", None, json!({ "unwritten": lines }));
+            }
+            Ok(()) => {}
+            Err(e) => {
+                self.unwritten += 1;
+                log::warn!("cannot write the journal of the family: {e}");
+            }
         }
     }
 
@@ -133,7 +147,8 @@ pub(crate) fn losses(folder: &Path) -> Losses {
         }
     };
     let lines = lines(&bytes);
-    let mut all = losses_in(&lines);
+    let runs = supervisor(&folder.join(NAME), &lines).is_some();
+    let mut all = losses_in(&lines, runs);
     let gone = unreadable(folder, &lines);
     if let Some(first) = gone.first() {
         all.recordings = gone.len() as u64;
@@ -194,7 +209,7 @@ pub(crate) fn failed(lines: &[Value]) -> Vec<&Value> {
     open.into_values().collect()
 }
 
-fn losses_in(lines: &[Value]) -> Losses {
+fn losses_in(lines: &[Value], runs: bool) -> Losses {
     let (missed, failed) = (number(lines, MISSED), failed(lines));
     let processes = missed.saturating_add(failed.len() as u64);
     let (mut sentences, mut more) = (Vec::new(), false);
@@ -226,7 +241,15 @@ fn losses_in(lines: &[Value]) -> Losses {
                 .to_owned(),
         );
     }
-    if was_left(lines) {
+    if lines.iter().any(|l| l["event"] == "follows" && l["by"] == LOOKS) {
+        more = true;
+        sentences.push(
+            "processes that ended within milliseconds are not counted: prof may not hear of each new one from the kernel \
+             (CAP_NET_ADMIN), and looked for them"
+                .to_owned(),
+        );
+    }
+    if was_left(lines, runs) {
         more = true;
         sentences.push(
             "nobody attached to new processes any more, as prof was killed: those that came later are not known"
@@ -296,22 +319,47 @@ pub(crate) fn has_ended(lines: &[Value]) -> Option<bool> {
     Some(lines[last..].iter().any(|l| l["event"] == "ended"))
 }
 
-/// Returns the supervisor that the last line about one names, if it runs: process id and start time.
-pub(crate) fn supervisor(lines: &[Value]) -> Option<(Pid, u64)> {
+/// Returns the supervisor that the last line about one names, if it runs: process id and start time. `path` is that of the
+/// journal.
+pub(crate) fn supervisor(path: &Path, lines: &[Value]) -> Option<(Pid, u64)> {
     let line = lines.iter().rev().find(|l| l["event"] == "follows")?;
     let pid = line["supervisor"][0].as_i64().and_then(|p| i32::try_from(p).ok())?;
     let (pid, start) = (Pid::from_raw(pid), line["supervisor"][1].as_u64()?);
-    // The journal may have been written by others.
-    (prof_os::process::is_running(pid, start) && super::find::is_ours(pid)).then_some((pid, start))
+    // The journal may have been written by others, and the supervisor may be of a build that was there before.
+    let is_it = || super::find::is_ours(pid) || has_locked(pid, path);
+    (prof_os::process::is_running(pid, start) && is_it()).then_some((pid, start))
 }
 
-/// Returns whether the supervisor was killed, and none has come after it.
-fn was_left(lines: &[Value]) -> bool {
+/// Returns whether the supervisor of a folder was killed, and there is no other yet.
+pub(crate) fn was_killed(folder: &Path) -> bool {
+    let lines = read(&folder.join(NAME));
+    has_ended(&lines) == Some(false) && running(folder).is_none()
+}
+
+/// Returns the supervisor of a folder, if it runs.
+pub(crate) fn running(folder: &Path) -> Option<Pid> {
+    let path = folder.join(NAME);
+    supervisor(&path, &read(&path)).map(|(pid, _)| pid)
+}
+
+/// Returns whether a process has locked a file.
+fn has_locked(pid: Pid, path: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let Some(file) = id(path) else { return false };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter(|entry| id(&entry.path()) == Some(file)).any(|entry| {
+        let about = format!("/proc/{pid}/fdinfo/{}", entry.file_name().to_string_lossy());
+        fs::read_to_string(about).is_ok_and(|text| text.contains("FLOCK"))
+    })
+}
+
+/// Returns whether the supervisor was killed, and none has come after it. `runs`: there is one.
+fn was_left(lines: &[Value], runs: bool) -> bool {
     let Some(last) = lines.iter().rposition(|l| l["event"] == "follows") else { return false };
     let by_detach = |l: &Value| l["event"] == "ended" && l["by"] == BY_DETACH;
     match has_ended(lines) {
         Some(true) => lines[last..].iter().any(by_detach),
-        Some(false) => supervisor(lines).is_none(),
+        Some(false) => !runs,
         None => false,
     }
 }
@@ -416,6 +464,34 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_has_locked_a_journal_is_found() {
+        let path = std::env::temp_dir().join(format!("prof-locked-{}", std::process::id()));
+        let file = File::create(&path).expect("new");
+        let me = Pid::this();
+        assert!(!has_locked(me, &path), "it is open");
+        file.lock().expect("locked");
+        assert!(has_locked(me, &path) && !has_locked(me, Path::new("/proc/self/exe")));
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
+    fn lines_that_a_full_disk_has_no_room_for_are_counted() {
+        let path = std::env::temp_dir().join(format!("prof-unwritten-{}", std::process::id()));
+        let mut journal = Journal::open(&path).expect("new");
+        let file = std::mem::replace(&mut journal.file, File::create("/dev/full").expect("full"));
+        (0..3).for_each(|_| journal.note("exited", None, json!({})));
+        journal.file = file;
+        journal.file.write_all(b"{\"event\":\"exi").expect("a part of a line");
+        journal.note("ended", None, json!({}));
+        let lines = read(&path);
+        let events: Vec<_> = lines.iter().map(|l| l["event"].as_str()).collect();
+        assert_eq!(events, [Some("ended"), Some("overrun")]);
+        assert_eq!(lines[1]["unwritten"], 3);
+        assert!(losses_in(&lines, false).more);
+        std::fs::remove_file(path).expect("removed");
+    }
+
+    #[test]
     fn of_very_many_missed_processes_the_last_are_added_up() {
         let path = std::env::temp_dir().join(format!("prof-missed-{}", std::process::id()));
         let mut journal = Journal::open(&path).expect("new");
@@ -427,7 +503,7 @@ mod tests {
         let lines = read(&path);
         assert_eq!(lines.len() as u64, MOST_MISSED + 1);
         assert_eq!((number(&lines, MISSED), number(&lines, "exited")), (MOST_MISSED + 5, 0));
-        let losses = losses_in(&lines);
+        let losses = losses_in(&lines, false);
         assert_eq!((losses.processes, losses.sentences.len()), (100_005, 1));
         assert!(losses.sentences[0].starts_with("100,005 processes"), "{losses:?}");
         std::fs::remove_file(path).expect("removed");
@@ -438,31 +514,35 @@ mod tests {
         let gone = json!({ "event": "goes_on", "unix_ns": 9_000_000_000u64, "gone_since_unix_ns": 4_000_000_000u64 });
         let own = json!({ "event": "goes_on", "pid": 7, "unix_ns": 9, "gone_since_unix_ns": 1 });
         let told = json!({ "event": "goes_on", "unix_ns": 9, "gone_since_unix_ns": null });
-        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })]);
+        let losses = losses_in(&[gone, own.clone(), told, json!({ "event": "overrun" })], false);
         assert!(losses.more && losses.processes == 0, "{losses:?}");
         let losses = losses.sentences;
         assert!(losses.len() == 2 && losses[1].contains("for 5.0 s"), "{losses:?}");
-        assert!(!losses_in(&[own]).has_any());
+        assert!(!losses_in(&[own], false).has_any());
         // Of two that could not be recorded, one was later.
         let failed = |pid| json!({ "event": "failed", "pid": pid, "start": 9, "reason": "no" });
         let later = json!({ "event": "attached", "pid": 7, "start": 9, "recording": "a.7.prof" });
         let missed = json!({ "event": MISSED, "pid": 9, "start": 9 });
-        let losses = losses_in(&[failed(7), failed(9), failed(8), later, missed]);
+        let losses = losses_in(&[failed(7), failed(9), failed(8), later, missed], false);
         assert_eq!((losses.processes, losses.more), (2, false));
         assert!(losses.sentences[1].ends_with("the first: no"), "{losses:?}");
         // Children that run another program are attached to; others are recorded from their fork on.
         let first = json!({ "event": "attached", "pid": 5, "start": 9 });
         let child = |pid: i32, from_fork: bool| json!({ "event": "attached", "pid": pid, "start": 9, "age_ns": 7, "from_fork": from_fork });
         assert!(late(&[first.clone(), child(6, true)]) == 0);
-        let losses = losses_in(&[first, child(6, true), child(6, false), child(7, false)]);
+        let losses = losses_in(&[first, child(6, true), child(6, false), child(7, false)], false);
         assert!(losses.sentences[0].starts_with("2 processes of the family had already run"));
         assert!(!losses.has_any(), "the recordings are whole: {losses:?}");
         // A supervisor that does not run any more, and was not ended.
         let follows = json!({ "event": "follows", "supervisor": [0, 9] });
         let ended = |by: &str| json!({ "event": "ended", "by": by });
-        assert!(losses_in(std::slice::from_ref(&follows)).more);
-        assert!(losses_in(&[follows.clone(), ended(BY_DETACH)]).more);
-        assert!(!losses_in(&[follows, ended("")]).has_any());
+        assert!(losses_in(std::slice::from_ref(&follows), false).more);
+        assert!(losses_in(&[follows.clone(), ended(BY_DETACH)], false).more);
+        assert!(!losses_in(std::slice::from_ref(&follows), true).has_any(), "it runs");
+        assert!(!losses_in(&[follows, ended("")], false).has_any());
+        let looks = json!({ "event": "follows", "by": LOOKS });
+        let losses = losses_in(&[looks], true);
+        assert!(losses.more && losses.sentences[0].contains("CAP_NET_ADMIN"), "{losses:?}");
     }
 
     #[test]

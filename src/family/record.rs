@@ -6,8 +6,11 @@ use super::heir::{self, Kept};
 use super::journal::{self, Journal};
 use super::workers::{Begun, Outcome};
 use crate::commands::record::RecordArgs;
+use crate::interrupted::is_interrupted;
+use crate::orphans;
 use crate::session::{self, Attached, Settings};
 use crate::signals::signal_name;
+use crate::switch;
 use crate::term::say;
 use anyhow::Result;
 use prof_collect::Peek;
@@ -35,6 +38,13 @@ impl How {
     fn to_folder(&self, folder: &Folder, seen: &Seen) -> RecordArgs {
         let path = folder.new_recording(&seen.comm, seen.pid);
         RecordArgs { output: Some(path), ..self.record.clone() }
+    }
+
+    /// Returns the settings for the recording of a process: off from the beginning if the family is paused. A census is refused
+    /// in a recording that is off, so that one is switched off behind it.
+    fn settings_in(&self, folder: &Folder) -> Settings {
+        let on = self.settings.census.is_some() || !folder.is_paused();
+        Settings { on, ..self.settings.clone() }
     }
 
     /// Returns the name of the signal that should have reports written, if the process uses that itself.
@@ -89,6 +99,7 @@ pub(super) fn tried(
 ) -> Result<(Attached, bool), NotAttached> {
     let began = Instant::now();
     let record = how.to_folder(folder, seen);
+    let settings = how.settings_in(folder);
     let taken = match how.settings.heirs {
         true => heir::take(seen, &record, &how.settings),
         false => None,
@@ -98,7 +109,7 @@ pub(super) fn tried(
         // A child from the time of its parent's attach has code of prof's without patches, which keeps no attach out.
         let _ = prof_inject::children::take_out_alone(seen.pid, how.settings.timeout);
     }
-    let attached = taken.map_or_else(|| session::attach(seen.pid, &record, &how.settings), Ok);
+    let attached = taken.map_or_else(|| session::attach(seen.pid, &record, &settings), Ok);
     let took = began.elapsed().as_nanos() as u64;
     let mut note = json!({ "attach_ns": took });
     if let (Some(note), Some(more)) = (note.as_object_mut(), more.as_object()) {
@@ -112,6 +123,7 @@ pub(super) fn tried(
             }
             note["recording"] = a.path.file_name().map(|n| n.to_string_lossy()).into();
             journal.note("attached", Some(seen), note);
+            switch_as_family(folder, a.pid);
             Ok((a, is_heir))
         }
         Err(error) => {
@@ -122,6 +134,21 @@ pub(super) fn tried(
             }
             Err(NotAttached { error, has_ended })
         }
+    }
+}
+
+/// Switches the recording of a process as that of its family is: the family may have been paused or resumed during the attach, and
+/// a child that is recorded from its fork on begins as its parent was then. [`Folder::set_paused`] comes before the look for what is
+/// recorded, so one of the two notices.
+fn switch_as_family(folder: &Folder, pid: Pid) {
+    let wanted = !folder.is_paused();
+    let switched = match wanted {
+        _ if session::peek(pid).is_ok_and(|p| p.recording == wanted) => return,
+        true => switch::on(pid),
+        false => switch::off(pid),
+    };
+    if let Err(e) = switched {
+        log::warn!("process {pid} is not switched {}: {e:#}", if wanted { "on" } else { "off" });
     }
 }
 
@@ -156,6 +183,12 @@ pub(super) fn recorded(folder: &Folder, seen: &Seen) -> Option<Peek> {
     Peek::of(seen.pid).ok().flatten().filter(is_in)
 }
 
+/// Returns whether a process has memory in which it records to a folder, whether or not somebody collects.
+pub(super) fn has_ring(folder: &Folder, pid: Pid) -> bool {
+    let is_in = |p: &Peek| p.path.parent() == Some(folder.path());
+    Peek::of(pid).ok().flatten().is_some_and(|p| is_in(&p))
+}
+
 /// Saves what a child has recorded that has ended before it had a collector, and notes that in the journal. `status` is that of
 /// waitpid(2), if it is known. The path of the recording is empty if the child had done nothing.
 pub(super) fn rest(
@@ -188,8 +221,21 @@ pub(super) fn rest(
     Outcome::Begun(Begun { events, from_fork: true, ..Begun::to(path, (Pid::NONE, 0)) })
 }
 
-/// Attaches to all processes of a family that there are but those that are `known`, also to those that appear meanwhile,
-/// and says a line about each.
+/// What [`all`] has done.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// Number of processes.
+    pub count: Count,
+    /// The processes that it has attached to.
+    pub attached: Vec<Seen>,
+    /// Ctrl-C came before it was done.
+    pub interrupted: bool,
+    /// Number of processes whose children are not recorded from their fork on, though that was asked for.
+    without_heirs: u64,
+}
+
+/// Attaches to all processes of a family that there are but those that are `known`, also to those that appear meanwhile unless a
+/// supervisor `follows`, and says a line about each.
 ///
 /// # Errors
 /// If it is not clear which processes are meant.
@@ -199,9 +245,12 @@ pub(crate) fn all(
     which: &Which,
     how: &How,
     known: HashSet<(Pid, u64)>,
-) -> Result<Count, String> {
-    let (mut tried, mut done) = (known, Count::default());
-    for _ in 0..LOOKS {
+    follows: bool,
+) -> Result<Done, String> {
+    let (mut tried, mut done) = (known, Done::default());
+    // A supervisor finds those that appear meanwhile, so that the attach comes to an end however many there are.
+    let looks = if follows { 1 } else { LOOKS };
+    for _ in 0..looks {
         let mut found = which.find()?;
         // The first process of a tree may have ended before its descendants.
         if matches!(which, Which::Tree(_)) && !tried.is_empty() {
@@ -212,27 +261,43 @@ pub(crate) fn all(
             break;
         }
         for seen in found {
+            done.interrupted = is_interrupted();
+            if done.interrupted {
+                return Ok(done);
+            }
             match one(folder, journal, &seen, how, &json!({})) {
                 Ok(a) => {
-                    done.attached += 1;
+                    done.count.attached += 1;
                     say(&format!("{}, pid {}: recorded to {}", seen.comm, a.pid, a.path.display()));
+                    let lacks_heirs = session::peek(a.pid).is_ok_and(|p| !p.makes_heirs);
+                    orphans::adopted_by(a.pid).iter().for_each(|line| say(line));
+                    done.without_heirs += u64::from(how.settings.heirs && lacks_heirs);
                     if let Some(name) = how.not_taken(a.pid) {
                         let pid = a.pid;
                         say(&format!(
                             "process {pid} uses {name} itself, so that signal writes no report of it; `prof dump {pid}` does"
                         ));
                     }
+                    done.attached.push(seen);
                 }
                 Err(_) if !seen.is_there() => {
                     say(&format!("{}, pid {}: it has ended meanwhile", seen.comm, seen.pid));
                 }
                 Err(e) => {
-                    done.failed += 1;
+                    done.count.failed += 1;
                     say(&format!("{}, pid {}: not recorded: {e:#}", seen.comm, seen.pid));
                 }
             }
         }
     }
+    if done.without_heirs > 0 {
+        let n = count(done.without_heirs, "process", "processes");
+        say(&format!(
+            "children of {n} are attached to a moment after their fork, and are not recorded from it on: a limit leaves too \
+             little memory or address space for that, or system calls are filtered"
+        ));
+    }
+    done.interrupted = is_interrupted();
     Ok(done)
 }
 

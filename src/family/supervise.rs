@@ -4,24 +4,18 @@
 use super::collectors::Collectors;
 use super::events::{Event, Source};
 use super::fates::Fates;
-use super::find::{Seen, Which, is_copy};
+use super::find::{Seen, Which, is_copy, is_ours};
 use super::folder::{Folder, FolderLock};
 use super::heir::Kept;
 use super::journal::{self, Journal};
 use super::record::{self, How};
 use super::workers::{Outcome, Workers};
-use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{ForkResult, fork};
+use anyhow::Result;
 use prof_inject::process::program::Program;
 use prof_os::sharers::same_memory;
 use prof_os::{Pid, process};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Longest time between two looks at the members.
@@ -53,78 +47,14 @@ pub(crate) struct Follow {
     pub how: How,
     /// A process that another prof records through its execs.
     pub except: Option<Pid>,
+    /// The processes that have just been attached to. They may run another program by the time that somebody follows them.
+    pub attached: Vec<Seen>,
 }
 
+mod itself;
 mod outcomes;
 
-static STOP: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn stop(_: i32) {
-    STOP.store(true, Relaxed);
-}
-
-/// Starts a supervisor, to which the lock on the folder passes, and waits until it follows. Returns its process ID.
-///
-/// # Errors
-/// If it can't be started.
-pub(crate) fn start(folder: &Folder, follow: &Follow, lock: FolderLock) -> Result<Pid> {
-    let path = folder.absolute();
-    let folder = Folder::open(&path)
-        .with_context(|| format!("cannot open {}; was it removed?", path.display()))?;
-    let (mut ready, mut write) =
-        std::io::pipe().context("cannot make a pipe to the supervisor (`ulimit -n`?)")?;
-    // SAFETY: this process has one thread now: those that trace end with the attach.
-    match unsafe { fork() }.context("cannot start the supervisor")? {
-        ForkResult::Parent { child } => {
-            drop(write);
-            let mut byte = [0];
-            ready.read_exact(&mut byte).context("the supervisor ended before it was ready")?;
-            Ok(child.into())
-        }
-        ForkResult::Child => {
-            become_supervisor(&[write.as_raw_fd(), lock.descriptor()]);
-            let done = Supervisor::new(&folder, follow, lock).map(|mut supervisor| {
-                let _ = write.write_all(&[1]);
-                drop(write);
-                supervisor.run();
-            });
-            // SAFETY: ends this process without the destructors of what its parent holds.
-            unsafe { libc::_exit(i32::from(done.is_err())) }
-        }
-    }
-}
-
-/// Makes a forked process independent of the terminal and of its parent's files, but for some descriptors.
-fn become_supervisor(keep: &[i32]) {
-    crate::daemon::leave_group();
-    // SAFETY: the calls take integers, a path that is a valid string, a limit to fill in, and handlers that live for ever.
-    unsafe {
-        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-        for fd in 0..3 {
-            libc::dup2(null, fd);
-        }
-        for fd in crate::daemon::open_descriptors().into_iter().filter(|fd| !keep.contains(fd)) {
-            libc::close(fd);
-        }
-        let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU, libc::SIGINT, libc::SIGHUP];
-        let others = [libc::SIGPIPE, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
-        for signal in stops.into_iter().chain(others) {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        // Collectors are children of workers that have ended. The process that adopts orphans may be a recorded one.
-        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1);
-        // Each process takes a descriptor, and up to four while its memory is held open.
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-        let handler: extern "C" fn(i32) = stop;
-        libc::signal(libc::SIGTERM, handler as *const () as libc::sighandler_t);
-    }
-    let _ = std::env::set_current_dir("/");
-}
+pub(crate) use itself::{end, start};
 
 /// A process of the family that lives.
 struct Member {
@@ -140,6 +70,8 @@ struct Member {
     gone_since: Option<Instant>,
     /// The process has ended meanwhile: its status of waitpid(2), if that is known.
     ended: Option<Option<i32>>,
+    /// The status with which its first thread has ended, while others went on.
+    first_ended: Option<i32>,
     /// The memory that it records to since its fork, for the case that it ends before it has a collector.
     kept: Option<Kept>,
     /// The process's present program is recorded.
@@ -180,7 +112,7 @@ impl<'a> Supervisor<'a> {
             lock,
             beat: Instant::now(),
             journal: folder.journal()?,
-            source: Source::open(),
+            source: Source::open(matches!(follow.which, Which::Tree(_))),
             members: BTreeMap::new(),
             known: HashSet::new(),
             gone: HashMap::new(),
@@ -204,6 +136,11 @@ impl<'a> Supervisor<'a> {
         }
         if let Some(seen) = follow.except.and_then(Seen::of) {
             all.add(seen, None);
+        }
+        for seen in follow.attached.iter().filter(|s| s.is_there()) {
+            if !record::has_ring(folder, seen.pid) {
+                all.execed(seen.pid, Seen::of(seen.pid).unwrap_or_else(|| seen.clone()));
+            }
         }
         Ok(all)
     }
@@ -231,6 +168,7 @@ impl<'a> Supervisor<'a> {
             has_changed: false,
             gone_since: None,
             ended: None,
+            first_ended: None,
             kept: may_record.then(|| Kept::of(&seen)).flatten(),
             recorded: due.is_none(),
             from_fork: false,
@@ -242,7 +180,7 @@ impl<'a> Supervisor<'a> {
 
     fn run(&mut self) {
         self.look();
-        while !STOP.load(Relaxed) {
+        while !itself::is_to_end() {
             let waits = self.members.values().any(|m| m.due.is_some()) || !self.rest.is_empty();
             let time = match self.workers.are_busy() {
                 false if !waits => TICK,
@@ -254,11 +192,15 @@ impl<'a> Supervisor<'a> {
             }
             self.begun();
             // Events tell of what a look at all members finds, if they come.
-            if self.checked.elapsed() >= TICK || !matches!(self.source, Source::Connector(_)) {
+            if self.checked.elapsed() >= TICK || !self.source.tells() {
                 self.check();
             }
             while self.attach() || self.save() {}
             if self.beat.elapsed() > BEAT {
+                // The folder may have been removed, and there may be another one in its place, which is not this one's.
+                if self.lock.is_displaced(self.folder) {
+                    break;
+                }
                 self.lock.beat();
                 self.journal.add_up();
                 self.workers.reap_adopted(|pid| self.collectors.is_worker(pid));
@@ -288,7 +230,7 @@ impl<'a> Supervisor<'a> {
             self.journal.note(journal::MISSED, Some(&seen), journal::how_it_ended(status));
         }
         // Recordings are complete when their collectors have ended.
-        while !STOP.load(Relaxed) && !self.collectors.are_done() && Instant::now() < deadline {
+        while !itself::is_to_end() && !self.collectors.are_done() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
         // A recording that a process takes up can't be detached by another one meanwhile.
@@ -345,7 +287,7 @@ impl<'a> Supervisor<'a> {
     fn appeared(&mut self, pid: Pid) {
         if !self.members.contains_key(&pid)
             && self.follow.which.has(pid)
-            && !super::find::is_ours(pid)
+            && !is_ours(pid)
             && let Some(seen) = Seen::of(pid)
         {
             self.add(seen, Some(Instant::now() + SETTLES));
@@ -428,11 +370,13 @@ impl<'a> Supervisor<'a> {
             // A process that its parent has not waited for yet says how it has ended. Of another one an event says so, which may
             // come a moment later.
             let code = prof_os::stat::Stat::of(pid).and_then(|s| s.exit_code());
-            let is_told = code.is_some() || !matches!(self.source, Source::Connector(_));
-            let m = self.members.get_mut(&pid);
-            let since = m.map(|m| *m.gone_since.get_or_insert(self.checked));
-            if is_told || since.is_none_or(|since| since.elapsed() > LATE) {
-                self.goes(pid);
+            let Some(m) = self.members.get_mut(&pid) else { continue };
+            let (since, had_event) = (*m.gone_since.get_or_insert(self.checked), m.first_ended);
+            let code = code.or(had_event);
+            if code.is_some() || !self.source.tells() || since.elapsed() > LATE {
+                if had_event.is_none() {
+                    self.goes(pid);
+                }
                 self.ended(pid, code);
             }
         }
@@ -459,9 +403,9 @@ impl<'a> Supervisor<'a> {
             m.ended = Some(status);
             return;
         }
-        // The first thread of a process may end before the others.
-        let lives = |m: &Member| m.kept.is_some() && process::living_thread(pid).is_some();
-        if self.members.get(&pid).is_some_and(lives) {
+        // The first thread of a process may end before the others: alone, or as another one runs the next program.
+        if let Some(m) = self.members.get_mut(&pid).filter(|m| m.seen.runs()) {
+            m.first_ended = status.or(m.first_ended);
             return;
         }
         let Some(mut m) = self.members.remove(&pid) else { return };
@@ -508,6 +452,13 @@ impl<'a> Supervisor<'a> {
         let is_due = |m: &&mut Member| m.due.is_some_and(|due| due <= now);
         let next = self.members.values_mut().filter(is_due).min_by_key(|m| m.has_execed);
         let Some(m) = next else { return false };
+        let pid = m.seen.pid;
+        // A command of prof's that was started in the family does not belong to it, and what it starts is its own.
+        if is_ours(pid) {
+            self.known.remove(&(pid, m.seen.start));
+            self.members.remove(&pid);
+            return true;
+        }
         let (age, parent) = (Duration::from_nanos(age_ns(m.seen.start)), m.seen.parent);
         // It has its parent's memory, and its parent's recording, until its exec; or it has not run yet, and an attach would take out
         // what its parent's hook has given it.
@@ -536,9 +487,14 @@ impl<'a> Supervisor<'a> {
         begun.is_ok()
     }
 
+    /// Returns whether this has to do with a process: it is, or was, recorded to the folder.
+    fn has_recorded(&self, pid: Pid) -> bool {
+        self.members.contains_key(&pid) || record::has_ring(self.folder, pid)
+    }
+
     /// Notes that a process has ended, of whose end an event is to come.
     fn goes(&mut self, pid: Pid) {
-        if matches!(self.source, Source::Connector(_)) {
+        if self.source.tells() {
             self.gone.insert(pid, None);
         }
     }
@@ -550,37 +506,4 @@ fn age_ns(start: u64) -> u64 {
     let now = now.map_or(0, |t| t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64);
     let per_sec = prof_os::clock_ticks().max(1);
     now.saturating_sub(start.saturating_mul(1_000_000_000 / per_sec))
-}
-
-/// Returns whether the supervisor of a folder was killed, and there is no other yet.
-pub(crate) fn was_killed(folder: &Path) -> bool {
-    let lines = journal::read(&folder.join(journal::NAME));
-    journal::has_ended(&lines) == Some(false) && running(folder).is_none()
-}
-
-/// Returns the supervisor of a folder, if it runs.
-pub(crate) fn running(folder: &Path) -> Option<Pid> {
-    let lines = journal::read(&folder.join(journal::NAME));
-    journal::supervisor(&lines).map(|(pid, _)| pid)
-}
-
-/// Ends the supervisor of a folder; returns whether there was one. Of one that was killed it notes that it is not to be
-/// replaced any more.
-pub(crate) fn end(folder: &Path) -> bool {
-    let Some(pid) = running(folder) else {
-        let lines = journal::read(&folder.join(journal::NAME));
-        if journal::has_ended(&lines) == Some(false)
-            && let Ok(mut journal) = Journal::open(&folder.join(journal::NAME))
-        {
-            journal.note("ended", None, json!({ "by": journal::BY_DETACH }));
-        }
-        return false;
-    };
-    let start = process::start_time(pid).unwrap_or(0);
-    let _ = kill(pid.into(), Signal::SIGTERM);
-    let deadline = Instant::now() + ENDS;
-    while process::is_running(pid, start) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }

@@ -56,6 +56,7 @@ pub(crate) fn peek(pid: Pid, addr: u64) -> Result<Option<Peek>, Error> {
     }
     let recorded = |f: &HookedFunction| Kind::from_u32(f.kind).is_none_or(Kind::is_recorded);
     Ok(Some(Peek {
+        makes_heirs: false,
         hook_time: None,
         unknown_modules: 0,
         pid,

@@ -33,6 +33,8 @@ pub struct Peek {
     /// The process records in memory that it has from its parent, and its collector is to come: the recording of its parent, or
     /// of another ancestor, as it says itself.
     pub heir_of: Option<PathBuf>,
+    /// Children get memory in which they record from their fork on.
+    pub makes_heirs: bool,
     /// The collector's process ID and start time. The ID is that of another pid namespace if the collector is out of sight.
     pub collector: (Pid, u64),
     /// Whether the collector's process exists.
@@ -64,6 +66,9 @@ pub struct Peek {
     /// Hooked functions, recorded or not, with the code that other tools may have changed.
     pub probes: Vec<Probe>,
 }
+
+/// The bits of `Control::flags` without which the hook makes no memory for children.
+const MAKES_HEIRS: u32 = flags::HEIRS | flags::SYSCALLS;
 
 /// A hooked function and its code, to detect uprobes of other tools.
 #[derive(Clone, Debug)]
@@ -120,6 +125,7 @@ impl Peek {
             recording: read && u32::from_ne_bytes(flag) == 1,
             path: path_of(c, (c.path_len as usize).min(c.path.len())),
             heir_of: heir_of(c),
+            makes_heirs: c.flags.load(Relaxed) & MAKES_HEIRS == MAKES_HEIRS,
             collector: collector.id,
             collector_alive: collector.lives,
             is_out_of_sight: collector.by_heartbeat,

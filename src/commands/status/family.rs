@@ -3,8 +3,8 @@
 use super::super::report::Format;
 use super::Status;
 use crate::family::control::{history, in_folder};
+use crate::family::folder::Folder;
 use crate::family::journal::{self, Last};
-use crate::family::supervise;
 use crate::notes;
 use crate::term::one_line;
 use anyhow::Result;
@@ -20,8 +20,8 @@ const LISTED: usize = 20;
 /// Shows the processes of a family: those that are recorded, and what became of the others.
 pub(super) fn show(format: Format, path: &Path) -> Result<ExitCode> {
     let all: Vec<Status> = in_folder(path).into_iter().filter_map(Status::of).collect();
-    let supervisor = supervise::running(path);
-    let was_killed = supervisor.is_none() && supervise::was_killed(path);
+    let supervisor = journal::running(path);
+    let was_killed = supervisor.is_none() && journal::was_killed(path);
     let is_recorded = |pid: Pid| all.iter().any(|s| s.peek.pid == pid);
     let mut others = history(path);
     others.retain(|last| !is_recorded(last.pid));
@@ -29,6 +29,7 @@ pub(super) fn show(format: Format, path: &Path) -> Result<ExitCode> {
         let note = notes::last(other.pid).map(|n| n.text());
         other.what = note.unwrap_or_else(|| "not recorded any more".into());
     }
+    let is_paused = Folder::open(path).is_some_and(|folder| folder.is_paused());
     let losses = journal::losses(path).sentences;
     let text = match format {
         Format::Json => {
@@ -40,6 +41,7 @@ pub(super) fn show(format: Format, path: &Path) -> Result<ExitCode> {
                 json!({
                     "supervisor": supervisor,
                     "supervisor_killed": was_killed,
+                    "paused": is_paused,
                     "recorded": recorded,
                     "others": others,
                     "losses": losses,
@@ -48,17 +50,21 @@ pub(super) fn show(format: Format, path: &Path) -> Result<ExitCode> {
         }
         Format::Text => {
             let mut text: Vec<String> = all.iter().map(Status::text).collect();
-            if let Some(pid) = supervisor {
-                let path = one_line(&path.to_string_lossy());
+            let shown = one_line(&path.to_string_lossy());
+            if is_paused {
                 text.push(format!(
-                    "new processes are recorded, too, by process {pid}; `prof detach {path}` ends that\n"
+                    "the family is paused, and recordings of new processes begin off; `prof resume {shown}` ends that\n"
+                ));
+            }
+            if let Some(pid) = supervisor {
+                text.push(format!(
+                    "new processes are recorded, too, by process {pid}; `prof detach {shown}` ends that\n"
                 ));
             }
             if was_killed {
                 text.push(format!(
                     "nobody attaches to new processes, as the supervisor was killed: the same `prof attach` as before, \
-                     with -o {}, goes on\n",
-                    one_line(&path.to_string_lossy())
+                     with -o {shown}, goes on\n"
                 ));
             }
             if !others.is_empty() {

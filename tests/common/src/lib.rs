@@ -5,6 +5,7 @@
 
 pub mod build;
 pub mod disk;
+pub mod family;
 pub mod heap;
 pub mod hprof;
 pub mod killer;
