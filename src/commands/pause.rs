@@ -40,7 +40,8 @@ fn switch(args: &PidArgs, work: fn(Pid) -> Result<bool>, is_paused: bool) -> Res
     let mut is_followed = false;
     if let Who::Folder(path) = &who {
         (is_followed, _) = wait_for_attach(path, || journal::running(path).is_some())?;
-        if !is_followed {
+        // A recording that has ended is not paused; one that was goes on when the family does.
+        if is_paused && !is_followed {
             who.recorded()?;
         }
         mark_paused(path, is_paused)?;

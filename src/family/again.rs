@@ -9,6 +9,7 @@ use crate::commands::record::RecordArgs;
 use crate::failure::{refused, usage};
 use crate::going_on;
 use crate::session::{self, Attached};
+use crate::switch;
 use crate::term::say;
 use anyhow::Result;
 use prof_collect::{Peek, finish_unattended};
@@ -141,6 +142,9 @@ pub(crate) fn take_up(
             }
         }
         known.insert((seen.pid, seen.start));
+    }
+    if folder.is_paused() {
+        known.iter().for_each(|(pid, _)| _ = switch::off(*pid));
     }
     finish(folder, journal, &before.lines);
     done

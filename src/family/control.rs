@@ -152,7 +152,8 @@ pub(crate) fn each(all: &[Peek], mut work: impl FnMut(Pid) -> Result<bool>) -> E
 /// # Errors
 /// If the folder can't be written.
 pub(crate) fn mark_paused(path: &Path, is_paused: bool) -> Result<()> {
-    let Some(folder) = Folder::open(path) else { return Ok(()) };
+    let folder = Folder::open(path).filter(|folder| folder.is_paused() != is_paused);
+    let Some(folder) = folder else { return Ok(()) };
     let shown = path.display();
     folder.set_paused(is_paused).with_context(|| {
         format!("cannot write {shown}, so processes to come would not be switched")

@@ -341,7 +341,7 @@ impl<'a> Supervisor<'a> {
     fn execed(&mut self, pid: Pid, seen: Seen) {
         let Some(m) = self.members.get_mut(&pid) else { return };
         m.program = Program::of(pid);
-        (m.seen, m.has_execed, m.from_fork) = (seen, true, false);
+        (m.seen, m.has_execed, m.from_fork, m.first_ended) = (seen, true, false, None);
         self.journal.note("exec", Some(&m.seen), json!({}));
         if self.follow.except != Some(pid) {
             (m.due, m.recorded) = (Some(Instant::now()), false);

@@ -452,7 +452,7 @@ impl Folding {
         self.next = (most / BEGIN).max(len + most / AGAIN);
         match self.next + len > most {
             true => Err(Failure::Always(format!(
-                "what is live, the figures and the newest events take {} of --max-disk",
+                "what is live, the figures, the calls that change mappings (--no-maps leaves these out) and the newest events take {} of --max-disk",
                 bytes(len)
             ))),
             false => Ok(()),

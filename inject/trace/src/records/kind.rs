@@ -45,7 +45,7 @@ pub const FORKED: u16 = 41;
 pub const JOINED: u16 = 42;
 pub const THREADS_LEFT: u16 = 43;
 
-const NAMES: [&str; 42] = [
+const NAMES: [&str; 43] = [
     "target",
     "pass",
     "events",
@@ -88,6 +88,7 @@ const NAMES: [&str; 42] = [
     "census classes",
     "forked",
     "joined",
+    "threads left",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.
