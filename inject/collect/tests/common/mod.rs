@@ -376,6 +376,9 @@ impl Recording {
             kind::BOUNDS => {
                 prof_trace::records::Bounds::decode(p)?;
             }
+            kind::THREADS_LEFT => {
+                prof_trace::records::ThreadsLeft::decode(p)?;
+            }
             other => panic!("chunk kind {other}"),
         }
         Some(())
