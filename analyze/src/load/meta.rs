@@ -23,9 +23,6 @@ use std::sync::Arc;
 /// Greatest depth of a stack that is followed, so that nodes that form a cycle do no harm.
 const DEEPEST: usize = 4096;
 
-/// Greatest number of sampling distances that are kept: a week of several changes a minute.
-const DISTANCES: usize = 1 << 16;
-
 /// Limit of the bytes decompressed in excess of the usual, so that a small file can't fill the memory.
 const UNZIPPED: u64 = 1 << 30;
 /// Usual ratio of compression: up to this, decompressed bytes do not count, as recordings grow without bounds.
@@ -310,45 +307,11 @@ impl Meta {
         }
     }
 
-    fn distance(&mut self, d: &Distance) {
-        if d.bytes == 0 {
-            return;
-        }
-        // Of the older ones each second goes: the present one is to be known.
-        if self.distances.len() >= DISTANCES {
-            let older: Vec<_> = self.distances.drain(..DISTANCES / 2).step_by(2).collect();
-            self.distances.splice(..0, older);
-        }
-        self.distances.push((d.ticks, d.bytes));
-    }
-
     /// Returns whether the recording is one of the kernel's own memory, as `prof kernel` makes it.
     #[must_use]
     pub fn is_of_kernel(&self) -> bool {
         let hooked = &self.hooks.hooked;
         !hooked.is_empty() && hooked.iter().all(|h| h.method == "tracepoint")
-    }
-
-    /// Returns the least and the greatest sampling distance in bytes; 0: not sampled by bytes.
-    #[must_use]
-    pub fn distance_range(&self) -> (u64, u64) {
-        let first = self.target.sample_bytes;
-        let all = self.distances.iter().map(|d| d.1);
-        all.fold((first, first), |(least, most), d| (least.min(d), most.max(d)))
-    }
-
-    /// Returns the average number of samples per allocated byte between two times in ticks.
-    #[must_use]
-    pub fn points_per_byte(&self, start: Ticks, end: Ticks) -> f64 {
-        let rate = |bytes: u64| if bytes > 0 { 1.0 / bytes as f64 } else { 0.0 };
-        let (mut at, mut bytes, mut sum) = (start, self.target.sample_bytes, 0.0);
-        for (ticks, next) in &self.distances {
-            let until = (*ticks).clamp(at, end.max(at));
-            sum += (until - at) as f64 * rate(bytes);
-            (at, bytes) = (until, *next);
-        }
-        sum += end.since(at) as f64 * rate(bytes);
-        if end > start { sum / (end - start) as f64 } else { rate(bytes) }
     }
 
     fn pass(&mut self, p: &Pass) {

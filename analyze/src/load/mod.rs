@@ -4,6 +4,7 @@
 mod before;
 mod calls;
 mod clock;
+mod distances;
 mod file;
 mod folded;
 mod held;

@@ -218,9 +218,9 @@ struct Writer<'a> {
 
 /// Threads that have ended in the folded part.
 struct Left {
-    /// Those of which the new recording has nothing.
+    /// Threads of which the new recording has nothing.
     gone: HashSet<u32>,
-    /// Those that have live blocks, or events whose order was not final.
+    /// Threads that have live blocks, or events whose order was not final.
     stay: Vec<u64>,
 }
 
@@ -277,11 +277,6 @@ impl Writer<'_> {
                     self.to.put_zipped(kind::FOLDED, &part.encode())?;
                 }
             }
-        }
-        if !self.left.stay.is_empty() {
-            let numbers = std::mem::take(&mut self.left.stay);
-            let left = ThreadsLeft { numbers };
-            self.to.put_zipped(kind::THREADS_LEFT, &left.encode())?;
         }
         // Each names those before it, so the last is enough.
         if let Some(failed) = failed {
@@ -394,6 +389,11 @@ impl Writer<'_> {
         }
         if let Some(counters) = counters {
             self.to.put(kind::COUNTERS, &counters)?;
+        }
+        // All events of these threads stand in front of this.
+        if !self.left.stay.is_empty() {
+            let numbers = std::mem::take(&mut self.left.stay);
+            self.to.put_zipped(kind::THREADS_LEFT, &ThreadsLeft { numbers }.encode())?;
         }
         Ok(self.to.put(kind::FOLD_END, &end.encode())?)
     }

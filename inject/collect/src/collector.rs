@@ -441,7 +441,7 @@ impl<'a> Collector<'a> {
 
     fn look_at_toggles(&mut self) {
         let c = self.shared.control();
-        // What was read at the look before is in the file.
+        // The toggles that the look before has read are in the file by now.
         self.toggles.are_written(&c.toggles);
         for taken in self.toggles.take(&c.toggles, c.toggle_count.load(Acquire)) {
             let ticks = taken.time.map_or(self.passed, |time| self.epochs.recorded(Ticks(time)));

@@ -110,7 +110,8 @@ impl Chooser {
         self.meter = Some(meter);
     }
 
-    /// Takes the total of events, and of the processor time of folds, so far. If the distance is to change, publishes it to the hook and returns it.
+    /// Takes the total of events, and of the processor time of folds, so far. If the distance is to change, publishes it to the
+    /// hook and returns it.
     pub(crate) fn look(
         &mut self,
         shared: &Shared,

@@ -390,7 +390,7 @@ impl Left {
                 }
                 Next::End => return Ok(Some(left)),
                 Next::Partial | Next::Damaged => {
-                    // What is whole behind damage stays in the recording: readers find it, too.
+                    // Chunks that are whole behind damage stay in the recording: readers find them, too.
                     let next = search.behind(file, left.len, file.metadata()?.len())?;
                     let Some(next) = next else { return Ok(Some(left)) };
                     (left.len, left.events) = (next, None);

@@ -93,6 +93,6 @@ fn change_between_stacks(shared: Shared<'static>) {
         seed ^= seed << 17;
         STACKS[(seed >> 20) as usize % STACKS.len()](&hook, DEEP);
     }
-    // What is in the ring is what was counted: nothing was written where no segment was.
+    // The ring has what was counted: nothing was written where no segment was.
     assert_eq!(drained + hook.drain().len() as u64, sum(|s| &s.events));
 }

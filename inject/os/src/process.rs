@@ -49,7 +49,7 @@ pub fn living_thread(pid: Pid) -> Option<Pid> {
 #[must_use]
 pub fn folder(pid: Pid) -> String {
     match living_thread(pid) {
-        // What the kernel shows of a thread under its own number is all that it shows of a process, though it is not listed.
+        // The kernel shows under a thread's own number all that it shows of a process, though it does not list that number.
         Some(tid) if tid != pid => format!("/proc/{tid}"),
         _ => format!("/proc/{pid}"),
     }

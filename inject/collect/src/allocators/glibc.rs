@@ -164,7 +164,7 @@ mod tests {
         let words = |all: &mut Vec<u8>, list: &[usize]| {
             list.iter().for_each(|w| all.extend(w.to_ne_bytes()));
         };
-        // What looks like it at first: a pointer to the heap among other numbers, or among zeroes.
+        // A pointer to the heap among other numbers, or among zeroes, looks like the structure at first.
         words(&mut all, &[5; 12]);
         words(&mut all, &[heap, 9]);
         words(&mut all, &[0; 12]);

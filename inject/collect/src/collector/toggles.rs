@@ -3,8 +3,9 @@
 use prof_trace::shared::{TOGGLES, Toggle};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// What is read of the table of toggles. An entry is emptied when the next toggle of its place can be told from it, and not before
-/// it is in the recording: a collector that goes on after this one reads those that are not.
+/// The collector's place in the table of toggles. The collector empties an entry that it has read, so that the next toggle of that
+/// place can be told from it, but not before the toggle is in the file: a collector that goes on after this one reads those that are
+/// not.
 #[derive(Debug, Default)]
 pub(super) struct Toggles {
     /// Number of the next toggle.
@@ -123,7 +124,7 @@ mod tests {
         next.continue_from(1, 4);
         assert_eq!(next.take(&table, 4), []);
         assert_eq!(times(&next.take(&table, 4)), [0, 30, 40]);
-        // One that met its bounds has a toggle of its own.
+        // A recording that met its bounds has a toggle of its own.
         let mut next = Toggles::default();
         next.continue_from(5, 4);
         put(&table, 4, 50);

@@ -18,9 +18,9 @@ record! {
 }
 
 record! {
-    /// Threads that have ended: all events of theirs stand in front of this.
+    /// Threads that have ended: all events of theirs stand in front of this, but for those that `--cull` holds back.
     ThreadsLeft {
-        /// Their numbers in this file.
+        /// Numbers of the threads in this file.
         numbers: ints,
     }
 }
