@@ -226,14 +226,15 @@ fn passes() -> bool {
     let page = prof_os::page_size() as usize;
     let (read, code) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_EXEC);
     let file = libc::MAP_PRIVATE | libc::MAP_DENYWRITE;
-    // SAFETY: nothing uses the memory that is mapped here, the calls affect nothing else, and `bytes` is larger than what the
+    // SAFETY: nothing uses the memory that is mapped here, the calls affect nothing else, and `words` is larger than what the
     // kernel writes.
     unsafe {
-        let mut bytes = [0u8; 832];
-        let to = bytes.as_mut_ptr();
+        // A futex has to be aligned, or the kernel refuses the call.
+        let mut words = [0u64; 104];
+        let to = words.as_mut_ptr().cast::<u8>();
         let path = c"/proc/self/exe".as_ptr();
         let fd = libc::openat(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC);
-        if fd < 0 || libc::read(fd, to.cast(), bytes.len()) <= 0 {
+        if fd < 0 || libc::read(fd, to.cast(), size_of_val(&words)) <= 0 {
             return false;
         }
         libc::syscall(libc::SYS_pread64, fd, to, 56, 64);
@@ -252,7 +253,7 @@ fn passes() -> bool {
             libc::SYS_futex,
             to,
             libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            !u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            !to.cast::<u32>().read(),
             0,
         );
         let waits = wait == -1 && Errno::last() == Errno::EAGAIN;
